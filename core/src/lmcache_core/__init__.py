@@ -1,0 +1,162 @@
+"""The public door of lmcache-core: everything that a plugin author imports.
+
+    from lmcache_core import Offer, hookimpl
+
+    @hookimpl
+    def lmcache_l2_adapters():
+        return [Offer("acme", "Objects in an ACME store", settings="acme.config:AcmeSettings", open="acme.adapter:open")]
+
+Names are imported when they are first used, so that `import lmcache_core` costs nothing and loads no library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+    from lmcache_core.contracts.clock import Clock, SystemClock
+    from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
+    from lmcache_core.contracts.context import AdapterContext
+    from lmcache_core.contracts.events import Event, Publisher
+    from lmcache_core.contracts.hookspecs import hookimpl
+    from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
+    from lmcache_core.contracts.offer import Offer
+    from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode, Operation
+    from lmcache_core.contracts.policies import (
+        AdapterFacts,
+        EvictionDemand,
+        EvictionPolicy,
+        InsertFacts,
+        PrefetchPlan,
+        PrefetchPolicy,
+        StoredObject,
+        StorePlan,
+        StorePolicy,
+    )
+    from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+    from lmcache_core.contracts.server_info import ServerInfo
+    from lmcache_core.contracts.settings import PluginSettings
+    from lmcache_core.contracts.subscriber import Subscriber
+    from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
+    from lmcache_core.jobs.completion_queue import CompletionQueue
+    from lmcache_core.model.bitmap import Bitmap
+    from lmcache_core.model.errors import AdapterError, ConfigError, LMCacheError, PluginError, ResourceError
+    from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+    from lmcache_core.model.layout import ObjectLayout
+    from lmcache_core.model.media_path import media_path
+    from lmcache_core.model.object_header import HEADER_BYTES, Check, ObjectHeader, check, inspect, seal
+    from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+_HOMES = {
+    "contracts.buffers": ("LentBuffer", "MemoryRegion"),
+    "contracts.clock": ("Clock", "SystemClock"),
+    "contracts.completion": ("BuffersReleased", "Completion", "CompletionSource", "JobDone", "JobId"),
+    "contracts.context": ("AdapterContext",),
+    "contracts.events": ("Event", "Publisher"),
+    "contracts.hookspecs": ("hookimpl",),
+    "contracts.l2_adapter": ("Capability", "L2Adapter", "LoadItem", "StoreItem"),
+    "contracts.offer": ("Offer",),
+    "contracts.operation": ("DEFERRED", "Call", "Handler", "HandlerMode", "Operation"),
+    "contracts.policies": (
+        "AdapterFacts",
+        "EvictionDemand",
+        "EvictionPolicy",
+        "InsertFacts",
+        "PrefetchPlan",
+        "PrefetchPolicy",
+        "StorePlan",
+        "StorePolicy",
+        "StoredObject",
+    ),
+    "contracts.request_module": ("ModuleContext", "RequestModule"),
+    "contracts.server_info": ("ServerInfo",),
+    "contracts.settings": ("PluginSettings",),
+    "contracts.subscriber": ("Subscriber",),
+    "jobs.blocking_adapter": ("BlockingL2Adapter",),
+    "jobs.completion_queue": ("CompletionQueue",),
+    "model.bitmap": ("Bitmap",),
+    "model.errors": ("AdapterError", "ConfigError", "LMCacheError", "PluginError", "ResourceError"),
+    "model.keys": ("HashChain", "KeySpace", "ObjectKey"),
+    "model.layout": ("ObjectLayout",),
+    "model.media_path": ("media_path",),
+    "model.object_header": ("HEADER_BYTES", "Check", "ObjectHeader", "check", "inspect", "seal"),
+    "model.results": ("KeyPage", "Outcome", "Usage"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [  # spelled out for type checkers; a test holds it against _HOMES
+    "DEFERRED",
+    "HEADER_BYTES",
+    "AdapterContext",
+    "AdapterError",
+    "AdapterFacts",
+    "Bitmap",
+    "BlockingL2Adapter",
+    "BuffersReleased",
+    "Call",
+    "Capability",
+    "Check",
+    "Clock",
+    "Completion",
+    "CompletionQueue",
+    "CompletionSource",
+    "ConfigError",
+    "Event",
+    "EvictionDemand",
+    "EvictionPolicy",
+    "Handler",
+    "HandlerMode",
+    "HashChain",
+    "InsertFacts",
+    "JobDone",
+    "JobId",
+    "KeyPage",
+    "KeySpace",
+    "L2Adapter",
+    "LMCacheError",
+    "LentBuffer",
+    "LoadItem",
+    "MemoryRegion",
+    "ModuleContext",
+    "ObjectHeader",
+    "ObjectKey",
+    "ObjectLayout",
+    "Offer",
+    "Operation",
+    "Outcome",
+    "PluginError",
+    "PluginSettings",
+    "PrefetchPlan",
+    "PrefetchPolicy",
+    "Publisher",
+    "RequestModule",
+    "ResourceError",
+    "ServerInfo",
+    "StoreItem",
+    "StorePlan",
+    "StorePolicy",
+    "StoredObject",
+    "Subscriber",
+    "SystemClock",
+    "Usage",
+    "check",
+    "hookimpl",
+    "inspect",
+    "media_path",
+    "seal",
+]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOME_OF.get(name)) is None:
+        raise AttributeError(f"module 'lmcache_core' has no attribute '{name}'")
+    value = getattr(import_module(f"lmcache_core.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,101 @@
+"""The contract of a second-tier storage backend."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Flag, auto
+from typing import NamedTuple
+
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.completion import CompletionSource, JobId
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+
+class Capability(Flag):
+    """What an adapter promises beyond store, lookup and load.  The server and the conformance kit act on it."""
+
+    NONE = 0
+    DELETE = auto()
+    """`submit_delete` removes objects."""
+    USAGE = auto()
+    """`usage` is exact once nothing is in flight."""
+    LIST = auto()
+    """`list_keys` names every object, and survives changes between two pages."""
+    DURABLE = auto()
+    """What was stored is found again after the process was killed."""
+    SHARED = auto()
+    """Several servers may use one backend at once."""
+    ZERO_COPY = auto()
+    """Bytes go between lent memory and the backend without a copy in this process."""
+    VERIFIES = auto()
+    """Loads are checked against header and digest while the bytes pass; core does not check them again."""
+
+
+class StoreItem(NamedTuple):
+    """One object to keep: header page and payload in one contiguous, lent run."""
+
+    key: ObjectKey
+    buffer: LentBuffer
+
+
+class LoadItem(NamedTuple):
+    """One object to bring back into a lent run of exactly its size."""
+
+    key: ObjectKey
+    buffer: LentBuffer
+
+
+class L2Adapter(ABC):
+    """Moves whole objects between L1 memory and a backend.
+
+    Every `submit_*` returns at once and is answered through `completions()`, with one outcome per key in the order
+    given; a batch of no keys is answered like any other.  `submit_*` and `unpin` may be called from any thread.
+    Buffers are lent until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter`, which
+    does all of this for them.
+    """
+
+    capabilities: Capability = Capability.NONE
+
+    @abstractmethod
+    def submit_store(self, batch: Sequence[StoreItem]) -> JobId:
+        """Keep these objects.  DONE when the backend has the object (also when it had it before)."""
+
+    @abstractmethod
+    def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
+        """Which exist?  DONE or MISSING each.  Those found stay pinned, safe from deletion and eviction, until `unpin`."""
+
+    @abstractmethod
+    def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
+        """Read objects straight into the lent memory.  DONE only when every byte of the buffer was written."""
+
+    @abstractmethod
+    def unpin(self, keys: Sequence[ObjectKey]) -> None:
+        """Undo one pin of each key.  Unknown keys are ignored."""
+
+    @abstractmethod
+    def submit_delete(self, keys: Sequence[ObjectKey]) -> JobId:
+        """Remove objects.  DONE when it is gone, MISSING when it was not there, REJECTED while it is pinned."""
+
+    @abstractmethod
+    def reject(self, key: ObjectKey, outcome: Outcome) -> None:
+        """What was loaded under `key` is DAMAGED (move it aside) or FOREIGN (leave it alone).  Do not offer it again.
+
+        Called by core after its check, unless the adapter declares VERIFIES.  Must not block."""
+
+    @abstractmethod
+    def completions(self) -> CompletionSource:
+        """The same object for the adapter's life."""
+
+    @abstractmethod
+    def usage(self) -> Usage | None:
+        """What is stored now; None when the adapter does not know.  Must not block."""
+
+    @abstractmethod
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        """Up to `limit` keys from `cursor` on (None: from the start).  May block; called off the request path."""
+
+    @abstractmethod
+    def close(self, deadline_seconds: float) -> None:
+        """Stop, finishing what is in flight if that takes no longer than the deadline.  Calling it again does nothing."""

@@ -1,0 +1,25 @@
+"""One value says everything about a thing that a plugin offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmcache_core.contracts.l2_adapter import Capability
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A named thing: an adapter type, a policy, a request module, a subscriber.
+
+    `settings` and `open` are import strings (`package.module:name`), so that listing offers imports neither the
+    settings model nor a client library.  `settings` names a `PluginSettings` model (None: it takes no settings);
+    `open` is called with the validated settings and the context of its kind, and returns the object.
+    """
+
+    name: str
+    summary: str
+    open: str
+    settings: str | None = None
+    capabilities: Capability = Capability.NONE
+    default: bool = False
+    """True: active without being named.  For subscribers and request modules."""

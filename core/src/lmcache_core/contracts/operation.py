@@ -1,0 +1,64 @@
+"""Requests that engines send, as values.  Adding a request type is one `Operation` and one method, in one plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One request type of the engine protocol.  `payload` and `result` are types that msgspec can decode and encode;
+    a result of None means a reply without a result frame."""
+
+    name: str
+    wire_id: int | None
+    """The legacy number; None for operations that travel by name only."""
+    payload: tuple[Any, ...]
+    result: Any
+    negative: Any = None
+    """The answer when the handler fails, the payload cannot be read, or nobody handles it.  Engines wait 300 s for an
+    answer that does not come, so there always is one."""
+
+
+class HandlerMode(Enum):
+    INLINE = "inline"
+    """On the router thread: microseconds only, nothing that waits."""
+    POOLED = "pooled"
+    """On one of a few workers, in any order."""
+    AFFINE = "affine"
+    """On the one worker that all requests of this connection go to."""
+
+
+class Call(Protocol):
+    """One request, for as long as it is being answered."""
+
+    @property
+    def connection(self) -> bytes:
+        """Who asks: constant while a client stays connected, never reused for another one."""
+
+    def defer(self, seconds: float, fallback: Any) -> None:
+        """Answer later, by `reply`, from any thread; with `fallback` if that has not come within `seconds`.
+        The handler then returns DEFERRED."""
+
+    def reply(self, result: Any) -> bool:
+        """Answer a deferred call.  False when it had been answered."""
+
+
+class _Deferred(Enum):
+    TOKEN = 0
+
+
+DEFERRED: Final = _Deferred.TOKEN
+"""Returned by a handler that called `Call.defer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """Who answers an operation: `function(call, *payload)` returns the result."""
+
+    operation: Operation
+    function: Callable[..., Any]
+    mode: HandlerMode

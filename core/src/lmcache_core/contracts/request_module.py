@@ -1,0 +1,108 @@
+"""A request module answers operations of the engine protocol."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.operation import Handler
+from lmcache_core.contracts.storage import Storage, StoredSpace
+from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.model.layout import ObjectLayout
+
+
+class ChunkHasher(Protocol):
+    """Chunk hashes of token lists, remembered per request and verified against the tokens they were made from."""
+
+    def chunk_hashes(self, request_id: str, token_ids: bytes | memoryview, end: int) -> Sequence[bytes]:
+        """Hashes of the whole chunks of the first `end` tokens.  `token_ids` is the msgpack array as it came.
+        Raises ProtocolError when it is not a list of at least `end` token ids."""
+
+    def end_session(self, request_id: str) -> None:
+        """Nothing more is expected for this request."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A registered engine worker.  `shard` is learned from its first transfer; everything else is fixed."""
+
+    instance_id: int
+    model_name: str
+    world_size: int
+    layout: ObjectLayout
+    shard: int | None
+    inline: bool
+    """True: chunks travel over the socket, because the worker cannot map L1 or L1 cannot be mapped."""
+    proven: bool = False
+    """True: it has been seen to use the transport that `inline` says."""
+
+
+class SpaceFields(NamedTuple):
+    """What a request says about the keys it means, without shard and layout."""
+
+    model_name: str
+    cache_salt: str
+
+
+class Workers(Protocol):
+    """Who is registered.  Safe from any thread."""
+
+    def find(self, instance_id: int) -> Worker | None: ...
+
+    def register(self, worker: Worker) -> Worker:
+        """Add a worker, or return the live one with that id, refreshed.  Raises ProtocolError when it is another."""
+
+    def unregister(self, instance_id: int, reason: str) -> None:
+        """Forget a worker; its holds end.  Unknown ids are ignored."""
+
+    def seen(self, instance_id: int, pinged: bool) -> bool:
+        """It is alive.  False when it is not registered and must be told so: once, then True."""
+
+    def on_leave(self, function: Callable[[int], None]) -> None:
+        """Call `function` with the instance id of every worker that leaves, after its holds have ended."""
+
+    def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
+        """Layouts under which a chunk of this shard must be looked for, and whether all of them must have it
+        (docs/object-format.md, "Object key")."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleContext:
+    """The server, as far as request modules may see it."""
+
+    storage: Storage
+    hasher: ChunkHasher
+    workers: Workers
+    chunk_tokens: int
+    chain: HashChain
+    segment: str | None
+    """Name of L1's shared-memory segment; None when L1 cannot be mapped."""
+    l1_bytes: int
+    clock: Clock
+    events: Publisher
+
+    def space(self, fields: SpaceFields, kv_rank: int, layout: ObjectLayout) -> StoredSpace:
+        """The key space of one shard in one layout."""
+        space = KeySpace(
+            fields.model_name, kv_rank, 0, fields.cache_salt, self.chunk_tokens, self.chain, layout.fingerprint
+        )
+        return StoredSpace(space, layout.payload_bytes)
+
+
+class RequestModule(ABC):
+    """Some operations, and whatever state they share."""
+
+    @abstractmethod
+    def handlers(self) -> Sequence[Handler]:
+        """Asked once, when the server starts."""
+
+    def status(self) -> dict[str, object]:
+        """What an operator should see of this module, under its name in `/status`."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - most modules have nothing to close
+        """The last request was answered."""

@@ -1,0 +1,1 @@
+"""Pure values: keys, layouts, bitmaps, results, errors.  Imports nothing of this project."""

@@ -1,0 +1,59 @@
+"""The error tree.  A miss is not an error.
+
+LMCacheError
+ |- ConfigError            the user can fix it; printed as one line, without a traceback
+ |   '- ResourceError      the configuration is right, but something outside is taken, full or not writable
+ |- PluginError            carries .plugin
+ |   |- PluginLoadError        it cannot be imported, found, or is built for another contract
+ |   '- PluginContractError    it answers a hook with something that the contract does not allow
+ |- StorageError
+ |   |- ObjectRejected     bytes that are not the object they claim to be
+ |   '- AdapterError       carries .adapter
+ '- ProtocolError          the peer broke the wire contract
+"""
+
+from __future__ import annotations
+
+
+class LMCacheError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class ConfigError(LMCacheError):
+    """A setting is wrong.  The message names the setting, the value, what is allowed and what to do."""
+
+
+class ResourceError(ConfigError):
+    """A port, path, device or memory that the configuration names cannot be had.  The message says who has it."""
+
+
+class PluginError(LMCacheError):
+    """Something is wrong with one plugin."""
+
+    def __init__(self, plugin: str, message: str) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+
+
+class PluginLoadError(PluginError):
+    """The plugin cannot be found, imported, or is built for another version of the contract."""
+
+
+class PluginContractError(PluginError):
+    """The plugin answered a hook with something that the contract does not allow."""
+
+
+class StorageError(LMCacheError):
+    """Root of what goes wrong while bytes are kept or moved."""
+
+
+class AdapterError(StorageError):
+    """An L2 adapter failed at something that is not a miss."""
+
+    def __init__(self, adapter: str, message: str) -> None:
+        super().__init__(message)
+        self.adapter = adapter
+
+
+class ProtocolError(LMCacheError):
+    """A frame from the socket is not what the wire contract allows."""

@@ -1,0 +1,129 @@
+"""Object keys, version 1: every field is identity (docs/object-format.md, "Object key")."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from lmcache_core.model.errors import ConfigError, ProtocolError
+
+HASH_BYTES = 32
+LAYOUT_BYTES = 16
+CANONICAL_MAX_BYTES = 2048
+"""The header page gives the canonical key this much room; a registration whose key would not fit is refused."""
+
+_U16 = struct.Struct("<H")
+_RANK_AND_GROUP = struct.Struct("<IH")
+_TOKENS_AND_CHAIN = struct.Struct("<IB")
+
+
+class HashChain(IntEnum):
+    """How chunk hashes follow from tokens; the number is what stands in keys and headers."""
+
+    BLAKE3 = 1
+    SHA256_CBOR = 2
+
+    @classmethod
+    def named(cls, name: str) -> HashChain:
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            known = ", ".join(chain.name.lower() for chain in cls)
+            raise ConfigError(
+                f"hash_algorithm: '{name}' is not a hash chain of this server; use one of: {known}"
+            ) from None
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _U16.pack(len(data)) + data
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpace:
+    """Everything of an object's identity but the chunk hash: one space holds the chunks of one shard of one model
+    for one tenant in one geometry.  Spaces are few and long-lived; chunks are many."""
+
+    model_name: str
+    kv_rank: int
+    object_group: int
+    cache_salt: str
+    chunk_tokens: int
+    chain: HashChain
+    layout: bytes
+    tail: bytes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.layout) != LAYOUT_BYTES:
+            raise ValueError(f"a layout fingerprint has {LAYOUT_BYTES} bytes, not {len(self.layout)}")
+        tail = b"".join(
+            (
+                _text(self.model_name),
+                _RANK_AND_GROUP.pack(self.kv_rank, self.object_group),
+                _text(self.cache_salt),
+                _TOKENS_AND_CHAIN.pack(self.chunk_tokens, self.chain),
+                self.layout,
+            )
+        )
+        if HASH_BYTES + len(tail) > CANONICAL_MAX_BYTES:
+            raise ValueError(
+                f"the key of model '{self.model_name[:40]}...' takes {HASH_BYTES + len(tail)} bytes, "
+                f"more than the {CANONICAL_MAX_BYTES} that an object header holds; use a shorter model name or salt"
+            )
+        object.__setattr__(self, "tail", tail)
+
+
+class ObjectKey(NamedTuple):
+    """Names one stored object: one chunk of one shard."""
+
+    space: KeySpace
+    chunk_hash: bytes
+
+    @property
+    def canonical(self) -> bytes:
+        """The key as bytes, in the order and encoding of docs/object-format.md."""
+        return self.chunk_hash + self.space.tail
+
+    @property
+    def object_id(self) -> bytes:
+        """16 bytes that name the object where a short name is needed (files, object stores)."""
+        return blake3(self.chunk_hash + self.space.tail).digest(16)
+
+
+def parse_canonical(data: bytes) -> ObjectKey:
+    """Read a canonical key back.  Raises ProtocolError when `data` is not exactly one key."""
+    try:
+        at = HASH_BYTES
+        (size,) = _U16.unpack_from(data, at)
+        model_name = data[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        kv_rank, object_group = _RANK_AND_GROUP.unpack_from(data, at)
+        at += _RANK_AND_GROUP.size
+        (size,) = _U16.unpack_from(data, at)
+        cache_salt = data[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+        chunk_tokens, chain = _TOKENS_AND_CHAIN.unpack_from(data, at)
+        at += _TOKENS_AND_CHAIN.size
+        layout = data[at : at + LAYOUT_BYTES]
+        space = KeySpace(model_name, kv_rank, object_group, cache_salt, chunk_tokens, HashChain(chain), layout)
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise ProtocolError(f"not a canonical object key: {error}") from None
+    if len(data) != HASH_BYTES + len(space.tail):
+        raise ProtocolError(
+            f"not a canonical object key: {len(data)} bytes where {HASH_BYTES + len(space.tail)} belong"
+        )
+    return ObjectKey(space, data[:HASH_BYTES])
+
+
+def pack_kv_rank(world_size: int, worker_id: int) -> int:
+    """The shard number of worker `worker_id` of `world_size`: four fields of 8 bits (protocol: global and local are
+    the same in multiprocess mode).  Raises ProtocolError when a field does not fit."""
+    if not (1 <= world_size <= 255 and 0 <= worker_id < world_size):
+        raise ProtocolError(
+            f"worker {worker_id} of {world_size}: the world size must be 1 to 255 and the worker below it"
+        )
+    return world_size << 24 | worker_id << 16 | world_size << 8 | worker_id

@@ -1,0 +1,59 @@
+"""The shape of a stored chunk object, and the fingerprint that stands for it in keys."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from math import prod
+
+from blake3 import blake3
+
+ITEM_BYTES = {
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+}
+"""Bytes of one element, by the torch name of its type, without `torch.`."""
+
+_SHAPE = struct.Struct("<BIIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLayout:
+    """A chunk as it is stored: C-contiguous `[kv][layer][slot][hidden]`, the kv axis absent where it is 1.
+
+    `slots` are the token positions of one chunk, `hidden` is heads x head size (both halves where K and V are fused).
+    """
+
+    kv_axis: int
+    layers: int
+    slots: int
+    hidden: int
+    dtype: str
+    quantization: str = ""
+    fingerprint: bytes = field(init=False, compare=False, repr=False)
+    payload_bytes: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise ValueError(f"dtype '{self.dtype}' is not one that this server stores; known: {', '.join(ITEM_BYTES)}")
+        if self.kv_axis not in (1, 2) or min(self.layers, self.slots, self.hidden) < 1:
+            raise ValueError(f"not the shape of a chunk: {self!r}")
+        if self.layers >= 2**32 or self.slots >= 2**32 or self.hidden >= 2**64:
+            raise ValueError(f"a dimension is too large: {self!r}")
+        names = f"{self.dtype}\0{self.quantization}".encode()
+        shape = _SHAPE.pack(self.kv_axis, self.layers, self.slots, self.hidden)
+        object.__setattr__(self, "fingerprint", blake3(b"lmcache-layout-1" + shape + names).digest(16))
+        object.__setattr__(self, "payload_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        inner = (self.layers, self.slots, self.hidden)
+        return inner if self.kv_axis == 1 else (self.kv_axis, *inner)

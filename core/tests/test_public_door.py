@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import lmcache_core
+
+
+def test_every_name_of_the_door_can_be_imported_and_the_three_lists_agree() -> None:
+    assert sorted(lmcache_core.__all__) == sorted(lmcache_core._HOME_OF)
+    assert len(set(lmcache_core.__all__)) == len(lmcache_core.__all__)
+    for name in lmcache_core.__all__:
+        assert getattr(lmcache_core, name) is not None
+
+
+def test_opening_the_door_loads_no_library() -> None:
+    heavy = "{'torch', 'opentelemetry', 'zmq', 'litestar', 'pydantic'}"
+    code = f"import sys, lmcache_core; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
