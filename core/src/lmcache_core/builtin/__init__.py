@@ -1,0 +1,1 @@
+"""What core itself offers, through the same hooks as everybody else."""

@@ -1,0 +1,88 @@
+"""The `memory` adapter: a second tier in this process's own memory.
+
+It is there for trying things out and for tests, and as the example that a new adapter starts from.
+"""
+
+from __future__ import annotations
+
+import threading
+from heapq import nsmallest
+from typing import Annotated
+
+from pydantic import Field
+
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import Capability
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+CAPABILITIES = Capability.DELETE | Capability.USAGE | Capability.LIST
+
+
+class MemorySettings(PluginSettings):
+    """How much the `memory` adapter may keep."""
+
+    max_size_gb: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="Most that is kept, in GiB, header pages included.")
+    ] = 1.0
+
+
+class MemoryAdapter(BlockingL2Adapter):
+    """Keeps whole objects as bytes.  Nothing survives the process."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: MemorySettings, context: AdapterContext) -> None:
+        self._capacity_bytes = int(settings.max_size_gb * 2**30)
+        self._lock = threading.Lock()  # guards the two below
+        self._objects: dict[bytes, tuple[ObjectKey, bytes]] = {}
+        self._used_bytes = 0
+        super().__init__(context, workers=2)
+
+    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        object_id = key.object_id
+        with self._lock:
+            if object_id in self._objects:
+                return Outcome.DONE
+            if self._used_bytes + buffer.length > self._capacity_bytes:
+                return Outcome.REJECTED
+            self._objects[object_id] = (key, bytes(buffer.view))
+            self._used_bytes += buffer.length
+            return Outcome.DONE
+
+    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        _, data = self._objects.get(key.object_id, (key, None))
+        if data is None:
+            return Outcome.MISSING
+        if len(data) != buffer.length:
+            return Outcome.DAMAGED
+        buffer.view[:] = data
+        return Outcome.DONE
+
+    def contains(self, key: ObjectKey) -> bool:
+        return key.object_id in self._objects
+
+    def delete(self, key: ObjectKey) -> Outcome:
+        with self._lock:
+            _, data = self._objects.pop(key.object_id, (key, None))
+            if data is None:
+                return Outcome.MISSING
+            self._used_bytes -= len(data)
+            return Outcome.DONE
+
+    def usage(self) -> Usage:
+        return Usage(self._used_bytes, self._capacity_bytes, len(self._objects))
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        """In the order of object ids; the cursor is the last one that was given, as hex digits."""
+        after = bytes.fromhex(cursor or "")
+        with self._lock:
+            page = nsmallest(limit, ((i, key) for i, (key, _) in self._objects.items() if i > after))
+        return KeyPage(tuple(key for _, key in page), page[-1][0].hex() if len(page) == limit else None)
+
+
+def open_memory(settings: MemorySettings, context: AdapterContext) -> MemoryAdapter:
+    return MemoryAdapter(settings, context)

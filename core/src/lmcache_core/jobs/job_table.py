@@ -1,0 +1,79 @@
+"""Jobs that have not been answered in full."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass
+
+from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
+from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.model.results import Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One `submit_*` call.  Changed by its table only."""
+
+    id: JobId
+    outcomes: list[Outcome | None]
+    unsettled: int
+    lends_buffers: bool
+    answered: bool = False
+
+
+class JobTable:
+    """Turns outcomes of single objects, from any thread and in any order, into one `JobDone` per job."""
+
+    def __init__(self, queue: CompletionQueue) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._open: dict[JobId, Job] = {}
+        self._ids = itertools.count(1)
+        self._in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Objects of jobs that were not answered yet."""
+        return self._in_flight
+
+    def open(self, size: int, *, lends_buffers: bool) -> Job:
+        """A new job of `size` objects.  One of none is answered at once."""
+        with self._lock:
+            job = Job(JobId(next(self._ids)), [None] * size, size, lends_buffers)
+            if size:
+                self._open[job.id] = job
+                self._in_flight += size
+            else:
+                self._answer(job)
+            return job
+
+    def settle(self, job: Job, index: int, outcome: Outcome) -> None:
+        """Object `index` of the job has come to its end, and its buffer is not touched any more."""
+        with self._lock:
+            job.outcomes[index] = outcome
+            job.unsettled -= 1
+            if job.unsettled:
+                return
+            if not job.answered:
+                self._answer(job)
+            elif job.lends_buffers:
+                self._queue.post(BuffersReleased(job.id))
+
+    def abandon(self) -> int:
+        """Answer every open job now: what is not settled is FAILED, and its buffers stay lent until it is settled.
+
+        Returns how many objects that concerns."""
+        with self._lock:
+            unsettled = 0
+            for job in list(self._open.values()):
+                unsettled += job.unsettled
+                self._answer(job)
+            return unsettled
+
+    def _answer(self, job: Job) -> None:
+        job.answered = True
+        if self._open.pop(job.id, None):
+            self._in_flight -= len(job.outcomes)
+        outcomes = tuple(outcome or Outcome.FAILED for outcome in job.outcomes)
+        self._queue.post(JobDone(job.id, outcomes, released=not (job.lends_buffers and job.unsettled)))

@@ -1,0 +1,80 @@
+"""A stand-in for L1: memory to lend to an adapter, and the context that it is opened with."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import mmap
+import uuid
+
+from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+from lmcache_core.contracts.clock import Clock, SystemClock
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.events import Event
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.model.object_header import HEADER_BYTES, seal
+
+ALIGN_BYTES = 4096
+SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3, b"layout-of-tests!")
+
+
+class LentMemory:
+    """Anonymous memory that hands out each page once.  One thread."""
+
+    def __init__(self, size: int = 32 * 2**20) -> None:
+        memory = mmap.mmap(-1, size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.region = MemoryRegion(address, size, memoryview(memory))
+        self._next = 0
+
+    def lend(self, length: int) -> LentBuffer:
+        """A buffer that is full of 0xEE, so that bytes which nobody wrote are seen."""
+        buffer = LentBuffer(self.region, self._next, length)
+        self._next += -(-length // ALIGN_BYTES) * ALIGN_BYTES
+        buffer.view[:] = b"\xee" * length
+        return buffer
+
+    def sealed(self, key: ObjectKey, payload: bytes) -> LentBuffer:
+        """A whole object: header page and payload."""
+        buffer = self.lend(HEADER_BYTES + len(payload))
+        buffer.view[HEADER_BYTES:] = payload
+        seal(buffer.view, key, created_ns=1)
+        return buffer
+
+
+class NoSubscribers:
+    """Events go nowhere."""
+
+    def publish(self, event: Event) -> None:
+        pass
+
+    def wants(self, kind: type[Event]) -> bool:
+        return False
+
+
+def adapter_context(
+    memory: LentMemory, *, boot_id: str = "", name: str = "l2", clock: Clock | None = None
+) -> AdapterContext:
+    """What an adapter would be opened with; a boot id of its own unless one is given."""
+    return AdapterContext(
+        name=name,
+        instance_id="instance-of-tests",
+        boot_id=boot_id or uuid.uuid4().hex,
+        regions=(memory.region,),
+        align_bytes=ALIGN_BYTES,
+        clock=clock or SystemClock(),
+        events=NoSubscribers(),
+        logger=logging.getLogger(f"lmcache.l2.{name}"),
+    )
+
+
+def object_key(number: int, space: KeySpace = SPACE) -> ObjectKey:
+    """The key that is called `number` in this test."""
+    return ObjectKey(space, number.to_bytes(32, "little"))
+
+
+def payload_of(number: int, size: int) -> bytes:
+    """Bytes that differ from number to number, and from place to place."""
+    words = itertools.islice(itertools.count(number * 2654435761), -(-size // 8))
+    return b"".join((word % 2**64).to_bytes(8, "little") for word in words)[:size]

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from lmcache_core import AdapterContext, L2Adapter, Outcome
+from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
+from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_core.testing.l2_suite import OBJECT_BYTES, L2AdapterSuite, counted, put
+from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+
+
+class TestMemory(L2AdapterSuite):
+    @pytest.fixture
+    def opened(self, context: AdapterContext) -> L2Adapter:
+        return open_memory(MemorySettings(), context)
+
+
+def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None:
+    memory = LentMemory()
+    settings = MemorySettings(max_size_gb=3 * OBJECT_BYTES / 2**30)
+    adapter = open_memory(settings, adapter_context(memory))
+    driver = L2Driver(adapter)
+    keys = put(driver, memory, 3)
+    late = object_key(9)
+    buffer = memory.sealed(late, payload_of(9, 10_000))
+    assert driver.store((late, buffer)) == (Outcome.REJECTED,)
+    assert counted(driver) == (3, 3 * OBJECT_BYTES)
+    driver.delete(keys[0])
+    assert driver.store((late, buffer)) == (Outcome.DONE,)
+    assert adapter.usage().capacity_bytes == 3 * OBJECT_BYTES
+    adapter.close(5)
+
+
+@pytest.mark.parametrize("size", [0, -1, float("inf"), "much"])
+def test_a_size_that_makes_no_sense_is_refused(size: object) -> None:
+    with pytest.raises(ValidationError, match="max_size_gb"):
+        MemorySettings.model_validate({"max_size_gb": size})
