@@ -1,0 +1,71 @@
+"""One server owns a directory while it runs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from lmcache_core import AdapterContext, ResourceError
+
+OWNER_BYTES_MAX = 4096
+
+
+class DirectoryLock:
+    """An exclusive lock on `<root>/.lock`, held by the kernel for as long as this process holds the descriptor: a server
+    that was killed leaves the file, not the lock.  The file says who has it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, root: Path, context: AdapterContext) -> Self:
+        """Raises ResourceError, naming the owner, when another server has it; OSError when the file cannot be opened."""
+        fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ResourceError(
+                    f"{context.name}: base_path '{root}' is in use by {_owner(fd)}; "
+                    "give each server a directory of its own, or stop that one first"
+                ) from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, _identity(context), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
+    def release(self) -> None:
+        """Let go.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name."""
+        try:
+            os.ftruncate(self._fd, 0)
+        finally:
+            os.close(self._fd)
+
+
+def _identity(context: AdapterContext) -> bytes:
+    owner = {
+        "instance_id": context.instance_id,
+        "boot_id": context.boot_id,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": datetime.fromtimestamp(context.clock.wall_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+    }
+    return json.dumps(owner).encode() + b"\n"
+
+
+def _owner(fd: int) -> str:
+    try:
+        owner = json.loads(os.pread(fd, OWNER_BYTES_MAX, 0))
+        return (
+            f"server '{owner['instance_id']}' (pid {owner['pid']} on {owner['host']}, "
+            f"boot {owner['boot_id']}, started {owner['started']})"
+        )
+    except (ValueError, KeyError, TypeError, OSError):
+        return "another process that has not said who it is"  # it is starting, or not one of ours

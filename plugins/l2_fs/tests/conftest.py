@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_l2_fs.adapter import FsAdapter, open_fs
+from lmcache_l2_fs.config import FsSettings
+
+OpenFs = Callable[..., FsAdapter]
+
+
+@pytest.fixture
+def memory() -> LentMemory:
+    return LentMemory()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "kv"
+
+
+@pytest.fixture
+def open_here(root: Path, memory: LentMemory) -> Iterator[OpenFs]:
+    """`open_here(fsync=True, ...)` opens an adapter on `root`; the test's end closes all of them."""
+    opened: list[FsAdapter] = []
+
+    def open_here(*, boot_id: str = "", clock: Any = None, **settings: Any) -> FsAdapter:
+        context = adapter_context(memory, boot_id=boot_id, clock=clock, name="fs")
+        opened.append(open_fs(FsSettings.model_validate({"base_path": str(root), **settings}), context))
+        return opened[-1]
+
+    yield open_here
+    for adapter in opened:
+        adapter.close(30)
