@@ -1,0 +1,1 @@
+"""The memory cache: arena, slab slots, index, leases."""

@@ -1,0 +1,298 @@
+"""Two-phase writes, counted reads, leases, quarantine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lmcache_core.l1.arena import Arena, anonymous_arena
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
+from lmcache_core.l1.notes import Accessed, Inserted, Removed
+from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.model.object_header import HEADER_BYTES
+
+PAYLOAD = 8192
+SLOT = HEADER_BYTES + PAYLOAD
+LOOKUP = Owner(OwnerKind.LOOKUP, (b"c", "r"))
+WORKER = Owner(OwnerKind.WORKER, 7)
+OTHER = Owner(OwnerKind.WORKER, 8)
+
+
+def hashes(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(32, "big") for number in numbers]
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = anonymous_arena(SLOT * 64)
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def cache(arena: Arena) -> Iterator[L1Cache]:
+    cache = L1Cache(arena, 4096)
+    yield cache
+    cache.audit()
+    assert cache.census().holds
+
+
+@pytest.fixture
+def space(cache: L1Cache) -> SpaceRecord:
+    return cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+
+
+def store(cache: L1Cache, space: SpaceRecord, *numbers: int, temporary: bool = False) -> list[int]:
+    lease, indexes = cache.reserve(WORKER, space, hashes(*numbers), None)
+    assert list(indexes) == list(range(len(numbers)))
+    slots = list(lease.slots)
+    assert cache.publish(lease, slots, temporary=temporary)
+    return slots
+
+
+def keys(space: SpaceRecord, *numbers: int) -> list[bytes]:
+    return [space.prefix + chunk_hash for chunk_hash in hashes(*numbers)]
+
+
+def find(cache: L1Cache, space: SpaceRecord, *numbers: int) -> tuple[Lease, list[int]]:
+    lease = cache.open(LOOKUP, None)
+    return lease, cache.acquire(lease, keys(space, *numbers))
+
+
+def test_what_is_being_written_is_not_found(cache: L1Cache, space: SpaceRecord) -> None:
+    lease, _ = cache.reserve(WORKER, space, hashes(1), None)
+    _, slots = find(cache, space, 1)
+    assert slots == [-1]
+    cache.publish(lease, list(lease.slots))
+    _, slots = find(cache, space, 1)
+    assert slots[0] >= 0
+
+
+def test_the_first_writer_wins(cache: L1Cache, space: SpaceRecord) -> None:
+    first, _ = cache.reserve(WORKER, space, hashes(1, 2), None)
+    second, indexes = cache.reserve(OTHER, space, hashes(1, 2, 3), None)
+    assert list(indexes) == [2]
+    cache.publish(first, list(first.slots))
+    third, indexes = cache.reserve(OTHER, space, hashes(1, 2, 3), None)
+    assert not indexes
+    cache.end(second)
+    cache.end(third)
+
+
+def test_spaces_do_not_see_each_other(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, 1)
+    other = cache.intern(KeySpace("m", 1, 0, "tenant", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+    _, slots = find(cache, other, 1)
+    assert slots == [-1]
+
+
+def test_held_objects_are_not_evicted(cache: L1Cache, space: SpaceRecord) -> None:
+    slots = store(cache, space, 1, 2)
+    cache.take_notes()
+    lease, _ = find(cache, space, 1)
+    assert cache.evict(slots) == SLOT
+    assert cache.census().held == 1
+    cache.end(lease)
+    assert cache.evict(slots) == SLOT
+    assert cache.census().free == cache.census().total
+
+
+def test_each_hold_counts(cache: L1Cache, space: SpaceRecord) -> None:
+    (slot,) = store(cache, space, 1)
+    leases = [find(cache, space, 1)[0] for _ in range(3)]
+    cache.take_notes()
+    for lease in leases:
+        assert not cache.evict([slot])
+        cache.end(lease)
+        cache.end(lease)  # a second end does nothing
+    assert cache.evict([slot])
+
+
+def test_acquire_all_takes_all_or_none(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, 1, 2)
+    lease = cache.open(WORKER, None)
+    assert cache.acquire_all(lease, keys(space, 1, 3)) is None
+    assert cache.census().held == 0
+    assert cache.acquire_all(lease, keys(space, 1, 2)) is not None
+    assert cache.census().held == 2
+    cache.end(lease)
+
+
+def test_temporary_objects_leave_with_their_last_reader(cache: L1Cache, space: SpaceRecord) -> None:
+    write, _ = cache.reserve(WORKER, space, hashes(1), None)
+    reader = cache.open(LOOKUP, None)
+    cache.publish(write, list(write.slots), [reader], temporary=True)
+    second, slots = find(cache, space, 1)
+    assert slots[0] >= 0
+    cache.end(reader)
+    assert cache.objects == 1
+    cache.end(second)
+    assert cache.objects == 0
+    assert cache.census().free == cache.census().total
+
+
+def test_a_temporary_object_whose_readers_are_gone_does_not_stay(cache: L1Cache, space: SpaceRecord) -> None:
+    write, _ = cache.reserve(WORKER, space, hashes(1), None)
+    reader = cache.open(LOOKUP, None)
+    cache.end(reader)
+    cache.publish(write, list(write.slots), [reader], temporary=True)
+    assert cache.objects == 0
+
+
+def test_an_overdue_lookup_is_let_go(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, 1)
+    lease = cache.open(LOOKUP, 10.0)
+    cache.acquire(lease, keys(space, 1))
+    assert cache.expire(9.9) == (0, 0)
+    assert cache.expire(10.0) == (1, 0)
+    assert cache.census().held == 0
+    assert lease.state is LeaseState.ENDED
+
+
+def test_an_overdue_worker_keeps_its_slots_and_nobody_gets_them(cache: L1Cache, space: SpaceRecord) -> None:
+    write, _ = cache.reserve(WORKER, space, hashes(1), 10.0)
+    (late,) = write.slots
+    assert cache.expire(10.0) == (0, 1)
+    assert cache.census().quarantined == 1
+    assert not cache.publish(write, [late]), "it came too late"
+    # The chunk can be stored by somebody else meanwhile, in another slot, as often as there is room.
+    others = store(cache, space, *range(1, 64))
+    assert late not in others
+    assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == []
+    cache.end_all(WORKER)
+    assert cache.census().quarantined == 0
+    assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == [late]
+
+
+def test_an_overdue_reader_pins_its_slot_until_it_is_known_dead(cache: L1Cache, space: SpaceRecord) -> None:
+    (slot,) = store(cache, space, 1)
+    cache.take_notes()
+    lease = cache.open(WORKER, 10.0)
+    cache.acquire_all(lease, keys(space, 1))
+    cache.expire(11.0)
+    assert cache.census().quarantined == 1
+    assert not cache.evict([slot])
+    cache.end_all(WORKER)
+    assert cache.evict([slot])
+
+
+def test_a_slot_with_a_live_reader_is_held_not_quarantined(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, 1)
+    late = cache.open(WORKER, 10.0)
+    cache.acquire_all(late, keys(space, 1))
+    live, _ = find(cache, space, 1)
+    cache.expire(11.0)
+    assert (cache.census().held, cache.census().quarantined) == (1, 0)
+    cache.end(live)
+    assert (cache.census().held, cache.census().quarantined) == (0, 1)
+    cache.end(late)
+
+
+def test_what_is_half_written_is_discarded(cache: L1Cache, space: SpaceRecord) -> None:
+    write, _ = cache.reserve(WORKER, space, hashes(1, 2), None)
+    cache.end(write)
+    _, slots = find(cache, space, 1, 2)
+    assert slots == [-1, -1]
+    assert cache.census().free == cache.census().total
+
+
+def test_room_that_runs_out_gives_a_prefix_and_asks_for_eviction(cache: L1Cache, space: SpaceRecord) -> None:
+    asked: list[None] = []
+    cache.call_on_pressure(lambda: asked.append(None), 2.0)
+    lease, indexes = cache.reserve(WORKER, space, hashes(*range(100)), None)
+    assert list(indexes) == list(range(64))
+    assert asked
+    assert cache.take_notes()[1] == {SLOT: 36 * SLOT}
+    cache.end(lease)
+
+
+def test_clear_leaves_what_is_held_and_force_lets_it_leave_later(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, 1, 2, 3)
+    lease, _ = find(cache, space, 1)
+    assert cache.clear(force=False) == 2
+    assert cache.clear(force=True) == 1
+    assert find(cache, space, 1)[1] == [-1]
+    assert cache.census().held == 1
+    cache.end(lease)
+    assert cache.census().free == cache.census().total
+
+
+def test_a_victim_that_has_become_another_object_is_left_alone(cache: L1Cache, space: SpaceRecord) -> None:
+    (slot,) = store(cache, space, 1)
+    cache.take_notes()
+    cache.clear(force=False)
+    assert store(cache, space, 2) == [slot], "the slot was to be used again"
+    assert not cache.evict([slot]), "the policy meant the object that is gone"
+    cache.take_notes()
+    assert cache.evict([slot])
+
+
+def test_notes_tell_the_policy_everything(cache: L1Cache, space: SpaceRecord) -> None:
+    slots = store(cache, space, 1, 2)
+    lease, _ = find(cache, space, 1)
+    cache.end(lease)
+    cache.clear(force=False)
+    notes, _ = cache.take_notes()
+    assert [type(note) for note in notes] == [Inserted, Accessed, Removed]
+    assert notes[0].slots == slots
+    assert notes[1].slots == slots[:1]
+    assert sorted(notes[2].slots) == sorted(slots)
+
+
+def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceRecord) -> None:
+    store(cache, space, *range(64))
+    big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
+    lease, _ = cache.reserve(WORKER, big, hashes(1), None)
+    assert lease.slots == []
+    assert cache.empty_a_slab(cache.slot_bytes_for(5 * PAYLOAD)) > 0
+    lease, _ = cache.reserve(WORKER, big, hashes(1), None)
+    assert len(lease.slots) == 1
+    cache.end(lease)
+
+
+def test_threads_leave_the_books_balanced(cache: L1Cache, space: SpaceRecord) -> None:
+    def work(seed: int) -> None:
+        for step in range(200):
+            number = (seed * 31 + step * 7) % 40
+            lease, indexes = cache.reserve(Owner(OwnerKind.WORKER, seed), space, hashes(number), None)
+            if indexes:
+                cache.publish(lease, list(lease.slots))
+            else:
+                cache.end(lease)
+            reader = cache.open(Owner(OwnerKind.LOOKUP, (b"c", str(seed))), None)
+            held = [slot for slot in cache.acquire(reader, keys(space, number)) if slot >= 0]
+            if step % 5 == 0:
+                cache.evict(held + list(range(10)))
+            cache.end(reader)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.census().held == 0
+    assert cache.census().leases == 0
+
+
+def test_end_all_ends_only_the_owners_leases(cache: L1Cache, space: SpaceRecord) -> None:
+    first, _ = cache.reserve(WORKER, space, hashes(1), None)
+    second, _ = cache.reserve(OTHER, space, hashes(2), None)
+    assert cache.end_all(WORKER) == 1
+    assert first.state is LeaseState.ENDED
+    assert second.state is LeaseState.ACTIVE
+    cache.end(second)
+
+
+def test_buffers_are_exactly_as_long_as_the_object(cache: L1Cache) -> None:
+    odd = cache.intern(KeySpace("odd", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 1001)
+    lease, _ = cache.reserve(WORKER, odd, hashes(1), None)
+    (slot,) = lease.slots
+    assert cache.buffer(slot).length == HEADER_BYTES + 1001
+    assert cache.buffer(slot).offset % 4096 == 0
+    assert cache.payload_offset(slot) == cache.buffer(slot).offset + HEADER_BYTES
+    assert cache.key_of(slot).chunk_hash == hashes(1)[0]
+    cache.end(lease)
