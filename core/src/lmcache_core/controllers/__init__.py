@@ -1,0 +1,1 @@
+"""Threads that move objects between tiers and make room."""

@@ -1,0 +1,265 @@
+"""Sends what workers store on to L2, at L2's pace.
+
+Every object that is to go to L2 is held by a lease of this controller from the moment it becomes visible, so that it
+cannot be evicted before it is stored.  The backlog is bounded in bytes; what does not fit stays in L1 only, and is
+counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.contracts.policies import StoredObject, StorePolicy
+from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.model.object_header import seal
+from lmcache_core.model.results import Outcome
+
+logger = logging.getLogger(__name__)
+
+JOB_OBJECTS = 32
+JOB_BYTES = 64 << 20
+"""A job is at most this large, so that completions come steadily; one object may be larger."""
+IN_FLIGHT_BYTES = 256 << 20
+"""Handed to one adapter at once; the rest waits here, where it can still be dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Slots that became visible together, held by `lease`."""
+
+    lease: Lease
+    slots: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """One object on its way to one or more adapters."""
+
+    slot: int
+    lease: Lease
+    item: StoreItem
+    remaining: int
+    leave_l1: bool
+    sealed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    number: int
+    queue: _Queue
+    units: list[_Unit]
+    begun: float
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(unit.item.buffer.length for unit in self.units)
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    port: AdapterPort
+    waiting: deque[_Unit] = field(default_factory=deque)
+    in_flight_bytes: int = 0
+    stored: int = 0
+    failed: int = 0
+    dropped: int = 0
+
+
+class StoreController:
+    """`offer` and `drain` are for any thread; everything else happens on the controller's own, whose body is `run`."""
+
+    def __init__(
+        self,
+        cache: L1Cache,
+        ports: Sequence[AdapterPort],
+        policy: StorePolicy,
+        backlog_bytes: int,
+        clock: Clock,
+        events: Publisher,
+    ) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._queues = [_Queue(port) for port in ports]
+        self._backlog_max = backlog_bytes
+        self._backlog = 0
+        self._clock = clock
+        self._events = events
+        self._inbox: Inbox[Batch | Answer] = Inbox()
+        self._lock = threading.Lock()
+        self._jobs = 0
+        self._stop = False
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def active(self) -> bool:
+        """Is there anything to store to?"""
+        return bool(self._queues)
+
+    def admit(self, count: int, object_bytes: int) -> Lease | None:
+        """Room in the backlog for `count` objects: an empty lease to publish them with, or None, and they are counted
+        as dropped.  An admitted batch must be followed by `offer` or `withdraw`."""
+        size = count * object_bytes
+        with self._lock:
+            full = self._backlog + size > self._backlog_max
+            if not full:
+                self._backlog += size
+                self._idle.clear()
+        if full:
+            for queue in self._queues:
+                queue.dropped += count
+                self._events.publish(StoresDropped(queue.port.name, count, size, "backlog is full"))
+            return None
+        return self._cache.open(Owner(OwnerKind.CONTROLLER, "store"), None)
+
+    def withdraw(self, lease: Lease, count: int, object_bytes: int) -> None:
+        """The admitted batch was not published."""
+        self._cache.end(lease)
+        self._shrink(count * object_bytes)
+
+    def offer(self, batch: Batch) -> None:
+        """Take over an admitted batch."""
+        self._inbox.post(batch)
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until nothing is on its way.  False when something still is."""
+        return self._idle.wait(seconds)
+
+    def status(self) -> dict[str, object]:
+        return {
+            "backlog_bytes": self._backlog,
+            "backlog_max_bytes": self._backlog_max,
+            "adapters": {
+                queue.port.name: {"stored": queue.stored, "failed": queue.failed, "dropped": queue.dropped}
+                for queue in self._queues
+            },
+        }
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._inbox, select.POLLIN)
+        while not self._stop:
+            self.cycle()
+            poll.poll()
+
+    def stop(self) -> None:
+        self._stop = True
+        self._inbox.wake()
+
+    # --- on the controller's thread
+
+    def cycle(self) -> None:
+        """Handle everything that is waiting, and submit what the adapters take."""
+        self._inbox.clear_wakes()
+        while (message := self._inbox.take()) is not None:
+            self._handle(message)
+        for queue in self._queues:
+            self._pump(queue)
+
+    def _handle(self, message: Batch | Answer) -> None:
+        match message:
+            case Batch():
+                self._enqueue(message)
+            case JobAnswer(_Job() as job, outcomes, released):
+                self._answered(job, outcomes, released)
+            case JobReleased(_Job() as job):
+                self._finish(job.units)
+
+    def _enqueue(self, batch: Batch) -> None:
+        items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
+        objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length) for item in items]
+        try:
+            plan = self._policy.plan(objects, [queue.port.facts for queue in self._queues])
+            targets = plan.targets
+            if len(targets) != len(items):
+                raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
+        except Exception:  # a plugin boundary: without a plan the objects stay in L1 only
+            logger.exception("store policy failed objects=%d", len(items))
+            self._finish([_Unit(s, batch.lease, i, 0, False) for s, i in zip(batch.slots, items, strict=True)])
+            return
+        for slot, item, queues in zip(batch.slots, items, targets, strict=True):
+            unit = _Unit(slot, batch.lease, item, max(1, len(queues)), plan.drop_from_l1)
+            for index in queues:
+                self._queues[index].waiting.append(unit)
+            if not queues:
+                self._finish([unit])
+
+    def _pump(self, queue: _Queue) -> None:
+        while queue.waiting:
+            if not queue.port.healthy:
+                self._drop(queue)
+                return
+            if queue.in_flight_bytes >= IN_FLIGHT_BYTES:
+                return
+            self._submit(queue)
+
+    def _submit(self, queue: _Queue) -> None:
+        units: list[_Unit] = []
+        size = 0
+        while queue.waiting and len(units) < JOB_OBJECTS and (not units or size < JOB_BYTES):
+            unit = queue.waiting.popleft()
+            if not unit.sealed:
+                seal(unit.item.buffer.view, unit.item.key, self._clock.wall_ns())
+                unit.sealed = True
+            units.append(unit)
+            size += unit.item.buffer.length
+        self._jobs += 1
+        job = _Job(self._jobs, queue, units, self._clock.monotonic())
+        queue.in_flight_bytes += size
+        self._events.publish(StoreSubmitted(queue.port.name, job.number, len(units), size))
+        queue.port.submit_store([unit.item for unit in units], self._inbox, job)
+
+    def _answered(self, job: _Job, outcomes: Sequence[Outcome], released: bool) -> None:
+        stored = sum(outcome is Outcome.DONE for outcome in outcomes)
+        job.queue.stored += stored
+        job.queue.failed += len(outcomes) - stored
+        job.queue.in_flight_bytes -= job.size_bytes
+        seconds = self._clock.monotonic() - job.begun
+        self._events.publish(StoreCompleted(job.queue.port.name, job.number, stored, len(outcomes) - stored, seconds))
+        if released:
+            self._finish(job.units)
+        else:
+            for unit in job.units:
+                self._cache.quarantine(unit.lease)
+
+    def _drop(self, queue: _Queue) -> None:
+        units = list(queue.waiting)
+        queue.waiting.clear()
+        queue.dropped += len(units)
+        size = sum(unit.item.buffer.length for unit in units)
+        self._events.publish(StoresDropped(queue.port.name, len(units), size, "the adapter does not answer"))
+        self._finish(units)
+
+    def _finish(self, units: Sequence[_Unit]) -> None:
+        """One adapter is done with these; the last one ends their holds."""
+        done: dict[Lease, list[int]] = {}
+        size = 0
+        for unit in units:
+            unit.remaining -= 1
+            if unit.remaining <= 0:
+                done.setdefault(unit.lease, []).append(unit.slot)
+                size += unit.item.buffer.length
+                if unit.leave_l1:
+                    self._cache.drop_when_released([unit.slot])
+        for lease, slots in done.items():
+            self._cache.release(lease, slots)
+            if not lease.slots:
+                self._cache.end(lease)
+        self._shrink(size)
+
+    def _shrink(self, size: int) -> None:
+        with self._lock:
+            self._backlog -= size
+            if self._backlog == 0:
+                self._idle.set()

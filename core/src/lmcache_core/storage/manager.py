@@ -1,0 +1,331 @@
+"""The storage verbs: lookups over both tiers, holds of workers, stores on their way to L2."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import ChunksRetrieved, ChunksStored, LeasesExpired, LookupFinished, Publisher
+from lmcache_core.contracts.storage import Hold, LookupRequest, StoredSpace
+from lmcache_core.controllers.prefetch import ABSENT, Prefetch, PrefetchController, Wanted
+from lmcache_core.controllers.store import Batch, StoreController
+from lmcache_core.l1.cache import Census, L1Cache
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
+from lmcache_core.model.keys import KeySpace, ObjectKey
+from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.storage.lookups import Lookup, LookupTable, Row
+
+logger = logging.getLogger(__name__)
+
+WORKER_LEASES_MAX = 4096
+"""Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
+
+
+class _Grant(NamedTuple):
+    """What stands behind a hold."""
+
+    lease: Lease
+    record: SpaceRecord
+    worker: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the server started, in chunks."""
+
+    lookups: int = 0
+    requested: int = 0
+    hit: int = 0
+    loaded_from_l2: int = 0
+    stored: int = 0
+    retrieved: int = 0
+
+
+class StorageManager:
+    """Implements `contracts.storage.Storage`; its docstrings say what each verb promises.  Safe from any thread."""
+
+    def __init__(
+        self,
+        cache: L1Cache,
+        store: StoreController,
+        prefetch: PrefetchController,
+        read_ttl_seconds: float,
+        write_ttl_seconds: float,
+        clock: Clock,
+        events: Publisher,
+    ) -> None:
+        self._cache = cache
+        self._store = store
+        self._prefetch = prefetch
+        self._read_ttl = read_ttl_seconds
+        self._write_ttl = write_ttl_seconds
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._lookups = LookupTable()
+        self._worker_leases: dict[int, int] = {}
+        self._takes_stores = True
+        self.counters = Counters()
+
+    # --- lookups
+
+    def lookup(self, request: LookupRequest) -> None:
+        now = self._clock.monotonic()
+        owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
+        lease = self._cache.open(owner, now + self._read_ttl)
+        lookup = Lookup(request.connection, request.request_id, lease, [], max(1, request.readers), now)
+        self.end_lookup(request.connection, request.request_id)
+        with self._lock:
+            self._lookups.add(lookup)
+        wanted = self._look_in_l1(lookup, request)
+        if not lookup.rows or not wanted:
+            self._finish(lookup, len(request.chunk_hashes) if lookup.rows else 0, 0, len(request.chunk_hashes))
+        elif self._prefetch.active:
+            self._prefetch.submit(self._as_prefetch(lookup, wanted, len(request.chunk_hashes)))
+        else:
+            self._finish(lookup, min(w.chunk for w in wanted), 0, len(request.chunk_hashes))
+
+    def lookup_result(self, connection: bytes, request_id: str) -> int | None:
+        with self._lock:
+            lookup = self._lookups.find(connection, request_id)
+            if lookup is None or lookup.given:
+                return 0
+            lookup.given = lookup.hit_chunks is not None
+            return lookup.hit_chunks
+
+    def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
+        with self._lock:
+            lookup = self._lookups.find(connection, request_id)
+            if lookup is not None and not lookup.given and lookup.hit_chunks is None:
+                lookup.waiters.append(function)
+                return
+        result = self.lookup_result(connection, request_id)
+        function(0 if result is None else result)
+
+    def free_lookup(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
+        with self._lock:
+            lookup = self._lookups.find(connection, request_id)
+            spent = lookup.give_up(first_chunk, end_chunk) if lookup else []
+        if lookup and spent:
+            self._cache.release(lookup.lease, spent)
+
+    def end_lookup(self, connection: bytes, request_id: str) -> None:
+        with self._lock:
+            lookup = self._lookups.pop(connection, request_id)
+            waiters = lookup.waiters if lookup else []
+        if lookup:
+            self._cache.end(lookup.lease)
+        for waiter in waiters:
+            waiter(0)
+
+    def renew_lookups(self, connection: bytes) -> None:
+        deadline = self._clock.monotonic() + self._read_ttl
+        with self._lock:
+            lookups = self._lookups.for_connection(connection)
+        for lookup in lookups:
+            self._cache.renew(lookup.lease, deadline)
+
+    # --- reading
+
+    def acquire(
+        self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
+    ) -> Hold | None:
+        if not self._admit_worker(worker):
+            return None
+        record = self._cache.intern(space.space, space.payload_bytes)
+        lease = self._cache.open(Owner(OwnerKind.WORKER, worker), self._clock.monotonic() + self._read_ttl)
+        slots = self._cache.acquire_all(lease, [record.prefix + chunk_hash for chunk_hash in chunk_hashes])
+        if slots is None:
+            self._cache.end(lease)
+            self._dismiss_worker(worker)
+            return None
+        with self._lock:
+            self.counters.retrieved += len(slots)
+            claims = [
+                (lookup, lookup.claim(space.space, first_chunk, slots))
+                for lookup in self._lookups.for_request(request_id)
+            ]
+        for lookup, spent in claims:
+            self._cache.release(lookup.lease, spent)
+        self._events.publish(
+            ChunksRetrieved(
+                space.space.model_name,
+                space.space.cache_salt,
+                space.space.kv_rank,
+                len(slots),
+                len(slots) * space.payload_bytes,
+            )
+        )
+        return Hold(tuple(slots), _Grant(lease, record, worker))
+
+    def release(self, hold: Hold) -> None:
+        self._cache.end(hold.grant.lease)
+        self._dismiss_worker(hold.grant.worker)
+
+    # --- writing
+
+    def reserve(self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes]) -> tuple[Hold, Sequence[int]]:
+        record = self._cache.intern(space.space, space.payload_bytes)
+        admitted = self._takes_stores and self._admit_worker(worker)
+        deadline = self._clock.monotonic() + self._write_ttl
+        lease, indexes = self._cache.reserve(
+            Owner(OwnerKind.WORKER, worker), record, chunk_hashes if admitted else [], deadline
+        )
+        slots = tuple(lease.slots)
+        if not slots:
+            self._cache.end(lease)
+            if admitted:
+                self._dismiss_worker(worker)
+        return Hold(slots, _Grant(lease, record, worker)), indexes
+
+    def publish(self, hold: Hold, first_chunk: int) -> bool:
+        lease, record, worker = hold.grant
+        self._dismiss_worker(worker)
+        object_bytes = HEADER_BYTES + record.payload_bytes
+        onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
+        published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk)
+        if onward is not None and published:
+            self._store.offer(Batch(onward, hold.slots))
+        elif onward is not None:
+            self._store.withdraw(onward, len(hold.slots), object_bytes)
+        if not published:
+            # The worker has answered, so its slots are its own no more; what it wrote came too late.
+            self._cache.end(lease)
+            return False
+        space = record.space
+        with self._lock:
+            self.counters.stored += len(hold.slots)
+        self._events.publish(
+            ChunksStored(
+                space.model_name,
+                space.cache_salt,
+                space.kv_rank,
+                len(hold.slots),
+                len(hold.slots) * record.payload_bytes,
+            )
+        )
+        return True
+
+    def is_live(self, hold: Hold) -> bool:
+        return bool(hold.grant.lease.state is LeaseState.ACTIVE)
+
+    def discard(self, hold: Hold) -> None:
+        if not hold.slots:
+            return
+        self._cache.end(hold.grant.lease)
+        self._dismiss_worker(hold.grant.worker)
+
+    def end_worker(self, worker: int) -> None:
+        self._cache.end_all(Owner(OwnerKind.WORKER, worker))
+        with self._lock:
+            self._worker_leases.pop(worker, None)
+
+    # --- the rest
+
+    def payload(self, slot: int) -> memoryview:
+        return self._cache.buffer(slot).view[HEADER_BYTES:]
+
+    def payload_offset(self, slot: int) -> int:
+        return self._cache.payload_offset(slot)
+
+    def clear(self, force: bool) -> int:
+        return self._cache.clear(force)
+
+    def expire(self) -> None:
+        """Apply deadlines; called every now and then."""
+        dropped, quarantined = self._cache.expire(self._clock.monotonic())
+        with self._lock:
+            over = [lookup for lookup in self._lookups.everything() if lookup.lease.state is LeaseState.ENDED]
+        for lookup in over:
+            self.end_lookup(lookup.connection, lookup.request_id)
+        if dropped or quarantined:
+            self._events.publish(LeasesExpired(dropped, quarantined))
+
+    def take_no_stores(self) -> None:
+        """From now on workers are told that there is nothing to store.  For shutdown."""
+        self._takes_stores = False
+
+    def census(self) -> Census:
+        return self._cache.census()
+
+    @property
+    def lookups_open(self) -> int:
+        return len(self._lookups)
+
+    # --- inside
+
+    def _look_in_l1(self, lookup: Lookup, request: LookupRequest) -> list[Wanted]:
+        """Hold what L1 has, row by row; returns what is missing, under every layout that it may have."""
+        wanted: list[Wanted] = []
+        for shard in request.shards:
+            records = [self._cache.intern(space, size) for space, size in shard.spaces]
+            spaces: tuple[KeySpace, ...] = tuple(record.space for record in records)
+            row = Row([ABSENT] * len(request.chunk_hashes), spaces)
+            lookup.rows.append(row)
+            missing = list(range(len(request.chunk_hashes)))
+            for record in records:
+                slots = self._cache.acquire(lookup.lease, [record.prefix + request.chunk_hashes[c] for c in missing])
+                for chunk, slot in zip(missing, slots, strict=True):
+                    row.slots[chunk] = slot
+                missing = [chunk for chunk in missing if row.slots[chunk] == ABSENT]
+            index = len(lookup.rows) - 1
+            wanted += [
+                Wanted(index, chunk, record, ObjectKey(record.space, request.chunk_hashes[chunk]))
+                for chunk in missing
+                for record in records
+            ]
+        return wanted
+
+    def _as_prefetch(self, lookup: Lookup, wanted: list[Wanted], requested: int) -> Prefetch:
+        return Prefetch(
+            request_id=lookup.request_id,
+            lease=lookup.lease,
+            rows=[row.slots for row in lookup.rows],
+            wanted=wanted,
+            on_done=lambda prefix, loaded: self._finish(lookup, prefix, loaded, requested),
+            begun=lookup.begun,
+        )
+
+    def _finish(self, lookup: Lookup, hit_chunks: int, loaded: int, requested: int) -> None:
+        behind = [slot for row in lookup.rows for slot in row.slots[hit_chunks:] if slot != ABSENT]
+        if behind:
+            self._cache.release(lookup.lease, behind)
+        with self._lock:
+            lookup.settle(hit_chunks)
+            waiters, lookup.waiters = lookup.waiters, []
+            self.counters.lookups += 1
+            self.counters.requested += requested
+            self.counters.hit += hit_chunks
+            self.counters.loaded_from_l2 += loaded
+        for waiter in waiters:
+            lookup.given = waiter(hit_chunks) or lookup.given
+        space = lookup.rows[0].spaces[0] if lookup.rows and lookup.rows[0].spaces else None
+        self._events.publish(
+            LookupFinished(
+                lookup.request_id,
+                space.model_name if space else "",
+                space.cache_salt if space else "",
+                requested,
+                hit_chunks,
+                loaded,
+                self._clock.monotonic() - lookup.begun,
+            )
+        )
+
+    def _admit_worker(self, worker: int) -> bool:
+        with self._lock:
+            leases = self._worker_leases.get(worker, 0)
+            if leases >= WORKER_LEASES_MAX:
+                return False
+            self._worker_leases[worker] = leases + 1
+        return True
+
+    def _dismiss_worker(self, worker: int) -> None:
+        with self._lock:
+            if self._worker_leases.get(worker):
+                self._worker_leases[worker] -= 1

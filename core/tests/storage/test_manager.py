@@ -1,0 +1,340 @@
+"""Single steps of the storage manager that the state machine only meets in passing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted
+from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.l1.arena import anonymous_arena
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
+from lmcache_core.model.results import Outcome
+from lmcache_core.storage.manager import WORKER_LEASES_MAX, StorageManager
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+
+PAYLOAD = 4096
+WORKER = 7
+CHUNKS = tuple(bytes([chunk]) * 32 for chunk in range(8))
+
+
+def space(rank: int = 0, layout: int = 0) -> StoredSpace:
+    key_space = KeySpace("m", pack_kv_rank(2, rank), 0, "", 16, HashChain.BLAKE3, bytes([layout]) * 16)
+    return StoredSpace(key_space, PAYLOAD)
+
+
+class House:
+    """Storage with one adapter that answers on cue; `turn` is one round of every controller."""
+
+    def __init__(self) -> None:
+        self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), CueAdapter()
+        self.arena = anonymous_arena(2 * PAYLOAD * 64)
+        self.cache = L1Cache(self.arena, 4096)
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.store = StoreController(
+            self.cache, [self.port], open_store_everywhere(None), 1 << 17, self.clock, self.events
+        )
+        self.prefetch = PrefetchController(
+            self.cache, [self.port], open_load_from_first(None), 2, self.clock, self.events
+        )
+        self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, self.events)
+
+    def turn(self) -> None:
+        self.port.deliver()
+        self.store.cycle()
+        self.prefetch.cycle()
+
+    def settle(self) -> None:
+        self.turn()
+        while self.adapter.waiting:
+            self.adapter.finish(self.adapter.waiting[0])
+            self.turn()
+
+    def put(self, *chunks: bytes, into: StoredSpace | None = None) -> None:
+        hold, indexes = self.storage.reserve(WORKER, into or space(), chunks)
+        for slot, index in zip(hold.slots, indexes, strict=True):
+            self.storage.payload(slot)[:] = chunks[index] * (PAYLOAD // 32)
+        assert self.storage.publish(hold, 0)
+
+    def ask(self, *chunks: bytes, request: str = "r", shards: tuple[Shard, ...] = (), readers: int = 1) -> None:
+        self.storage.lookup(LookupRequest(b"c", request, shards or (Shard((space(),)),), chunks, readers))
+
+    def answer(self, request: str = "r") -> int | None:
+        return self.storage.lookup_result(b"c", request)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    house = House()
+    yield house
+    assert house.cache.census().holds
+    house.cache.audit()
+    house.adapter.close(0)
+    house.arena.close()
+
+
+def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> None:
+    house.put(*CHUNKS[:2], *CHUNKS[3:])
+    house.settle()
+    house.adapter.objects.clear()
+    house.ask(*CHUNKS)
+    house.settle()
+    assert house.answer() == 2
+    assert house.cache.census().held == 2
+
+
+def test_the_answer_is_given_once(house: House) -> None:
+    house.put(*CHUNKS)
+    house.ask(*CHUNKS)
+    assert [house.answer(), house.answer(), house.answer("unknown")] == [8, 0, 0]
+
+
+def test_every_shard_must_have_it(house: House) -> None:
+    house.put(*CHUNKS)
+    house.put(*CHUNKS[:3], into=space(1))
+    house.settle()
+    house.adapter.objects.clear()
+    house.ask(*CHUNKS, shards=(Shard((space(),)), Shard((space(1),))))
+    house.settle()
+    assert house.answer() == 3
+    assert house.cache.census().held == 6
+
+
+def test_one_of_several_layouts_is_enough_where_the_shard_is_unknown(house: House) -> None:
+    other = space(layout=1)
+    house.put(*CHUNKS[:2], into=other)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS, shards=(Shard((space(), other)),))
+    house.settle()
+    assert house.answer() == 2
+    assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:2], 0) is None, "the other layout's bytes"
+    assert house.storage.acquire(WORKER, "r", other, CHUNKS[:2], 0) is not None
+
+
+def test_free_lets_go_of_what_the_engine_has_already(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    house.storage.free_lookup(b"c", "r", 0, 5)
+    assert house.cache.census().held == 3
+    house.storage.free_lookup(b"c", "r", 0, 8)
+    assert house.cache.census().held == 0
+
+
+def test_workers_take_over_what_the_lookup_held_one_read_each(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS, readers=2)
+    holds = []
+    for reader in (1, 2):
+        hold = house.storage.acquire(reader, "r", space(), CHUNKS, 0)
+        assert hold is not None
+        holds.append(hold)
+    for hold in holds:
+        house.storage.release(hold)
+    assert house.cache.census().held == 0, "the lookup still holds what both have read"
+
+
+def test_a_worker_of_another_request_takes_nothing_over(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    hold = house.storage.acquire(WORKER, "other", space(), CHUNKS, 0)
+    assert hold is not None
+    house.storage.release(hold)
+    assert house.cache.census().held == 8
+
+
+def test_a_newer_lookup_replaces_the_older_one(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    house.ask(*CHUNKS[:2])
+    assert house.answer() == 2
+    assert house.cache.census().held == 2
+
+
+def test_a_scheduler_that_pings_keeps_its_lookups(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    for _ in range(5):
+        house.clock.advance(200)
+        house.storage.renew_lookups(b"c")
+        house.storage.expire()
+    assert house.cache.census().held == 8
+    house.clock.advance(301)
+    house.storage.expire()
+    assert house.cache.census().held == 0
+    assert house.storage.lookups_open == 0
+
+
+def test_waiting_for_a_lookup_ends_with_its_answer(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS)
+    given: list[int] = []
+
+    def take(hits: int) -> bool:
+        given.append(hits)
+        return True
+
+    house.storage.on_lookup(b"c", "r", take)
+    assert given == []
+    house.settle()
+    assert given == [8]
+    assert house.answer() == 0, "it was given"
+
+
+def test_an_answer_that_nobody_took_can_still_be_asked_for(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS)
+    house.storage.on_lookup(b"c", "r", lambda hits: False)
+    house.settle()
+    assert house.answer() == 8
+
+
+def test_two_lookups_share_one_load(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS, request="a")
+    house.ask(*CHUNKS, request="b")
+    house.turn()
+    for job in list(house.adapter.waiting):
+        house.adapter.finish(job)
+    house.turn()
+    loads = [job for job in house.adapter.waiting if job.verb == "load"]
+    assert len(loads) == 1
+    house.settle()
+    assert (house.answer("a"), house.answer("b")) == (8, 8)
+    house.storage.end_lookup(b"c", "a")
+    house.storage.end_lookup(b"c", "b")
+    assert house.cache.objects == 0, "prefetched objects are temporary"
+
+
+def test_a_failed_load_shortens_the_prefix_and_frees_what_lies_behind(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    key = next(key for key in house.adapter.objects if house.adapter.objects[key][4096:4128] == CHUNKS[3])
+    damaged = bytearray(house.adapter.objects[key])
+    damaged[-1] ^= 1
+    house.adapter.objects[key] = bytes(damaged)
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS)
+    house.settle()
+    assert house.answer() == 3
+    assert house.cache.census().held == 3
+    assert [outcome for _, outcome in house.adapter.rejected] == [Outcome.DAMAGED]
+    (event,) = house.events.of(ObjectRejected)
+    assert "payload" in event.reason
+    assert house.events.of(PrefetchCompleted)[-1].failed_keys == 1
+
+
+def test_an_object_under_anothers_name_is_foreign_and_not_served(house: House) -> None:
+    house.put(*CHUNKS[:2])
+    house.settle()
+    first, second = house.adapter.objects
+    house.adapter.objects[first], house.adapter.objects[second] = (
+        house.adapter.objects[second],
+        house.adapter.objects[first],
+    )
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS[:2])
+    house.settle()
+    assert house.answer() == 0
+    assert {outcome for _, outcome in house.adapter.rejected} == {Outcome.FOREIGN}
+
+
+def test_a_load_that_times_out_is_a_miss_and_its_slots_wait_for_the_adapter(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS)
+    house.turn()
+    house.adapter.finish(house.adapter.waiting[0])
+    house.turn()
+    (load,) = house.adapter.waiting
+    house.clock.advance(31)
+    house.port.expire(house.clock.monotonic())
+    house.turn()
+    assert house.answer() == 0
+    assert house.cache.census().quarantined == 8
+    assert not house.port.healthy
+    house.put(*CHUNKS)  # in other slots, although an adapter may still write those chunks
+    house.adapter.finish(load)
+    house.turn()
+    assert house.port.healthy
+    assert house.cache.census().quarantined == 0
+    house.ask(*CHUNKS)
+    assert house.answer() == 8
+
+
+def test_a_store_that_comes_too_late_is_not_published(house: House) -> None:
+    hold, _ = house.storage.reserve(WORKER, space(), CHUNKS)
+    house.clock.advance(601)
+    house.storage.expire()
+    assert house.cache.census().quarantined == 8
+    assert not house.storage.publish(hold, 0)
+    assert house.cache.census().quarantined == 0
+    house.ask(*CHUNKS)
+    assert house.answer() == 0 or house.answer() is None
+
+
+def test_a_full_backlog_keeps_chunks_in_l1_only_and_says_so(house: House) -> None:
+    hashes = [number.to_bytes(32, "big") for number in range(100, 140)]
+    house.put(*hashes)
+    house.settle()
+    status = house.store.status()["adapters"]
+    assert isinstance(status, dict)
+    assert status["cue"]["dropped"] == 40
+    assert not house.adapter.objects
+    assert house.cache.census().held == 0
+    house.put(*CHUNKS)
+    house.settle()
+    assert len(house.adapter.objects) == 8
+
+
+def test_an_adapter_that_hangs_gets_nothing_more_and_nothing_is_lost_from_l1(house: House) -> None:
+    house.put(*CHUNKS[:2])
+    house.turn()
+    house.clock.advance(31)
+    house.port.expire(house.clock.monotonic())
+    house.turn()
+    house.put(*CHUNKS[2:4])
+    house.turn()
+    assert len(house.adapter.waiting) == 1
+    house.ask(*CHUNKS[:4])
+    assert house.answer() == 4
+    house.storage.end_lookup(b"c", "r")
+    house.settle()
+    assert house.cache.census().held == 0
+
+
+def test_a_worker_that_never_commits_is_stopped_at_a_limit(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    for _ in range(WORKER_LEASES_MAX):
+        assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:1], 0)
+    assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:1], 0) is None
+    assert house.storage.acquire(8, "r", space(), CHUNKS[:1], 0) is not None
+    house.storage.end_worker(WORKER)
+    assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:1], 0)
+
+
+def test_no_stores_are_taken_once_the_server_stops(house: House) -> None:
+    house.storage.take_no_stores()
+    hold, indexes = house.storage.reserve(WORKER, space(), CHUNKS)
+    assert (hold.slots, list(indexes)) == ((), [])
