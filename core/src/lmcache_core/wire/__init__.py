@@ -1,0 +1,1 @@
+"""What engines say: operations, their encoding, and the two places where stock clients send pickle."""
