@@ -1,0 +1,119 @@
+"""Events as log lines: what an operator should see always, and what happened to L2 where debug lines are on."""
+
+from __future__ import annotations
+
+import logging
+
+from lmcache_core.contracts.events import (
+    LeasesExpired,
+    ObjectRejected,
+    PrefetchSubmitted,
+    StoreCompleted,
+    StoresDropped,
+    StoreSubmitted,
+    WorkerLeft,
+    WorkerRegistered,
+)
+from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
+
+logger = logging.getLogger(__name__)
+
+
+class LogSubscriber(Subscriber):
+    """Debug events are subscribed to only where their lines would be written, so that they cost nothing elsewhere."""
+
+    def subscriptions(self) -> Subscriptions:
+        always: Subscriptions = {
+            WorkerRegistered: _worker_registered,
+            WorkerLeft: _worker_left,
+            ObjectRejected: _object_rejected,
+            StoresDropped: _stores_dropped,
+            LeasesExpired: _leases_expired,
+        }
+        if not logger.isEnabledFor(logging.DEBUG):
+            return always
+        return {
+            **always,
+            StoreSubmitted: _store_submitted,
+            StoreCompleted: _store_completed,
+            PrefetchSubmitted: _prefetch_submitted,
+        }
+
+
+def _worker_registered(event: WorkerRegistered) -> None:
+    logger.info(
+        "worker registered instance=%d model=%s world_size=%d layout=%s shared_memory=%s",
+        event.instance_id,
+        event.model_name,
+        event.world_size,
+        event.layout,
+        event.shared_memory,
+    )
+
+
+def _worker_left(event: WorkerLeft) -> None:
+    logger.info("worker left instance=%d model=%s reason=%s", event.instance_id, event.model_name, event.reason)
+
+
+def _object_rejected(event: ObjectRejected) -> None:
+    logger.warning(
+        "object rejected, not served adapter=%s object=%s outcome=%s reason=%s",
+        event.adapter,
+        event.object_id,
+        event.outcome,
+        event.reason,
+    )
+
+
+def _stores_dropped(event: StoresDropped) -> None:
+    logger.warning(
+        "objects will not reach L2 adapter=%s objects=%d bytes=%d reason=%s",
+        event.adapter,
+        event.objects,
+        event.object_bytes,
+        event.reason,
+    )
+
+
+def _leases_expired(event: LeasesExpired) -> None:
+    level = logging.WARNING if event.quarantined_slots else logging.DEBUG
+    logger.log(
+        level,
+        "holds passed their deadline dropped_slots=%d quarantined_slots=%d",
+        event.dropped_slots,
+        event.quarantined_slots,
+    )
+
+
+def _store_submitted(event: StoreSubmitted) -> None:
+    logger.debug(
+        "Submitted store task %d adapter=%s objects=%d bytes=%d",
+        event.job,
+        event.adapter,
+        event.objects,
+        event.object_bytes,
+    )
+
+
+def _store_completed(event: StoreCompleted) -> None:
+    logger.debug(
+        "L2 store task %d completed adapter=%s stored=%d failed=%d seconds=%.3f",
+        event.job,
+        event.adapter,
+        event.stored,
+        event.failed,
+        event.seconds,
+    )
+
+
+def _prefetch_submitted(event: PrefetchSubmitted) -> None:
+    logger.debug(
+        "Prefetch request submitted: %d total keys, %d L1 prefix hits, %d remaining for L2",
+        event.total_keys,
+        event.l1_prefix_hits,
+        event.remaining_keys,
+    )
+
+
+def open_log_subscriber(settings: None) -> Subscriber:
+    return LogSubscriber()
