@@ -1,0 +1,1 @@
+"""The engine port: router, pools, sessions, registrations."""

@@ -1,0 +1,276 @@
+"""Workers that move their own bytes: through L1's shared-memory segment, or in-band where they cannot map it.
+
+A worker prepares a transfer, gets slots (shared memory) or bytes (in-band), and commits when it is done.  Between the two
+its slots belong to it: nobody else is given them, whatever happens to the request, until the worker has answered,
+unregistered, or is known dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lmcache_core.contracts.operation import Call, Handler, HandlerMode
+from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields, Worker
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.contracts.storage import Hold, StoredSpace
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.wire.legacy_pickle import read_tensors
+from lmcache_core.wire.legacy_pickle_writer import inband_reply
+from lmcache_core.wire.messages import (
+    EngineDrivenRegistration,
+    EngineKey,
+    PrepareRetrieveReply,
+    PrepareStoreReply,
+    RetrieveContext,
+    SharedMemoryOffer,
+    SlotDescriptor,
+    StoreContext,
+)
+from lmcache_core.wire.operations import (
+    COMMIT_RETRIEVE,
+    COMMIT_STORE,
+    PREPARE_RETRIEVE,
+    PREPARE_STORE,
+    REGISTER_ENGINE_DRIVEN,
+    UNREGISTER_ENGINE_DRIVEN,
+)
+
+logger = logging.getLogger(__name__)
+
+NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
+IN_BAND = PrepareStoreReply()
+MISS = PrepareRetrieveReply(success=False)
+
+
+class _Ticket(NamedTuple):
+    """What a prepare and its commit have in common."""
+
+    salt: str
+    start: int
+    end: int
+    last_hash: bytes
+
+
+class _Range(NamedTuple):
+    """The chunks that a request is about."""
+
+    worker: Worker
+    space: StoredSpace
+    hashes: Sequence[bytes]
+    first_chunk: int
+    ticket: _Ticket
+
+
+class _Store(NamedTuple):
+    """A store that was prepared and not committed."""
+
+    hold: Hold
+    indexes: Sequence[int]
+
+
+class EngineDrivenModule(RequestModule):
+    def __init__(self, context: ModuleContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._stores: dict[int, dict[_Ticket, _Store]] = {}
+        self._reads: dict[int, dict[_Ticket, list[Hold]]] = {}
+        self._refused: dict[str, int] = {}
+        context.workers.on_leave(self._left)
+
+    def handlers(self) -> Sequence[Handler]:
+        return [
+            Handler(REGISTER_ENGINE_DRIVEN, self.register, HandlerMode.INLINE),
+            Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.INLINE),
+            Handler(PREPARE_STORE, self.prepare_store, HandlerMode.AFFINE),
+            Handler(COMMIT_STORE, self.commit_store, HandlerMode.AFFINE),
+            Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.AFFINE),
+            Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.AFFINE),
+        ]
+
+    def status(self) -> dict[str, object]:
+        with self._lock:
+            return {
+                "stores_prepared": sum(map(len, self._stores.values())),
+                "reads_prepared": sum(len(holds) for reads in self._reads.values() for holds in reads.values()),
+                "registrations_refused": dict(self._refused),
+            }
+
+    # --- registration
+
+    def register(self, call: Call, payload: EngineDrivenRegistration) -> SharedMemoryOffer:
+        """An empty offer means in-band transfer, or, with a reason in log and status, a refusal: the engine then runs
+        uncached."""
+        context = self._context
+        try:
+            worker = context.workers.register(self._worker(payload))
+        except (ProtocolError, ValueError) as error:
+            logger.error(
+                "registration refused, the engine runs uncached instance=%d reason=%s", payload.instance_id, error
+            )
+            if len(self._refused) < 100:
+                self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+            context.workers.seen(payload.instance_id, pinged=False)  # it has its answer; no ping need tell it again
+            return SharedMemoryOffer()
+        if context.segment is None or worker.inline:
+            return SharedMemoryOffer()
+        return SharedMemoryOffer(context.segment, context.l1_bytes)
+
+    def unregister(self, call: Call, instance_id: int) -> None:
+        self._context.workers.unregister(instance_id, "unregistered")
+
+    def _worker(self, payload: EngineDrivenRegistration) -> Worker:
+        slots = payload.num_physical_slots or self._context.chunk_tokens
+        layout = ObjectLayout(
+            1 if payload.use_mla else 2, payload.num_layers, slots, payload.hidden_dim_size, payload.dtype_str
+        )
+        # Raises here, and not at the first store, if these workers' keys or objects cannot be kept.
+        self._context.space(SpaceFields(payload.model_name, ""), pack_kv_rank(payload.world_size, 0), layout)
+        if layout.payload_bytes > self._context.l1_bytes // 8:
+            raise ProtocolError(
+                f"a chunk of {layout.payload_bytes / 2**20:.1f} MiB is too large for an L1 of "
+                f"{self._context.l1_bytes / 2**30:.2f} GiB; raise l1_size_gb or lower chunk_size"
+            )
+        # In a world of one there is no doubt which shard it is; others are known from their first transfer.
+        shard = 0 if payload.world_size == 1 else None
+        inline = self._context.segment is None
+        return Worker(payload.instance_id, payload.model_name, payload.world_size, layout, shard, inline, proven=inline)
+
+    # --- storing
+
+    def prepare_store(self, call: Call, key: EngineKey, instance_id: int) -> PrepareStoreReply:
+        chunks = self._range(key, instance_id)
+        if chunks is None:
+            return NOTHING_TO_STORE
+        if chunks.worker.inline:
+            return IN_BAND
+        with self._lock:
+            prepared = self._stores.get(instance_id, {}).get(chunks.ticket)
+        if prepared is None or not self._context.storage.is_live(prepared.hold):
+            prepared = _Store(*self._context.storage.reserve(instance_id, chunks.space, chunks.hashes))
+            if not prepared.hold.slots:
+                return NOTHING_TO_STORE
+            with self._lock:
+                self._stores.setdefault(instance_id, {})[chunks.ticket] = prepared
+        slots = self._descriptors(chunks.worker.layout, prepared.hold.slots)
+        return PrepareStoreReply(StoreContext(slots, tuple(prepared.indexes)))
+
+    def commit_store(self, call: Call, key: EngineKey, instance_id: int, data: memoryview) -> bool:
+        chunks = self._range(key, instance_id)
+        if chunks is None:
+            return False
+        with self._lock:
+            prepared = self._stores.get(instance_id, {}).pop(chunks.ticket, None)
+        if len(data):
+            return self._commit_inband(chunks, prepared, data)
+        if prepared is None:
+            return False
+        chunks.worker.proven = True
+        return self._context.storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+
+    def _commit_inband(self, chunks: _Range, prepared: _Store | None, data: memoryview) -> bool:
+        """The chunks came with the commit, perhaps from a worker that was offered shared memory and could not map it;
+        what was reserved for it then is filled here."""
+        storage, worker = self._context.storage, chunks.worker
+        if prepared is None:
+            prepared = _Store(*storage.reserve(worker.instance_id, chunks.space, chunks.hashes))
+        try:
+            tensors = read_tensors(data, len(chunks.hashes))
+            if len(tensors) != len(chunks.hashes):
+                raise ProtocolError(f"{len(tensors)} tensors for {len(chunks.hashes)} chunks")
+            for tensor in tensors:
+                if (tensor.dtype, tensor.shape) != (worker.layout.dtype, worker.layout.shape):
+                    raise ProtocolError(
+                        f"a tensor of {tensor.shape} {tensor.dtype}, registered is {worker.layout.shape} {worker.layout.dtype}"
+                    )
+        except ProtocolError:
+            storage.discard(prepared.hold)
+            raise
+        worker.inline = worker.proven = True
+        if not prepared.hold.slots:
+            return True
+        for slot, index in zip(prepared.hold.slots, prepared.indexes, strict=True):
+            storage.payload(slot)[:] = tensors[index].data
+        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+
+    # --- retrieving
+
+    def prepare_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> object:
+        chunks = self._range(key, instance_id)
+        if chunks is None or not chunks.hashes:
+            return MISS
+        worker, storage = chunks.worker, self._context.storage
+        hold = storage.acquire(instance_id, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
+        if hold is None:
+            return MISS
+        with self._lock:
+            self._reads.setdefault(instance_id, {}).setdefault(chunks.ticket, []).append(hold)
+        slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
+        if worker.proven and not worker.inline:
+            return PrepareRetrieveReply(True, b"", slots)
+        payloads = [storage.payload(slot) for slot in hold.slots]
+        # Until it has stored through shared memory, nobody knows whether it could map it: it is given both.
+        return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
+
+    def commit_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> bool:
+        chunks = self._range(key, instance_id)
+        if chunks is None:
+            return True
+        with self._lock:
+            reads = self._reads.get(instance_id, {})
+            holds = reads.get(chunks.ticket, [])
+            hold = holds.pop() if holds else None
+            if not holds:
+                reads.pop(chunks.ticket, None)
+        if hold is not None:
+            self._context.storage.release(hold)
+        return True
+
+    # --- what they share
+
+    def _range(self, key: EngineKey, instance_id: int) -> _Range | None:
+        """The chunks that `key` means for this worker; None when the worker is not registered.  Raises ProtocolError
+        when the key cannot be this worker's."""
+        context = self._context
+        worker = context.workers.find(instance_id)
+        if worker is None:
+            return None
+        context.workers.seen(instance_id, pinged=False)
+        if (key.model_name, key.world_size) != (worker.model_name, worker.world_size):
+            raise ProtocolError(
+                f"instance {instance_id} is registered for {worker.model_name} (world size {worker.world_size}), "
+                f"not for {key.model_name} ({key.world_size})"
+            )
+        if key.worker_id is None:
+            raise ProtocolError("a transfer names its worker_id")
+        rank = pack_kv_rank(key.world_size, key.worker_id)
+        if worker.shard is None:
+            worker.shard = key.worker_id
+        if worker.shard != key.worker_id:
+            raise ProtocolError(f"instance {instance_id} is shard {worker.shard}, not {key.worker_id}")
+        tokens = context.chunk_tokens
+        if key.start % tokens or not 0 <= key.start <= key.end:
+            raise ProtocolError(f"the range {key.start} to {key.end} does not start at a chunk of {tokens} tokens")
+        first = key.start // tokens
+        hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)[first:]
+        space = context.space(SpaceFields(key.model_name, key.cache_salt), rank, worker.layout)
+        ticket = _Ticket(key.cache_salt, key.start, key.end, hashes[-1] if hashes else b"")
+        return _Range(worker, space, hashes, first, ticket)
+
+    def _descriptors(self, layout: ObjectLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
+        offset = self._context.storage.payload_offset
+        return tuple(SlotDescriptor(offset(slot), layout.payload_bytes, layout.shape, layout.dtype) for slot in slots)
+
+    def _left(self, instance_id: int) -> None:
+        """Its holds have ended; forget them here."""
+        with self._lock:
+            self._stores.pop(instance_id, None)
+            self._reads.pop(instance_id, None)
+
+
+def open_engine_driven(settings: PluginSettings | None, context: ModuleContext) -> EngineDrivenModule:
+    return EngineDrivenModule(context)

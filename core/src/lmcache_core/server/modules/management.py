@@ -1,0 +1,62 @@
+"""What engines ask about the server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmcache_core.contracts.operation import Call, Handler, HandlerMode
+from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.wire.messages import BlockAllocation
+from lmcache_core.wire.operations import (
+    CLEAR,
+    GET_CHUNK_SIZE,
+    GET_EXPERIMENTAL,
+    NOOP,
+    PING,
+    REPORT_BLOCK_ALLOCATION,
+)
+
+
+class ManagementModule(RequestModule):
+    """Answered on the router's thread, so that no transfer can make an engine believe that the server is gone."""
+
+    def __init__(self, context: ModuleContext) -> None:
+        self._context = context
+
+    def handlers(self) -> Sequence[Handler]:
+        return [
+            Handler(GET_CHUNK_SIZE, self.chunk_size, HandlerMode.INLINE),
+            Handler(GET_EXPERIMENTAL, self.experimental, HandlerMode.INLINE),
+            Handler(PING, self.ping, HandlerMode.INLINE),
+            Handler(NOOP, self.noop, HandlerMode.INLINE),
+            Handler(REPORT_BLOCK_ALLOCATION, self.block_allocation, HandlerMode.INLINE),
+            Handler(CLEAR, self.clear, HandlerMode.POOLED),
+        ]
+
+    def chunk_size(self, call: Call) -> int:
+        return self._context.chunk_tokens
+
+    def experimental(self, call: Call) -> list[str]:
+        """No optional part of the protocol is served."""
+        return []
+
+    def ping(self, call: Call, instance_id: int | None) -> bool:
+        """A scheduler's ping keeps its queued lookups held; a worker's says that it is alive."""
+        if instance_id is None:
+            self._context.storage.renew_lookups(call.connection)
+            return True
+        return self._context.workers.seen(instance_id, pinged=True)
+
+    def noop(self, call: Call) -> str:
+        return "OK"
+
+    def block_allocation(self, call: Call, pid: int, model_name: str, records: list[BlockAllocation]) -> None:
+        """Telemetry of the engine's own cache; nobody here asks for it."""
+
+    def clear(self, call: Call, force: bool) -> None:
+        self._context.storage.clear(force)
+
+
+def open_management(settings: PluginSettings | None, context: ModuleContext) -> ManagementModule:
+    return ManagementModule(context)

@@ -1,0 +1,73 @@
+"""The threads that answer requests which may not run on the router's."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from queue import SimpleQueue
+
+Task = Callable[[], None]
+
+QUEUE_MAX = 4096
+"""Requests that may wait for one thread; beyond it they are answered negatively at once."""
+
+
+class Pool:
+    """`size` threads, whose bodies are `body(i)`.  A task must not raise."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        self._shared: SimpleQueue[Task | None] = SimpleQueue()
+
+    def submit(self, task: Task) -> bool:
+        """Run on any thread.  False when too much is waiting."""
+        return _put(self._shared, task, QUEUE_MAX * self.size)
+
+    def body(self, index: int) -> Callable[[], None]:
+        return lambda: _work(self._shared)
+
+    def stop(self) -> None:
+        for _ in range(self.size):
+            self._shared.put(None)
+
+    @property
+    def waiting(self) -> int:
+        return self._shared.qsize()
+
+
+class AffinePool:
+    """Like `Pool`, but everything submitted for one connection runs on one thread, in order."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+        self._queues: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(size)]
+
+    def submit(self, connection: bytes, task: Task) -> bool:
+        """Run on the connection's thread.  False when too much is waiting for it."""
+        return _put(self._queues[zlib.crc32(connection) % self.size], task, QUEUE_MAX)
+
+    def body(self, index: int) -> Callable[[], None]:
+        return lambda: _work(self._queues[index])
+
+    def stop(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
+
+    @property
+    def waiting(self) -> int:
+        return sum(queue.qsize() for queue in self._queues)
+
+
+def _put(queue: SimpleQueue[Task | None], task: Task, limit: int) -> bool:
+    if queue.qsize() >= limit:
+        return False
+    queue.put(task)
+    return True
+
+
+def _work(queue: SimpleQueue[Task | None]) -> None:
+    while (task := queue.get()) is not None:
+        task()
+        del task  # a request's frames must not live on until the next one comes

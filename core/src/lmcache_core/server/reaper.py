@@ -1,0 +1,23 @@
+"""Applies deadlines: of leases, of workers, of sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+
+class Reaper:
+    """`run` is its thread's body: it calls every check once per period."""
+
+    def __init__(self, period_seconds: float, checks: Sequence[Callable[[], None]]) -> None:
+        self._period = period_seconds
+        self._checks = checks
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop.wait(self._period):
+            for check in self._checks:
+                check()
+
+    def stop(self) -> None:
+        self._stop.set()

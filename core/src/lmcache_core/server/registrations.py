@@ -1,0 +1,149 @@
+"""Which engine workers are registered, what shape their chunks have, and whether they are alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
+from lmcache_core.contracts.request_module import Worker
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.layout import ObjectLayout
+
+logger = logging.getLogger(__name__)
+
+STRANGERS_MAX = 4096
+"""Unknown instance ids that are remembered as having been told so."""
+
+
+@dataclass(slots=True, eq=False)
+class _Registration:
+    worker: Worker
+    seen: float
+    pinged: bool = False
+
+
+class Registrations:
+    """Implements `contracts.request_module.Workers`.  Safe from any thread."""
+
+    def __init__(
+        self,
+        end_holds: Callable[[int], None],
+        reap_seconds: float,
+        grace_seconds: float,
+        clock: Clock,
+        events: Publisher,
+    ) -> None:
+        self._end_holds = end_holds
+        self._reap = reap_seconds
+        self._grace = grace_seconds
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._by_id: dict[int, _Registration] = {}
+        self._told: OrderedDict[int, None] = OrderedDict()
+        self._leave: list[Callable[[int], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find(self, instance_id: int) -> Worker | None:
+        registration = self._by_id.get(instance_id)
+        return registration.worker if registration else None
+
+    def register(self, worker: Worker) -> Worker:
+        with self._lock:
+            known = self._by_id.get(worker.instance_id)
+            if known is None:
+                self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic())
+                self._told.pop(worker.instance_id, None)
+            else:
+                known.seen = self._clock.monotonic()
+        if known is None:
+            layout = f"{worker.layout.dtype}{list(worker.layout.shape)}"
+            self._events.publish(
+                WorkerRegistered(
+                    worker.instance_id, worker.model_name, worker.world_size, layout, shared_memory=not worker.inline
+                )
+            )
+            return worker
+        there = known.worker
+        if (there.model_name, there.world_size, there.layout) != (worker.model_name, worker.world_size, worker.layout):
+            raise ProtocolError(
+                f"instance {worker.instance_id} is registered for {there.model_name} with {there.layout}, and cannot be "
+                f"registered again for {worker.model_name} with {worker.layout}; it must unregister first"
+            )
+        return there
+
+    def unregister(self, instance_id: int, reason: str) -> None:
+        with self._lock:
+            registration = self._by_id.pop(instance_id, None)
+        if registration is None:
+            return
+        self._end_holds(instance_id)
+        for function in self._leave:
+            function(instance_id)
+        self._events.publish(WorkerLeft(instance_id, registration.worker.model_name, reason))
+
+    def seen(self, instance_id: int, pinged: bool) -> bool:
+        with self._lock:
+            registration = self._by_id.get(instance_id)
+            if registration is not None:
+                registration.seen = self._clock.monotonic()
+                registration.pinged = registration.pinged or pinged
+                return True
+            # It is told once, so that it registers again, and then left in peace (wire.md 1.7).
+            if instance_id in self._told:
+                return True
+            self._told[instance_id] = None
+            if len(self._told) > STRANGERS_MAX:
+                self._told.popitem(last=False)
+            return False
+
+    def on_leave(self, function: Callable[[int], None]) -> None:
+        self._leave.append(function)
+
+    def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
+        with self._lock:
+            group = [
+                registration.worker
+                for registration in self._by_id.values()
+                if registration.worker.model_name == model_name and registration.worker.world_size == world_size
+            ]
+        known = dict.fromkeys(worker.layout for worker in group if worker.shard == shard)
+        if known:
+            return tuple(known), True
+        return tuple(dict.fromkeys(worker.layout for worker in group)), False
+
+    def reap(self) -> None:
+        """Drop workers that are known dead: silent for the reap time, or for the grace time if they never pinged."""
+        now = self._clock.monotonic()
+        for instance_id, registration in list(self._by_id.items()):
+            limit = self._reap if registration.pinged else self._grace
+            if limit and now - registration.seen > limit:
+                logger.warning(
+                    "worker is dead instance=%d model=%s silent_seconds=%.0f",
+                    instance_id,
+                    registration.worker.model_name,
+                    now - registration.seen,
+                )
+                self.unregister(instance_id, "silent")
+
+    def status(self) -> list[dict[str, object]]:
+        now = self._clock.monotonic()
+        return [
+            {
+                "instance_id": instance_id,
+                "model_name": registration.worker.model_name,
+                "world_size": registration.worker.world_size,
+                "shard": registration.worker.shard,
+                "layout": f"{registration.worker.layout.dtype}{list(registration.worker.layout.shape)}",
+                "transport": "inline" if registration.worker.inline else "shared_memory",
+                "silent_seconds": round(now - registration.seen, 1),
+            }
+            for instance_id, registration in list(self._by_id.items())
+        ]

@@ -1,0 +1,252 @@
+"""The engine port: one ROUTER socket, one thread that owns it.
+
+Every request with a readable envelope is answered exactly once: with its handler's result, or with its operation's
+negative value when nobody handles it, its payload cannot be read, its handler raises, or too much is waiting.  Anything
+else is counted and dropped.  Receiving and sending never block; an engine that does not read loses its answers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import select
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import zmq
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.operation import DEFERRED, Handler, HandlerMode
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.errors import ProtocolError, ResourceError
+from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.wire.codec import Frame, OperationCodec, OperationTable, encode_result, refusal
+
+logger = logging.getLogger(__name__)
+
+FRAMES_MAX = 16
+"""No operation has more; the rest of a longer message is received and thrown away."""
+BATCH = 64
+"""Requests received before replies are looked at again."""
+COPY_BELOW_BYTES = 65536
+"""Larger answers are sent from where they are."""
+
+
+class _Reply(NamedTuple):
+    frames: Sequence[Frame]
+
+
+class _Route(NamedTuple):
+    codec: OperationCodec
+    handler: Handler
+
+
+class _Timer(NamedTuple):
+    deadline: float
+    order: int
+    call: _Call
+    fallback: Any
+
+
+@dataclass(slots=True)
+class RouterCounters:
+    """Since the server started."""
+
+    requests: int = 0
+    refused: int = 0
+    """Answered negatively without a handler's word: unknown, unreadable, failed or too many waiting."""
+    dropped: int = 0
+    """Not answered at all: no readable envelope, or a peer that is gone or does not read."""
+
+
+class _Call:
+    """Implements `contracts.operation.Call`."""
+
+    __slots__ = ("_answered", "_envelope", "_router", "connection")
+
+    def __init__(self, router: Router, envelope: tuple[bytes, bytes, bytes]) -> None:
+        self.connection = envelope[0]
+        self._router = router
+        self._envelope = envelope
+        self._answered = False
+
+    def defer(self, seconds: float, fallback: Any) -> None:
+        self._router.arm(seconds, self, fallback)
+
+    def reply(self, result: Any) -> bool:
+        with self._router.answering:
+            if self._answered:
+                return False
+            self._answered = True
+        self._router.post((*self._envelope, *encode_result(result)))
+        return True
+
+    def answer_now(self, result: Any) -> None:
+        """On the router's thread."""
+        self._router.send((*self._envelope, *encode_result(result)))
+
+
+class Router:
+    """`run` is the thread's body.  `handlers` decide who answers what."""
+
+    def __init__(
+        self, handlers: Sequence[Handler], pooled: Pool, affine: AffinePool, max_frame_bytes: int, clock: Clock
+    ) -> None:
+        self._table = OperationTable(handler.operation for handler in handlers)
+        self._handlers = {handler.operation.name: handler for handler in handlers}
+        self._pooled = pooled
+        self._affine = affine
+        self._clock = clock
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._replies: Inbox[_Reply | _Timer] = Inbox()
+        self._timers: list[_Timer] = []
+        self._order = itertools.count()
+        self._stop = False
+        self.answering = threading.Lock()
+        self.counters = RouterCounters()
+
+    def bind(self, host: str, port: int) -> str:
+        """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
+        try:
+            self._socket.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            raise ResourceError(
+                f"port {port} on {host} cannot be opened for engines ({error}); another server may be running there: "
+                "choose another --port, or stop it"
+            ) from None
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._replies.fileno(), select.POLLIN)
+        while not self._stop:
+            poller.poll(self._milliseconds_to_timer())
+            self._send_replies()
+            self._fire_timers()
+            for _ in range(BATCH):
+                if not self._receive():
+                    break
+
+    def stop(self) -> None:
+        """Any thread."""
+        self._stop = True
+        self._replies.wake()
+
+    def close(self) -> None:
+        """After `run` has ended: send what is waiting, and close the port."""
+        self._send_replies()
+        self._socket.close()
+        self._context.term()
+        self._replies.close()
+
+    # --- for calls
+
+    def arm(self, seconds: float, call: _Call, fallback: Any) -> None:
+        deadline = self._clock.monotonic() + seconds
+        self._replies.post(_Timer(deadline, next(self._order), call, fallback))
+
+    def post(self, frames: Sequence[Frame]) -> None:
+        self._replies.post(_Reply(frames))
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < COPY_BELOW_BYTES)
+        except zmq.ZMQError as error:
+            # EHOSTUNREACH: it is gone.  EAGAIN: it does not read.
+            self.counters.dropped += 1
+            logger.debug("answer dropped connection=%s error=%s", bytes(frames[0]).hex(), error)
+
+    # --- on the router's thread
+
+    def _receive(self) -> bool:
+        """Take one message off the socket.  False when there is none."""
+        frames: list[zmq.Frame] = []
+        try:
+            frames.append(self._socket.recv(zmq.NOBLOCK, copy=False))
+            while frames[-1].more:
+                frame = self._socket.recv(copy=False)
+                if len(frames) < FRAMES_MAX:
+                    frames.append(frame)
+                else:
+                    frames[-1] = frame
+        except zmq.Again:
+            return False
+        self.counters.requests += 1
+        if not 3 <= len(frames) < FRAMES_MAX:
+            self.counters.dropped += 1
+            return True
+        envelope = (frames[0].bytes, frames[1].bytes, frames[2].bytes)
+        self._dispatch(envelope, [frame.buffer for frame in frames[3:]])
+        return True
+
+    def _dispatch(self, envelope: tuple[bytes, bytes, bytes], payload: list[memoryview]) -> None:
+        try:
+            codec = self._table.find(envelope[2])
+        except ProtocolError as error:
+            self._refuse(envelope, refusal(envelope[2]), str(error))
+            return
+        route = _Route(codec, self._handlers[codec.operation.name])
+        call = _Call(self, envelope)
+        match route.handler.mode:
+            case HandlerMode.INLINE:
+                result = self._answer(call, route, payload)
+                if result is not DEFERRED:
+                    call.answer_now(result)
+                return
+            case HandlerMode.POOLED:
+                accepted = self._pooled.submit(lambda: self._answer_elsewhere(call, route, payload))
+            case HandlerMode.AFFINE:
+                accepted = self._affine.submit(envelope[0], lambda: self._answer_elsewhere(call, route, payload))
+        if not accepted:
+            self._refuse(envelope, codec.negative, f"{codec.operation.name}: too many requests are waiting")
+
+    def _refuse(self, envelope: tuple[bytes, bytes, bytes], negative: tuple[Frame, ...], reason: str) -> None:
+        self.counters.refused += 1
+        logger.warning("request refused connection=%s reason=%s", envelope[0].hex(), reason)
+        self.send((*envelope, *negative))
+
+    def _send_replies(self) -> None:
+        self._replies.clear_wakes()
+        while (item := self._replies.take()) is not None:
+            if isinstance(item, _Reply):
+                self.send(item.frames)
+            else:
+                heapq.heappush(self._timers, item)
+
+    def _fire_timers(self) -> None:
+        now = self._clock.monotonic()
+        while self._timers and self._timers[0].deadline <= now:
+            timer = heapq.heappop(self._timers)
+            timer.call.reply(timer.fallback)
+
+    def _milliseconds_to_timer(self) -> int | None:
+        if not self._timers:
+            return None
+        return max(0, int((self._timers[0].deadline - self._clock.monotonic()) * 1000) + 1)
+
+    # --- on any thread
+
+    def _answer_elsewhere(self, call: _Call, route: _Route, payload: list[memoryview]) -> None:
+        result = self._answer(call, route, payload)
+        if result is not DEFERRED:
+            call.reply(result)
+
+    def _answer(self, call: _Call, route: _Route, payload: list[memoryview]) -> Any:
+        """The handler's result, or the operation's negative value."""
+        operation = route.codec.operation
+        try:
+            return route.handler.function(call, *route.codec.decode_payload(payload))
+        except ProtocolError as error:
+            logger.warning("request refused connection=%s reason=%s", call.connection.hex(), error)
+        except Exception:  # a plugin boundary: handlers come from request modules
+            logger.exception("request failed connection=%s operation=%s", call.connection.hex(), operation.name)
+        self.counters.refused += 1
+        return operation.negative
