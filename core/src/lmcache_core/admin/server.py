@@ -1,0 +1,114 @@
+"""Runs the admin API beside the engine port, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lmcache_core.model.errors import ResourceError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 3.0
+"""How long answers that are under way may take once the server stops."""
+_BACKLOG: Final = 128
+_CONNECTIONS: Final = 64
+"""Requests at once; more are answered with 503."""
+
+
+class AdminServer:
+    """The port is bound when this is made, so that one which is taken is known before anything else is started; nobody
+    is answered before `start`.  All methods belong to the thread that starts and stops the server."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str | None,
+        status: Callable[[], dict[str, Any]],
+        health: Callable[[], tuple[bool, str]],
+    ) -> None:
+        self._token, self._status, self._health = token, status, health
+        self._socket = _bind(host, port)
+        bound = self._socket.getsockname()
+        self.endpoint = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+        """Where it answers, with the port that was really bound."""
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._asked_to_stop = threading.Event()
+
+    def start(self) -> None:
+        """Begin to answer soon, and return at once: the web framework is imported on the thread."""
+        self._thread = threading.Thread(target=self._run, name="admin-http", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the answers that are under way, within `STOP_SECONDS`, and give the port back.  Again: nothing."""
+        self._asked_to_stop.set()
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS + 1.0)
+            if self._thread.is_alive():
+                logger.warning("admin API did not stop in time endpoint=%s", self.endpoint)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception:  # the top of a thread; the cache goes on without its admin API
+            logger.exception("admin API failed endpoint=%s", self.endpoint)
+
+    def _serve(self) -> None:
+        # here, because the engine port must not wait for a web framework to be imported
+        import uvicorn
+
+        from lmcache_core.admin.routes import build_app
+
+        config = uvicorn.Config(
+            build_app(self._token, self._status, self._health),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=int(STOP_SECONDS),
+        )
+        self._server = uvicorn.Server(config)
+        if self._asked_to_stop.is_set():
+            return
+        # on any thread but the main one uvicorn leaves signals alone
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound and does not listen yet.  Raises ResourceError."""
+    where = f"--http-host {host} --http-port {port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ResourceError(f"{where}: the host is not known here: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ResourceError(
+            f"{where}: cannot be bound: {error.strerror}; stop who has it, or choose another --http-port, or --no-http"
+        ) from None
+    return bound

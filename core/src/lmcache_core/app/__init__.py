@@ -1,0 +1,1 @@
+"""Command line, settings, plugin loading, and the composition root."""

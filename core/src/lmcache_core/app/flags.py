@@ -1,0 +1,75 @@
+"""The flags of `lmcache server`, generated from its settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from lmcache_core.app.command_line import Parser
+from lmcache_core.app.configuration import flag_of
+from lmcache_core.app.known_names import DISTRIBUTIONS_OF_FLAGS, NEEDLESS_FLAGS
+from lmcache_core.app.settings import GROUPS, ServerSettings
+from lmcache_core.model.errors import ConfigError
+
+
+class ServerFlags(Parser):
+    """One flag for each setting, in the groups of the settings module."""
+
+    def __init__(self) -> None:
+        super().__init__("lmcache server", "Run a cache server until it is told to stop.", "lmcache server [FLAG ...]")
+        for group in GROUPS:
+            section = self.add_argument_group(str(group.__doc__))
+            for name, field in group_fields(group):
+                _add(section, name, field)
+
+    def given(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """What is on the command line, by field name and unchecked.  Raises ConfigError for anything else there."""
+        return vars(self.parse_all(arguments))
+
+    def refuse(self, argument: str) -> NoReturn:
+        flag = argument.partition("=")[0]
+        if reason := NEEDLESS_FLAGS.get(flag):
+            raise ConfigError(f"{flag}: {reason}")
+        owner = next((owner for beginning, owner in DISTRIBUTIONS_OF_FLAGS if flag.startswith(beginning)), None)
+        if owner:
+            raise ConfigError(f"{flag} is a flag of {owner}, which is not installed: pip install {owner}")
+        super().refuse(argument)
+
+
+def group_fields(group: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """The settings of one group, in their order."""
+    return [(name, ServerSettings.model_fields[name]) for name in group.model_fields]
+
+
+def default_text(field: FieldInfo) -> str:
+    """The default for people; empty where there is none to speak of."""
+    default = field.get_default()
+    if default is None or default in ((), ""):
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    flag, default = flag_of(name, field), default_text(field)
+    text = f"{field.description} (default: {default})" if default else str(field.description)
+    how: dict[str, Any] = {"metavar": _metavar(name, field)}
+    if field.annotation is bool:
+        how = {"action": argparse.BooleanOptionalAction}
+    elif isinstance(field.default, tuple):
+        how["action"] = "append"
+    # flags that are not given leave nothing behind, so that the next source is asked
+    section.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=text.replace("%", "%%"), **how)
+
+
+def _metavar(name: str, field: FieldInfo) -> str:
+    if isinstance(field.default, tuple):
+        return "JSON" if name == "l2_adapter" else "NAME"
+    words = {"int": "N", "float": "N", "Annotated": "N", "Literal": "WORD"}
+    kind = str(field.annotation)
+    return next((metavar for word, metavar in words.items() if word in kind), name.rpartition("_")[2].upper())

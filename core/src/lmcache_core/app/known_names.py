@@ -1,0 +1,105 @@
+"""Names that a user may reasonably give to this server although nothing here answers to them.
+
+A name is in one of these tables so that the answer can be a remedy and not only a refusal.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Final
+
+from lmcache_core.app.offer_kind import OfferKind
+
+_POLICIES = "lmcache-policies"
+
+DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
+    {
+        OfferKind.L2_ADAPTER: {
+            "fs": "lmcache-l2-fs",
+            "fs_native": "lmcache-l2-fs-native",
+            "raw_block": "lmcache-l2-raw-block",
+            "dax": "lmcache-l2-dax",
+            "s3": "lmcache-l2-s3",
+            "nixl_store": "lmcache-l2-nixl",
+            "nixl_store_dynamic": "lmcache-l2-nixl",
+            "mooncake_store": "lmcache-l2-mooncake",
+            "redis": "lmcache-l2-redis",
+        },
+        OfferKind.EVICTION_POLICY: dict.fromkeys(
+            ("IsolatedLRU", "LFU", "FIFO", "MRU", "SLRU", "ARC", "S3FIFO", "SIEVE", "noop"), _POLICIES
+        ),
+        OfferKind.STORE_POLICY: {"skip_l1": _POLICIES},
+        OfferKind.PREFETCH_POLICY: {"retain": _POLICIES},
+        OfferKind.REQUEST_MODULE: {
+            "blend": "lmcache-blend",
+            "blend_legacy": "lmcache-blend",
+            "lmcache_driven": "lmcache-transfer-torch",
+        },
+        OfferKind.SUBSCRIBER: {},
+    }
+)
+"""Offers of this project's own distributions."""
+
+DISTRIBUTIONS_OF_PLUGINS: Final = MappingProxyType(
+    {
+        **DISTRIBUTIONS_OF_OFFERS[OfferKind.L2_ADAPTER],
+        "policies": _POLICIES,
+        "blend": "lmcache-blend",
+        "observability": "lmcache-observability",
+        "coordinator": "lmcache-coordinator",
+        "p2p": "lmcache-p2p",
+        "serde": "lmcache-serde",
+        "transfer_torch": "lmcache-transfer-torch",
+    }
+)
+"""Names that `--plugin` may give before the distribution is installed."""
+
+DISTRIBUTIONS_OF_FLAGS: Final = (
+    ("--coordinator-", "lmcache-coordinator"),
+    ("--p2p-", "lmcache-p2p"),
+    ("--gds-l1-", "lmcache-transfer-torch"),
+    ("--disable-metrics", "lmcache-observability"),
+    ("--enable-tracing", "lmcache-observability"),
+    ("--lookup-hash-log-", "lmcache-observability"),
+    ("--metrics-sample-rate", "lmcache-observability"),
+    ("--otlp-endpoint", "lmcache-observability"),
+    ("--prometheus-port", "lmcache-observability"),
+    ("--trace-", "lmcache-observability"),
+)
+"""Beginnings of flags that other distributions bring."""
+
+NEEDLESS_FLAGS: Final = MappingProxyType(
+    {
+        "--l1-use-lazy": "L1 always takes memory as it is used; leave the flag out",
+        "--no-l1-use-lazy": "L1 always takes memory as it is used; leave the flag out",
+        "--l1-init-size-gb": "L1 always takes memory as it is used; leave the flag out",
+    }
+)
+"""Flags of other servers of this protocol whose effect is always, or never, there."""
+
+_FOREIGN_VARIABLES: Final = frozenset(
+    {
+        "LMCACHE_CONFIG_FILE",
+        "LMCACHE_DISABLE_BANNER",
+        "LMCACHE_LOG_FORMAT",
+        "LMCACHE_MP_TRANSFER_MODE",
+        "LMCACHE_TRACK_USAGE",
+        "LMCACHE_USE_EXPERIMENTAL",
+        "LMCACHE_USE_UPSTREAM_MP",
+    }
+)
+_KUBERNETES_VARIABLE: Final = re.compile(
+    r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+_KUBERNETES_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+
+
+def is_foreign_variable(name: str) -> bool:
+    """Does `name`, which begins like ours, belong to an engine-side library or to Kubernetes' links to services?"""
+    return name in _FOREIGN_VARIABLES or _KUBERNETES_VARIABLE.fullmatch(name) is not None
+
+
+def is_service_address(value: str) -> bool:
+    """Is this what Kubernetes puts into `<SERVICE>_PORT`?  A service called `lmcache` collides with LMCACHE_PORT."""
+    return _KUBERNETES_ADDRESS.match(value) is not None

@@ -1,0 +1,175 @@
+"""The connected plugins, as the composition root asks for them."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lmcache_core.app.discovery import Candidate, Origin
+from lmcache_core.app.known_names import DISTRIBUTIONS_OF_OFFERS
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugin_hooks import PluginHooks
+from lmcache_core.app.plugin_modules import describe
+from lmcache_core.app.plugin_row import PluginRow, Status
+from lmcache_core.contracts.offer import Offer
+from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError, PluginLoadError
+from lmcache_core.model.spelling import nearest
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.server_info import ServerInfo
+    from lmcache_core.contracts.settings import PluginSettings
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedPlugins:
+    """Who offers what, fixed once loading is over.  Used by the thread that starts and stops the server; `rows` by any."""
+
+    def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], warnings: Sequence[str]) -> None:
+        self._hooks = hooks
+        self._rows = tuple(rows)
+        self._used: set[str] = set()
+        owners: dict[tuple[OfferKind, str], list[tuple[Candidate, Offer]]] = defaultdict(list)
+        for row in rows:
+            for offered in row.offers:
+                owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
+        self._owners = {key: _rightful(offers) for key, offers in owners.items()}
+        clashes = [_clash(key, offers) for key, offers in owners.items() if len(offers) > 1]
+        self.warnings = (*warnings, *clashes)
+        """Lines for the log: what is wrong with plugins, although the server can do without them."""
+
+    def rows(self) -> tuple[PluginRow, ...]:
+        """Every plugin that was found, loaded or not; those whose offers were opened are active."""
+        return tuple(
+            replace(row, status=Status.ACTIVE)
+            if row.status is Status.AVAILABLE and row.candidate.name in self._used
+            else row
+            for row in self._rows
+        )
+
+    def offers(self, kind: str) -> tuple[Offer, ...]:
+        """All offers of a kind that can be used, sorted by name."""
+        named = sorted((name, found) for (of, name), found in self._owners.items() if of == OfferKind(kind))
+        return tuple(found[0][1] for _, found in named if len(found) == 1)
+
+    def defaults(self, kind: str) -> tuple[Offer, ...]:
+        """The offers of a kind that are active without being named."""
+        return tuple(offer for offer in self.offers(kind) if offer.default)
+
+    def offer(self, kind: str, name: str) -> Offer:
+        """The offer of this name.  Raises ConfigError when there is none, PluginLoadError when the plugin that should
+        have it is unusable, PluginContractError when two plugins have it."""
+        return self._find(OfferKind(kind), name)[1]
+
+    def model(self, kind: str, name: str) -> type[PluginSettings] | None:
+        """The offer's settings model, None when it takes no settings.  Imports it."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        if offer.settings is None:
+            return None
+        # here, because listing plugins must not pay for pydantic
+        from lmcache_core.contracts.settings import PluginSettings
+
+        model = _resolve(candidate, OfferKind(kind), offer, offer.settings)
+        if not (isinstance(model, type) and issubclass(model, PluginSettings)):
+            raise PluginContractError(
+                candidate.name,
+                f"{OfferKind(kind).label} '{name}' ({candidate.owner}): '{offer.settings}' is no PluginSettings",
+            )
+        return model
+
+    def open(self, kind: str, name: str, *arguments: Any) -> Any:
+        """Call the offer's `open` with what the hook's docstring says: settings first, then the context, if any.
+
+        The server's own errors pass through; any other is a PluginLoadError with the remedy."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        function = _resolve(candidate, OfferKind(kind), offer, offer.open)
+        try:
+            opened = function(*arguments)
+        except LMCacheError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginLoadError(candidate.name, _cannot_open(candidate, OfferKind(kind), offer, error)) from error
+        self._used.add(candidate.name)
+        return opened
+
+    def started(self, server: ServerInfo) -> None:
+        """Tell every plugin that the engine port answers."""
+        self._tell("lmcache_server_started", server)
+
+    def stopping(self, server: ServerInfo) -> None:
+        """Tell every plugin that the server is about to stop."""
+        self._tell("lmcache_server_stopping", server)
+
+    def _tell(self, hook: str, server: ServerInfo) -> None:
+        for name in self._hooks.names:
+            try:
+                self._hooks.call(name, hook, server=server)
+            except Exception:  # a plugin's fault at start or stop is not the server's
+                logger.exception("plugin failed plugin=%s hook=%s", name, hook)
+
+    def _find(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
+        found = self._owners.get((kind, name), [])
+        if len(found) > 1:
+            raise PluginContractError(found[0][0].name, _clash((kind, name), found))
+        return found[0] if found else self._missing(kind, name)
+
+    def _missing(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
+        """Raise what says most about why there is no such offer."""
+        known = DISTRIBUTIONS_OF_OFFERS[kind]
+        distribution = known.get(name)
+        for row in self._rows:
+            if name == row.candidate.name or (distribution and distribution == row.candidate.distribution):
+                if row.unusable:
+                    raise PluginLoadError(row.candidate.name, f"{kind.label} '{name}' cannot be had: {row}")
+                if row.status is Status.BLOCKED:
+                    raise ConfigError(
+                        f"{kind.label} '{name}' cannot be had: plugin '{row.candidate.name}' is {row.error}"
+                    )
+        installed = [f"{own} ({found[0][0].owner})" for (of, own), found in sorted(self._owners.items()) if of is kind]
+        lines = [f"no {kind.label} is called '{name}'", f"Installed: {', '.join(installed) or 'none'}"]
+        absent = {own: owner for own, owner in known.items() if (kind, own) not in self._owners}
+        if distribution:
+            lines.append(f"Known but not installed: {name} -> pip install {distribution}")
+        elif guess := nearest(name, [*absent, *(own for of, own in self._owners if of is kind)]):
+            lines[0] += f"; did you mean '{guess}'?" if guess not in absent else ""
+            lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
+        if unusable := [str(row) for row in self._rows if row.unusable]:
+            lines.append(f"Unusable: {'; '.join(unusable)}")
+        raise ConfigError(". ".join(lines))
+
+
+def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Offer]]:
+    """Core's names are core's; anybody else's belong to whoever is alone with them."""
+    return [found for found in offers if found[0].origin is Origin.BUILTIN] or offers
+
+
+def _clash(key: tuple[OfferKind, str], offers: list[tuple[Candidate, Offer]]) -> str:
+    kind, name = key
+    owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
+    kept = _rightful(offers)
+    if len(kept) == 1:
+        return f"{kind.label} '{name}' is offered by {owners}; the name is that of {kept[0][0].owner}, which is used"
+    names = " or ".join(f"--no-plugin {candidate.name}" for candidate, _ in offers)
+    return f"{kind.label} '{name}' is offered by {owners}; none of them is used: leave all but one out with {names}"
+
+
+def _resolve(candidate: Candidate, kind: OfferKind, offer: Offer, target: str) -> Any:
+    """What an import string of an offer names."""
+    module, _, name = target.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except LMCacheError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(candidate.name, _cannot_open(candidate, kind, offer, error)) from error
+
+
+def _cannot_open(candidate: Candidate, kind: OfferKind, offer: Offer, error: BaseException) -> str:
+    remedy = ""
+    if isinstance(error, ModuleNotFoundError) and candidate.distribution:
+        remedy = f"; something it needs is not installed: pip install --upgrade {candidate.distribution}"
+    return f"{kind.label} '{offer.name}' ({candidate.owner}) cannot be opened: {describe(error)}{remedy}"

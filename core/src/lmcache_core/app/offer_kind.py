@@ -1,0 +1,34 @@
+"""The kinds of things that plugins offer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class OfferKind(StrEnum):
+    """`hook` returns the offers, `setting` of the configuration names one, `label` is what people call it."""
+
+    L2_ADAPTER = "l2_adapter"
+    EVICTION_POLICY = "eviction_policy"
+    STORE_POLICY = "store_policy"
+    PREFETCH_POLICY = "prefetch_policy"
+    REQUEST_MODULE = "request_module"
+    SUBSCRIBER = "subscriber"
+
+    @property
+    def hook(self) -> str:
+        return _HOOKS[self]
+
+    @property
+    def label(self) -> str:
+        return "L2 adapter" if self is OfferKind.L2_ADAPTER else self.replace("_", " ")
+
+
+_HOOKS = {
+    OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
+    OfferKind.EVICTION_POLICY: "lmcache_eviction_policies",
+    OfferKind.STORE_POLICY: "lmcache_store_policies",
+    OfferKind.PREFETCH_POLICY: "lmcache_prefetch_policies",
+    OfferKind.REQUEST_MODULE: "lmcache_request_modules",
+    OfferKind.SUBSCRIBER: "lmcache_subscribers",
+}

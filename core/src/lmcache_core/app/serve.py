@@ -1,0 +1,114 @@
+"""`lmcache server`: from a configuration to a running server, and from a signal to its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import Final, Protocol
+
+from lmcache_core.app.configuration import advice
+from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.log_output import log_to_stderr
+from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE_SECONDS: Final = 5.0
+"""After a second signal the process is gone within this time, whatever hangs."""
+SAME_SIGNAL_SECONDS: Final = 1.0
+"""A signal that follows the first within this time is the same one: `timeout` and terminals send it to a process and to
+its group."""
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class RunningServer(Protocol):
+    """What `app.build.build` returns, as far as this file needs it."""
+
+    def start(self) -> None:
+        """Returns when the engine port answers."""
+
+    def stop(self, drain_seconds: float) -> bool:
+        """False when not everything that waited for L2 got there.  May be called again after it was interrupted."""
+
+
+Build = Callable[[ServerSettings, LoadedPlugins], RunningServer]
+
+
+class _StopAtOnce(BaseException):
+    """A second signal came."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks for a stop, a later one raises `_StopAtOnce` in the main thread."""
+
+    def __init__(self) -> None:
+        # a SimpleQueue may be put to from a signal handler; a threading.Event could deadlock there
+        self._asked: SimpleQueue[int] = SimpleQueue()
+        self._first: float | None = None
+
+    def install(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, self._received)
+
+    def wait(self) -> str:
+        """Block until the first one.  Returns its name."""
+        return signal.Signals(self._asked.get()).name
+
+    def ignore(self) -> None:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            self._asked.put(number)
+        elif now - self._first > SAME_SIGNAL_SECONDS:
+            self.ignore()
+            raise _StopAtOnce
+
+
+def serve(settings: ServerSettings, build: Build) -> ExitCode:
+    """Run a server until it is told to stop.  Main thread only.  Raises LMCacheError when it cannot be started."""
+    log_to_stderr(settings.log_level)
+    signals = StopSignals()
+    signals.install()
+    server = None
+    try:
+        plugins = load_plugins(settings.plugins, settings.no_plugins)
+        for line in (*advice(settings, os.environ), *plugins.warnings):
+            logger.warning("%s", line)
+        server = build(settings, plugins)
+        return _run(server, signals, settings.drain_seconds)
+    except _StopAtOnce:
+        logger.warning("stopping at once, as a second signal asks")
+        _leave_within(AT_ONCE_SECONDS)
+        if server is not None:
+            server.stop(0.0)
+        return ExitCode.NOT_DRAINED
+
+
+def _run(server: RunningServer, signals: StopSignals, drain_seconds: float) -> ExitCode:
+    try:
+        server.start()
+    except Exception:
+        server.stop(0.0)
+        raise
+    name = signals.wait()
+    logger.info("stopping signal=%s drain_seconds=%.1f", name, drain_seconds)
+    return ExitCode.STOPPED if server.stop(drain_seconds) else ExitCode.NOT_DRAINED
+
+
+def _leave_within(seconds: float) -> None:
+    """End the process by force unless it ends by itself."""
+    timer = threading.Timer(seconds, os._exit, (ExitCode.NOT_DRAINED,))
+    timer.daemon = True
+    timer.start()

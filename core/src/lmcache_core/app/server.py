@@ -1,0 +1,179 @@
+"""A running server: its parts, started and stopped in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import lmcache_core
+from lmcache_core.admin.server import AdminServer
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.contracts.request_module import RequestModule
+from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread
+from lmcache_core.controllers.eviction import EvictionController
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.events.bus import EventBus
+from lmcache_core.l1.arena import Arena
+from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.reaper import Reaper
+from lmcache_core.server.registrations import Registrations
+from lmcache_core.server.router import Router
+from lmcache_core.storage.manager import StorageManager
+
+logger = logging.getLogger(__name__)
+
+JOIN_SECONDS = 2.0
+"""How long a thread may take to end once it has been told to."""
+ADAPTER_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Everything that `build` made.  The server owns all of it."""
+
+    info: ServerInfo
+    plugins: LoadedPlugins
+    arena: Arena
+    storage: StorageManager
+    store: StoreController
+    prefetch: PrefetchController
+    eviction: EvictionController
+    ports: Sequence[AdapterPort]
+    completions: CompletionThread
+    bus: EventBus
+    workers: Registrations
+    modules: Mapping[str, RequestModule]
+    router: Router
+    pooled: Pool
+    affine: AffinePool
+    reaper: Reaper
+    supervisor: Supervisor
+    admin: AdminServer | None
+
+
+class Server:
+    """`start` and `stop` belong to the main thread; `status` and `health` to any."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._begun = time.monotonic()
+        self._stopped = False
+
+    @property
+    def info(self) -> ServerInfo:
+        return self._parts.info
+
+    def start(self) -> None:
+        """Returns when the engine port answers; the admin API comes up after it."""
+        parts = self._parts
+        for name, run in self._threads():
+            parts.supervisor.start(name, run)
+        logger.info(
+            "engine port is open endpoint=%s chunk_tokens=%d l1_gib=%.2f segment=%s adapters=%s",
+            parts.info.engine_endpoint,
+            parts.info.chunk_tokens,
+            parts.arena.size_bytes / 2**30,
+            parts.arena.segment or "none",
+            ",".join(port.name for port in parts.ports) or "none",
+        )
+        parts.plugins.started(parts.info)
+        if parts.admin:
+            parts.admin.start()
+
+    def stop(self, drain_seconds: float) -> bool:
+        """Take no more stores, wait for those on their way to L2, stop, and give everything back.  False when
+        something did not reach L2.  Calling it again finishes what was interrupted."""
+        parts = self._parts
+        if self._stopped:
+            return True
+        parts.plugins.stopping(parts.info)
+        parts.storage.take_no_stores()
+        drained = parts.store.drain(drain_seconds)
+        if not drained:
+            logger.warning("stopped before everything reached L2 backlog=%s", parts.store.status())
+        if parts.admin:
+            parts.admin.stop()
+        parts.router.stop()
+        parts.pooled.stop()
+        parts.affine.stop()
+        parts.reaper.stop()
+        parts.prefetch.stop()
+        parts.store.stop()
+        parts.eviction.stop()
+        for port in parts.ports:
+            port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
+        parts.completions.stop()
+        parts.bus.close(JOIN_SECONDS)
+        left = parts.supervisor.join(JOIN_SECONDS)
+        if left:
+            logger.warning("threads did not end in time names=%s", ",".join(left))
+        else:
+            parts.router.close()
+        for module in parts.modules.values():
+            module.close()
+        parts.arena.close()
+        self._stopped = True
+        return drained
+
+    def health(self) -> tuple[bool, str]:
+        """(True, "") or False and why."""
+        healthy, reason = self._parts.supervisor.health()
+        reasons = [reason] if reason else []
+        reasons += [f"adapter {port.name} does not answer" for port in self._parts.ports if not port.healthy]
+        return healthy and not reasons, "; ".join(reasons)
+
+    def status(self) -> dict[str, Any]:
+        """What an operator wants to see; every figure is of now."""
+        parts = self._parts
+        healthy, reason = self.health()
+        census = parts.storage.census()
+        events = parts.bus.counters()
+        return {
+            "healthy": healthy,
+            "reason": reason,
+            "server": {
+                **asdict(parts.info),
+                "version": lmcache_core.__version__,
+                "uptime_seconds": round(time.monotonic() - self._begun, 1),
+            },
+            "l1": {"segment": parts.arena.segment, **asdict(census), "census_holds": census.holds},
+            "chunks": asdict(parts.storage.counters),
+            "lookups_open": parts.storage.lookups_open,
+            "workers": parts.workers.status(),
+            "l2": [port.status() for port in parts.ports],
+            "store": parts.store.status(),
+            "prefetch": parts.prefetch.status(),
+            "requests": {
+                **asdict(parts.router.counters),
+                "waiting_pooled": parts.pooled.waiting,
+                "waiting_affine": parts.affine.waiting,
+            },
+            "modules": {name: module.status() for name, module in parts.modules.items()},
+            "events": {
+                "delivered": events.delivered,
+                "waiting": events.waiting,
+                "dropped": dict(events.dropped),
+                "failed": dict(events.failed),
+            },
+            "threads": parts.supervisor.status(),
+        }
+
+    def _threads(self) -> list[tuple[str, Callable[[], None]]]:
+        parts = self._parts
+        return [
+            ("event-bus", parts.bus.run),
+            ("l2-completions", parts.completions.run),
+            ("store", parts.store.run),
+            ("prefetch", parts.prefetch.run),
+            ("eviction", parts.eviction.run),
+            ("reaper", parts.reaper.run),
+            *((f"pooled-{i}", parts.pooled.body(i)) for i in range(parts.pooled.size)),
+            *((f"affine-{i}", parts.affine.body(i)) for i in range(parts.affine.size)),
+            ("router", parts.router.run),
+        ]

@@ -1,0 +1,267 @@
+"""What `lmcache server` can be told.
+
+Each setting is a flag (`--l1-size-gb`), a variable (`LMCACHE_L1_SIZE_GB`) and a key of the `--config` file (`l1_size_gb`);
+the first of these that gives a value wins, then the default.  Flags, `--help` and docs/configuration.md are generated
+from this file.  Sizes in GB are GiB.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource
+
+ENV_PREFIX = "LMCACHE_"
+
+Count = Annotated[int, Field(ge=1)]
+Gigabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
+
+
+class EnginePortSettings(BaseModel):
+    """Engine port"""
+
+    host: str = Field("localhost", min_length=1, description="Where engines connect. Their protocol has no passwords.")
+    port: int = Field(5555, ge=0, le=65535, description="TCP port for engines; 0: any free one.")
+    max_workers: Count = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
+    max_cpu_workers: Count | None = Field(None, description="Threads for requests that any thread may answer.")
+    max_gpu_workers: Count | None = Field(None, description="Threads for requests that stay on one thread per engine.")
+    max_message_mb: Count = Field(4096, description="Largest frame in MiB that an engine may send; more is dropped.")
+    drain_seconds: Seconds = Field(10.0, description="How long a stop waits for stores that are on their way to L2.")
+
+
+class CacheSettings(BaseModel):
+    """Cache identity"""
+
+    instance_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Stable name of this server; without one it gets a random UUID at each start.",
+    )
+    chunk_size: Count = Field(256, description="Tokens per chunk, the unit of storing and reuse.")
+    hash_algorithm: Literal["blake3", "sha256_cbor"] = Field("blake3", description="Chain that names chunks.")
+    engine_type: str = Field(
+        "default", min_length=1, description="Request module to add: default, or that of a plugin."
+    )
+    supported_transfer_mode: Literal["auto", "engine_driven", "lmcache_driven"] = Field(
+        "auto", description="Who moves bytes between engine and L1."
+    )
+
+
+class L1Settings(BaseModel):
+    """L1 (memory)"""
+
+    l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB. Memory is taken as it is used.")
+    l1_align_bytes: int = Field(4096, ge=4096, description="Alignment of objects in L1: a power of two.")
+    l1_shared_memory: bool = Field(
+        True, description="Engines map L1; without it their bytes travel through the engine port."
+    )
+    shm_name: str = Field(
+        "",
+        max_length=200,
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="Name of the shared-memory segment; without one it is named after the server.",
+    )
+    l1_write_ttl_seconds: PositiveSeconds = Field(
+        600.0, description="How long a worker may take to fill what it reserved."
+    )
+    l1_read_ttl_seconds: PositiveSeconds = Field(
+        300.0, description="How long a lookup's chunks are held for its request."
+    )
+
+
+class EvictionSettings(BaseModel):
+    """Eviction"""
+
+    eviction_policy: str = Field("LRU", min_length=1, description="Which objects leave L1 first.")
+    eviction_trigger_watermark: Ratio = Field(0.8, description="Used share of L1 at which eviction starts.")
+    eviction_ratio: Ratio = Field(0.2, description="Share of the used part of L1 that one eviction frees.")
+
+
+class L2Settings(BaseModel):
+    """L2 (storage)"""
+
+    l2_adapter: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="A storage backend as a JSON object with its `type`. Repeatable; "
+        "stores go to all of them, loads ask them in this order. In the environment: one object, or a JSON list.",
+    )
+    l2_store_policy: str = Field("default", min_length=1, description="Which objects go to which backend.")
+    l2_prefetch_policy: str = Field("default", min_length=1, description="Which backend an object is loaded from.")
+    l2_prefetch_max_in_flight: Count = Field(8, description="Lookups that may load from L2 at once.")
+    l2_timeout_seconds: PositiveSeconds = Field(30.0, description="How long a backend may take for one job.")
+    l2_store_max_backlog_gb: Gigabytes | None = Field(
+        None, description="GiB that may wait for one backend before stores to it are dropped; half of L1 unless set."
+    )
+
+
+class LifecycleSettings(BaseModel):
+    """Workers and sessions"""
+
+    worker_reap_timeout_seconds: Seconds = Field(120.0, description="A worker silent for so long is dead; 0: never.")
+    worker_registration_grace_seconds: Seconds = Field(
+        3600.0, description="A worker that never pinged is dead after so long; 0: never."
+    )
+    session_ttl_seconds: PositiveSeconds = Field(600.0, description="How long an idle request is remembered.")
+
+
+class HttpSettings(BaseModel):
+    """Admin HTTP"""
+
+    http_enabled: bool = Field(True, json_schema_extra={"flag": "http"}, description="Serve the admin HTTP API.")
+    http_host: str = Field("127.0.0.1", min_length=1, description="Where the admin API listens.")
+    http_port: int = Field(8080, ge=1, le=65535, description="TCP port of the admin API.")
+    http_token_file: str | None = Field(
+        None, min_length=1, description="File with the Bearer token that the admin API asks for."
+    )
+    http_allow_unauthenticated: bool = Field(
+        False, description="Serve a non-loopback --http-host without a token: anybody who reaches it may use it."
+    )
+
+
+class ObservabilitySettings(BaseModel):
+    """Observability"""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field("INFO", description="What is logged.")
+    event_bus_queue_size: Count = Field(10000, description="Events that may wait for subscribers; more are dropped.")
+    disable_observability: bool = Field(False, description="No subscriber at all: no metrics, no event log.")
+    disable_logging: bool = Field(False, description="No log lines about events.")
+
+
+class PluginSelectionSettings(BaseModel):
+    """Plugins and configuration"""
+
+    plugins: tuple[str, ...] = Field(
+        (),
+        json_schema_extra={"flag": "plugin"},
+        description="Consider only this plugin (and the built-in ones). Repeatable; comma list in the environment.",
+    )
+    no_plugins: tuple[str, ...] = Field(
+        (),
+        json_schema_extra={"flag": "no-plugin"},
+        description="Never load this plugin. Repeatable; comma list in the environment.",
+    )
+    config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")
+
+
+GROUPS: tuple[type[BaseModel], ...] = (
+    EnginePortSettings,
+    CacheSettings,
+    L1Settings,
+    EvictionSettings,
+    L2Settings,
+    LifecycleSettings,
+    HttpSettings,
+    ObservabilitySettings,
+    PluginSelectionSettings,
+)
+"""In the order of `--help` and of the reference; a group's docstring is its heading."""
+
+
+class ServerSettings(
+    EnginePortSettings,
+    CacheSettings,
+    L1Settings,
+    EvictionSettings,
+    L2Settings,
+    LifecycleSettings,
+    HttpSettings,
+    ObservabilitySettings,
+    PluginSelectionSettings,
+    BaseSettings,
+):
+    """Everything that `lmcache server` was told.  Constructing one reads the environment and the file that it names."""
+
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, enable_decoding=False, extra="forbid", frozen=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, EnvironmentSource(settings_cls), ConfigFileSource(settings_cls)
+
+    @field_validator("l2_adapter", mode="before")
+    @classmethod
+    def _objects(cls, value: Any) -> Any:
+        given = _from_json(value) if isinstance(value, str) else value
+        items = [given] if isinstance(given, dict) else given
+        if not isinstance(items, list | tuple):
+            raise ValueError('expected a JSON object such as {"type": "memory"}')
+        objects = [_from_json(item) if isinstance(item, str) else item for item in items]
+        for index, item in enumerate(objects):
+            if not isinstance(item, dict):
+                raise ValueError(f'[{index}] is no JSON object; expected one such as {{"type": "memory"}}')
+        return tuple(objects)
+
+    @field_validator("plugins", "no_plugins", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return tuple(name for part in value.split(",") if (name := part.strip()))
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("l1_align_bytes")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError(f"must be a power of two, such as {1 << value.bit_length()}")
+        return value
+
+    @model_validator(mode="after")
+    def _combinations(self) -> ServerSettings:
+        if both := sorted(set(self.plugins) & set(self.no_plugins)):
+            raise ValueError(f"--plugin and --no-plugin both name '{both[0]}'; leave one of them out")
+        if not self.http_enabled:
+            return self
+        if self.http_port == self.port:
+            raise ValueError(f"--port and --http-port are both {self.port}; choose another one for --http-port")
+        if not (is_loopback(self.http_host) or self.http_token_file or self.http_allow_unauthenticated):
+            raise ValueError(
+                f"--http-host {self.http_host} can be reached from other machines: give --http-token-file, "
+                "or --http-allow-unauthenticated to let anybody in who reaches it, or --no-http"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach `host`?  A name other than localhost counts as reachable from elsewhere."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key '{twice}' is given twice")
+    return values

@@ -1,0 +1,188 @@
+"""The admin API over a real socket."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import lmcache_core
+from lmcache_core.admin.server import AdminServer
+from lmcache_core.admin.token import carries, read_token
+from lmcache_core.model.errors import ConfigError, ResourceError
+
+
+class Answer(NamedTuple):
+    code: int
+    kind: str
+    body: Any
+    headers: dict[str, str]
+
+
+def ask(server: AdminServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        return Answer(answer.status, str(answer.getheader("content-type")), body, dict(answer.getheaders()))
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running(token: str | None = None, **changes: Any) -> Iterator[AdminServer]:
+    functions: dict[str, Any] = {"status": lambda: {"l1": {"free": 3}}, "health": lambda: (True, "")}
+    server = AdminServer("127.0.0.1", 0, token, **{**functions, **changes})
+    server.start()
+    try:
+        wait_until_open(server)
+        yield server
+    finally:
+        server.stop()
+    assert not any(thread.name == "admin-http" for thread in threading.enumerate())
+
+
+def wait_until_open(server: AdminServer) -> None:
+    address = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
+    for _ in range(1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(address) == 0:
+                return
+        time.sleep(0.01)
+    raise AssertionError("the admin API did not open")
+
+
+def test_what_it_answers() -> None:
+    with running() as server:
+        assert ask(server, "/").body == {"status": "ok", "service": "lmcache", "version": lmcache_core.__version__}
+        assert ask(server, "/healthcheck")[:3] == (200, "application/json", {"status": "healthy"})
+        assert ask(server, "/status").body == {"l1": {"free": 3}}
+
+
+def test_an_unhealthy_server_says_why() -> None:
+    with running(health=lambda: (False, "store is down")) as server:
+        assert ask(server, "/healthcheck")[:3] == (
+            503,
+            "application/json",
+            {"status": "unhealthy", "reason": "store is down"},
+        )
+
+
+def test_errors_are_problems() -> None:
+    with running() as server:
+        missing = ask(server, "/nowhere")
+        assert (missing.code, missing.kind) == (404, "application/problem+json")
+        assert missing.body == {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "Not Found"}
+        assert ask(server, "/status", "DELETE")[:2] == (405, "application/problem+json")
+
+
+def test_what_went_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    def failing() -> dict[str, Any]:
+        raise RuntimeError("the secret path is /x")
+
+    with running(status=failing) as server, caplog.at_level(logging.ERROR):
+        answer = ask(server, "/status")
+    assert (answer.code, answer.kind) == (500, "application/problem+json")
+    assert "secret" not in str(answer)
+    assert "the secret path is /x" in caplog.text
+
+
+def test_with_a_token_nobody_is_answered_without_it() -> None:
+    with running("right-word") as server:
+        for path in ("/", "/healthcheck", "/status"):
+            refused = ask(server, path)
+            assert (refused.code, refused.kind) == (401, "application/problem+json")
+            assert refused.headers["www-authenticate"] == "Bearer"
+            assert ask(server, path, Authorization="Bearer wrong-word").code == 401
+            assert ask(server, path, Authorization="Bearer right-word").code == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "right"),
+    [
+        ("Bearer word", True),
+        ("bearer word", True),
+        (None, False),
+        ("", False),
+        ("Bearer", False),
+        ("Basic word", False),
+        ("Bearer wordy", False),
+        ("Bearer \u20ac", False),
+        ("word", False),
+    ],
+)
+def test_only_the_token_as_a_bearer_token_counts(header: str | None, right: bool) -> None:
+    assert carries(header, "word") is right
+
+
+@pytest.mark.parametrize("content", ["", "  \n", "two words", "\u20ac"])
+def test_a_token_file_holds_one_token(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"--http-token-file .*token"):
+        read_token(str(path))
+    path.write_text(" word\n")
+    assert read_token(str(path)) == "word"
+    with pytest.raises(ConfigError, match="No such file"):
+        read_token(str(tmp_path / "absent"))
+
+
+def nothing() -> dict[str, Any]:
+    return {}
+
+
+def well() -> tuple[bool, str]:
+    return True, ""
+
+
+def test_a_taken_port_is_known_before_the_start() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ResourceError, match=rf"--http-port {port}: cannot be bound: Address already in use"):
+            AdminServer("127.0.0.1", port, None, nothing, well)
+    with pytest.raises(ResourceError, match="the host is not known here"):
+        AdminServer("no-such-host.invalid", 1, None, nothing, well)
+
+
+def test_nobody_is_answered_before_the_start() -> None:
+    server = AdminServer("127.0.0.1", 0, None, nothing, well)
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", int(server.endpoint.rpartition(":")[2])))
+    server.stop()
+
+
+def test_a_stop_gives_the_port_back_and_may_be_repeated() -> None:
+    with running() as server:
+        host, _, port = server.endpoint.removeprefix("http://").partition(":")
+    server.stop()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, int(port)))
+
+
+def test_a_stop_right_after_the_start_leaves_no_thread() -> None:
+    server = AdminServer("127.0.0.1", 0, None, nothing, well)
+    server.start()
+    server.stop()
+    assert server._thread is not None
+    assert not server._thread.is_alive()
+
+
+def test_signals_stay_the_servers() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with running() as server:
+        ask(server, "/")
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

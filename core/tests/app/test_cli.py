@@ -1,0 +1,193 @@
+"""The command as a user meets it: one line on standard error, and an exit code that means something."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lmcache_core
+from lmcache_core.admin.server import AdminServer
+
+Install = Callable[..., Path]
+Environment = dict[str, str]
+
+
+def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lmcache_core", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_open(endpoint: str) -> None:
+    """The admin API comes up on a thread of its own, soon after `start`."""
+    port = int(endpoint.rpartition(":")[2])
+    for _ in range(1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{endpoint} did not open")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["sever"], 2, "lmcache: no command is called 'sever'; did you mean 'server'?"),
+        (["server", "--prot", "1"], 2, "lmcache: no flag is called --prot; did you mean --port?"),
+        (
+            ["server", "--chunk-size", "0"],
+            2,
+            "lmcache: --chunk-size is '0': input should be greater than or equal to 1",
+        ),
+        (["server", "--plugin", "s3"], 2, "lmcache: --plugin s3: not installed: pip install lmcache-l2-s3"),
+        (["server", "--plugin", "acme"], 4, "lmcache: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError"),
+        (["ping", "--port", "x"], 2, "lmcache: --port: invalid int value: 'x'"),
+        (["ping", "--port", "0"], 2, "lmcache: --port must be 1 to 65535"),
+        (["plugins", "lst"], 2, "lmcache: no command is called 'plugins lst'; did you mean 'plugins list'?"),
+        (["status", "--url", "ftp://x"], 2, "lmcache: --url ftp://x: expected an address"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(
+    install: Install, child_environment: Environment, arguments: list[str], code: int, says: str
+) -> None:
+    install("acme", "import no_such_library")
+    done = lmcache(child_environment, *arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_version_and_help(child_environment: Environment) -> None:
+    assert lmcache(child_environment, "version").stdout == f"lmcache-core {lmcache_core.__version__}\n"
+    assert lmcache(child_environment, "--version").returncode == 0
+    done = lmcache(child_environment, "server", "--help")
+    assert done.returncode == 0
+    assert "L2 (storage):" in done.stdout
+    assert "--eviction-trigger-watermark" in done.stdout
+    assert lmcache(child_environment).returncode == 2
+
+
+def test_a_taken_admin_port_is_a_resource_that_cannot_be_had(child_environment: Environment) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = lmcache(child_environment, "server", "--port", "0", "--http-port", port, "--l1-size-gb", "0.05")
+    assert done.returncode == 3
+    assert f"lmcache: --http-host 127.0.0.1 --http-port {port}: cannot be bound: Address already in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# lmcache plugins list
+
+
+def test_the_list_of_plugins_as_a_table(install: Install, child_environment: Environment) -> None:
+    install("acme")
+    install("broken", "import no_such_library")
+    done = lmcache(child_environment, "plugins", "list", "--verbose")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["NAME", "DISTRIBUTION", "VERSION", "ORIGIN", "STATUS", "OFFERS"]
+    (acme,) = [line for line in lines if line.startswith("acme")]
+    assert acme.split() == ["acme", "acme-dist", "1.0", "entry", "point", "available", "l2_adapter:acme"]
+    assert "    ModuleNotFoundError: No module named 'no_such_library'" in lines
+    assert "    L2 adapter 'acme': for tests" in lines
+    assert any(line.startswith("    L2 adapter 'memory': ") and "[delete, usage, list]" in line for line in lines)
+
+
+def test_the_list_of_plugins_as_json(install: Install, child_environment: Environment) -> None:
+    install("acme")
+    environment = {**child_environment, "LMCACHE_NO_PLUGINS": "acme"}
+    records = {each["name"]: each for each in json.loads(lmcache(environment, "plugins", "list", "--json").stdout)}
+    assert records["acme"]["status"] == "blocked"
+    assert records["acme"]["error"] == "blocked by --no-plugin"
+    (memory,) = [each for each in records["builtin"]["offers"] if each["kind"] == "l2_adapter"]
+    assert memory["name"] == "memory"
+    assert memory["capabilities"] == ["DELETE", "USAGE", "LIST"]
+
+
+def test_a_selected_broken_plugin_is_still_listed(install: Install, child_environment: Environment) -> None:
+    install("broken", "import no_such_library")
+    done = lmcache(child_environment, "plugins", "list", "--plugin", "broken")
+    assert done.returncode == 0
+    assert "no_such_library" in done.stdout
+
+
+HEAVY = ("pydantic", "torch", "litestar", "uvicorn", "opentelemetry", "yaml", "zmq")
+
+
+def test_listing_is_cheap(install: Install, child_environment: Environment) -> None:
+    """Neither a plugin's settings model nor what it opens is imported, nor anything that only a server needs."""
+    source = """
+        from lmcache_core import Offer, hookimpl
+
+        @hookimpl
+        def lmcache_l2_adapters():
+            return [Offer("acme", "for tests", "acme_work:open_it", "acme_work:AcmeSettings")]
+        """
+    folder = install("acme", source).parent
+    (folder / "acme_work.py").write_text("raise AssertionError('imported')\n")
+    script = (
+        "import sys; from lmcache_core.app.cli import main; code = main(['plugins', 'list']); "
+        f"print([name for name in {HEAVY} if name in sys.modules], 'acme_work' in sys.modules, code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=child_environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[] False 0"
+
+
+# lmcache ping, lmcache status
+
+
+def test_ping_without_a_server(child_environment: Environment) -> None:
+    arguments = ("ping", "--host", "127.0.0.1", "--port", str(free_port()), "--timeout-seconds", "0.2")
+    done = lmcache(child_environment, *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("lmcache: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_status_without_a_server(child_environment: Environment) -> None:
+    done = lmcache(child_environment, "status", "--url", f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "does not answer: [Errno 111] Connection refused; is the server running?" in done.stderr
+
+
+def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> None:
+    def status() -> dict[str, object]:
+        return {"l1": {"free": 3, "name": None}, "l2": [{"name": "fs"}, {"name": "memory"}], "workers": []}
+
+    (tmp_path / "token").write_text("secret-word\n")
+    server = AdminServer("127.0.0.1", 0, "secret-word", status, lambda: (True, ""))
+    server.start()
+    wait_until_open(server.endpoint)
+    try:
+        arguments = ("status", "--url", server.endpoint, "--http-token-file", str(tmp_path / "token"))
+        done = lmcache({**child_environment, "http_proxy": "http://127.0.0.1:1"}, *arguments)
+        assert [line.split() for line in done.stdout.splitlines()] == [
+            ["l1.free", "3"],
+            ["l1.name", "-"],
+            ["l2[0].name", "fs"],
+            ["l2[1].name", "memory"],
+            ["workers", "-"],
+        ]
+        assert json.loads(lmcache(child_environment, *arguments, "--json").stdout) == status()
+        refused = lmcache(child_environment, "status", "--url", server.endpoint)
+        assert refused.returncode == 1
+        assert "answers 401 Unauthorized; give --http-token-file" in refused.stderr
+    finally:
+        server.stop()

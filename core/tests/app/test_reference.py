@@ -1,0 +1,32 @@
+"""docs/configuration.md says what the settings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.reference import main, server_reference
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.model.errors import ConfigError
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+def test_the_document_is_what_the_generator_writes() -> None:
+    remedy = "run: python -m lmcache_core.app.reference > docs/configuration.md"
+    assert DOCUMENT.read_text() == server_reference(load_plugins()), remedy
+
+
+def test_every_setting_is_in_it() -> None:
+    text = server_reference(load_plugins(["builtin"]))
+    assert [name for name in ServerSettings.model_fields if f"`LMCACHE_{name.upper()}`" not in text] == []
+    assert "| `max_size_gb` | number, > 0 | `1` |" in text
+
+
+def test_one_offer_alone() -> None:
+    assert main(["memory"]).startswith("## L2 adapter `memory`")
+    assert "It takes no settings." in main(["LRU"])
+    with pytest.raises(ConfigError, match="nothing that is installed offers 'nobody'"):
+        main(["nobody"])
