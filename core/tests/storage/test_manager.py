@@ -338,3 +338,19 @@ def test_no_stores_are_taken_once_the_server_stops(house: House) -> None:
     house.storage.take_no_stores()
     hold, indexes = house.storage.reserve(WORKER, space(), CHUNKS)
     assert (hold.slots, list(indexes)) == ((), [])
+
+
+def test_one_read_is_counted_at_one_of_two_requests_with_the_same_id(house: House) -> None:
+    """Two engines on one server may both call a request "r", and hold the same chunks under it."""
+    house.put(*CHUNKS)
+    house.settle()
+    for connection in (b"a", b"b"):
+        house.storage.lookup(LookupRequest(connection, "r", (Shard((space(),)),), CHUNKS, 1))
+    first = house.storage.acquire(1, "r", space(), CHUNKS, 0)
+    assert first is not None
+    house.storage.release(first)
+    assert house.cache.census().held == 8, "the other engine's chunks were let go"
+    second = house.storage.acquire(2, "r", space(), CHUNKS, 0)
+    assert second is not None
+    house.storage.release(second)
+    assert house.cache.census().held == 0

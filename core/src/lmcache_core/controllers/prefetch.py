@@ -155,9 +155,15 @@ class PrefetchController:
         """Handle everything that is waiting, and begin what may be in flight."""
         self._inbox.clear_wakes()
         while (message := self._inbox.take()) is not None:
-            self._handle(message)
+            try:
+                self._handle(message)
+            except BaseException:
+                self._give_up(message)
+                raise
         while self._queue and len(self._active) < self._max_in_flight:
-            self._begin(self._queue.popleft())
+            prefetch = self._queue.popleft()
+            self._active.add(prefetch)
+            self._begin(prefetch)
 
     def _handle(self, message: Prefetch | Answer) -> None:
         match message:
@@ -170,6 +176,21 @@ class PrefetchController:
             case JobReleased(_LoadToken() as token):
                 self._cache.end(token.lease)
 
+    def _give_up(self, message: Prefetch | Answer) -> None:
+        """Handling it failed: let go of what it stood for; its prefetch is answered when the thread starts again."""
+        match message:
+            case Prefetch():
+                self._active.add(message)
+            case JobAnswer(_LookupToken() as token, outcomes, _):
+                found = zip(token.prefetch.wanted, outcomes, strict=False)
+                token.port.unpin([wanted.key for wanted, outcome in found if outcome is Outcome.DONE])
+            case JobAnswer(_LoadToken() as token, _, released):
+                token.port.unpin([loading.wanted.key for loading in token.loads])
+                if released:
+                    self._cache.end(token.lease)
+                else:
+                    self._cache.quarantine(token.lease)
+
     def _abandon(self) -> None:
         """After this thread has failed and was started again: what was under way is answered with what L1 has."""
         self._loading.clear()
@@ -181,7 +202,6 @@ class PrefetchController:
     # --- looking up
 
     def _begin(self, prefetch: Prefetch) -> None:
-        self._active.add(prefetch)
         ports = [port for port in self._ports if port.healthy]
         total = sum(len(row) for row in prefetch.rows)
         self._events.publish(

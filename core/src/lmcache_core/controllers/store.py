@@ -40,6 +40,7 @@ class Batch:
 
     lease: Lease
     slots: tuple[int, ...]
+    size_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -59,21 +60,23 @@ class _Job:
     number: int
     queue: _Queue
     units: list[_Unit]
+    size_bytes: int
     begun: float
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(unit.item.buffer.length for unit in self.units)
 
 
 @dataclass(slots=True, eq=False)
 class _Queue:
     port: AdapterPort
     waiting: deque[_Unit] = field(default_factory=deque)
-    in_flight_bytes: int = 0
+    jobs: set[_Job] = field(default_factory=set)
+    """Submitted and not answered."""
     stored: int = 0
     failed: int = 0
     dropped: int = 0
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return sum(job.size_bytes for job in self.jobs)
 
 
 class StoreController:
@@ -163,7 +166,11 @@ class StoreController:
         """Handle everything that is waiting, and submit what the adapters take."""
         self._inbox.clear_wakes()
         while (message := self._inbox.take()) is not None:
-            self._handle(message)
+            try:
+                self._handle(message)
+            except BaseException:
+                self._give_up(message)
+                raise
         for queue in self._queues:
             self._pump(queue)
 
@@ -176,6 +183,21 @@ class StoreController:
             case JobReleased(_Job() as job):
                 self._finish(job.units)
 
+    def _give_up(self, message: Batch | Answer) -> None:
+        """Handling it failed: end the holds that it stood for, so that the thread that comes next owes nothing."""
+        match message:
+            case Batch():
+                for queue in self._queues:
+                    queue.waiting = deque(unit for unit in queue.waiting if unit.lease is not message.lease)
+                self._cache.end(message.lease)
+                self._shrink(message.size_bytes)
+            case JobAnswer(_Job() as job, _, released):
+                job.queue.jobs.discard(job)
+                if released:
+                    self._finish(job.units)
+                else:
+                    self._quarantine(job)
+
     def _enqueue(self, batch: Batch) -> None:
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
         objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length) for item in items]
@@ -186,7 +208,7 @@ class StoreController:
                 raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
         except Exception:  # a plugin boundary: without a plan the objects stay in L1 only
             logger.exception("store policy failed objects=%d", len(items))
-            self._finish([_Unit(s, batch.lease, i, 0, False) for s, i in zip(batch.slots, items, strict=True)])
+            self._finish([_Unit(s, batch.lease, i, 1, False) for s, i in zip(batch.slots, items, strict=True)])
             return
         for slot, item, queues in zip(batch.slots, items, targets, strict=True):
             unit = _Unit(slot, batch.lease, item, max(1, len(queues)), plan.drop_from_l1)
@@ -208,30 +230,41 @@ class StoreController:
         units: list[_Unit] = []
         size = 0
         while queue.waiting and len(units) < JOB_OBJECTS and (not units or size < JOB_BYTES):
-            unit = queue.waiting.popleft()
+            units.append(queue.waiting.popleft())
+            size += units[-1].item.buffer.length
+        self._jobs += 1
+        job = _Job(self._jobs, queue, units, size, self._clock.monotonic())
+        try:
+            self._seal(units)
+        except BaseException:
+            self._finish(units)
+            raise
+        queue.jobs.add(job)
+        self._events.publish(StoreSubmitted(queue.port.name, job.number, len(units), size))
+        queue.port.submit_store([unit.item for unit in units], self._inbox, job)
+
+    def _seal(self, units: Sequence[_Unit]) -> None:
+        """Write the header pages: the digest is computed here, once, and on nobody's request."""
+        for unit in units:
             if not unit.sealed:
                 seal(unit.item.buffer.view, unit.item.key, self._clock.wall_ns())
                 unit.sealed = True
-            units.append(unit)
-            size += unit.item.buffer.length
-        self._jobs += 1
-        job = _Job(self._jobs, queue, units, self._clock.monotonic())
-        queue.in_flight_bytes += size
-        self._events.publish(StoreSubmitted(queue.port.name, job.number, len(units), size))
-        queue.port.submit_store([unit.item for unit in units], self._inbox, job)
 
     def _answered(self, job: _Job, outcomes: Sequence[Outcome], released: bool) -> None:
         stored = sum(outcome is Outcome.DONE for outcome in outcomes)
         job.queue.stored += stored
         job.queue.failed += len(outcomes) - stored
-        job.queue.in_flight_bytes -= job.size_bytes
+        job.queue.jobs.discard(job)
         seconds = self._clock.monotonic() - job.begun
         self._events.publish(StoreCompleted(job.queue.port.name, job.number, stored, len(outcomes) - stored, seconds))
         if released:
             self._finish(job.units)
         else:
-            for unit in job.units:
-                self._cache.quarantine(unit.lease)
+            self._quarantine(job)
+
+    def _quarantine(self, job: _Job) -> None:
+        for unit in job.units:
+            self._cache.quarantine(unit.lease)
 
     def _drop(self, queue: _Queue) -> None:
         units = list(queue.waiting)
@@ -246,8 +279,10 @@ class StoreController:
         done: dict[Lease, list[int]] = {}
         size = 0
         for unit in units:
-            unit.remaining -= 1
             if unit.remaining <= 0:
+                continue  # given up before
+            unit.remaining -= 1
+            if unit.remaining == 0:
                 done.setdefault(unit.lease, []).append(unit.slot)
                 size += unit.item.buffer.length
                 if unit.leave_l1:

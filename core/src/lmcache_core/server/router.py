@@ -20,6 +20,7 @@ import zmq
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import DEFERRED, Handler, HandlerMode
+from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.errors import ProtocolError, ResourceError
 from lmcache_core.server.pools import AffinePool, Pool
@@ -109,6 +110,7 @@ class Router:
         self._timers: list[_Timer] = []
         self._order = itertools.count()
         self._stop = False
+        self._faults = FaultLog(logger, clock, "port=engine")
         self.answering = threading.Lock()
         self.counters = RouterCounters()
 
@@ -210,7 +212,7 @@ class Router:
 
     def _refuse(self, envelope: tuple[bytes, bytes, bytes], negative: tuple[Frame, ...], reason: str) -> None:
         self.counters.refused += 1
-        logger.warning("request refused connection=%s reason=%s", envelope[0].hex(), reason)
+        self._faults.error(f"request refused reason={reason} connection={envelope[0].hex()}")
         self.send((*envelope, *negative))
 
     def _send_replies(self) -> None:
@@ -245,8 +247,8 @@ class Router:
         try:
             return route.handler.function(call, *route.codec.decode_payload(payload))
         except ProtocolError as error:
-            logger.warning("request refused connection=%s reason=%s", call.connection.hex(), error)
-        except Exception:  # a plugin boundary: handlers come from request modules
-            logger.exception("request failed connection=%s operation=%s", call.connection.hex(), operation.name)
+            self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
+        except Exception:  # noqa: BLE001 - a plugin boundary: handlers come from request modules
+            self._faults.exception(f"request failed operation={operation.name} connection={call.connection.hex()}")
         self.counters.refused += 1
         return operation.negative

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import KeySpace
+
+TAKEN = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -40,17 +42,21 @@ class Lookup:
             del row.slots[hit_chunks:]
             row.reads_left = array("I", [self.readers]) * hit_chunks
 
-    def claim(self, space: KeySpace, first_chunk: int, slots: Iterable[int]) -> list[int]:
-        """A worker holds these now: count one read of each, and return the slots that have none left."""
+    def claim(self, space: KeySpace, first_chunk: int, slots: list[int]) -> list[int]:
+        """A worker holds these now: count one read of each.  Returns the slots that have no read left.
+
+        What is counted here is taken out of `slots` (set to TAKEN), so that one read is never counted at two lookups:
+        request ids are not unique among engines, and two of them may hold the same chunks under the same id."""
         spent = []
         for row in self.rows:
             if space not in row.spaces or not row.reads_left:
                 continue
-            for chunk, slot in enumerate(slots, first_chunk):
+            for at, slot in enumerate(slots):
+                chunk = first_chunk + at
                 if chunk >= len(row.slots):
                     break
-                # The slot is compared because request ids are not unique among engines, and prompts differ.
-                if row.slots[chunk] == slot and row.reads_left[chunk]:
+                if slot != TAKEN and row.slots[chunk] == slot and row.reads_left[chunk]:
+                    slots[at] = TAKEN
                     row.reads_left[chunk] -= 1
                     if not row.reads_left[chunk]:
                         spent.append(slot)

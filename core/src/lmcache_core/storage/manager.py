@@ -146,8 +146,9 @@ class StorageManager:
             return None
         with self._lock:
             self.counters.retrieved += len(slots)
+            unclaimed = list(slots)
             claims = [
-                (lookup, lookup.claim(space.space, first_chunk, slots))
+                (lookup, lookup.claim(space.space, first_chunk, unclaimed))
                 for lookup in self._lookups.for_request(request_id)
             ]
         for lookup, spent in claims:
@@ -190,7 +191,7 @@ class StorageManager:
         onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
         published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk)
         if onward is not None and published:
-            self._store.offer(Batch(onward, hold.slots))
+            self._store.offer(Batch(onward, hold.slots, len(hold.slots) * object_bytes))
         elif onward is not None:
             self._store.withdraw(onward, len(hold.slots), object_bytes)
         if not published:

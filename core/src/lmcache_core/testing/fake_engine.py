@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from lmcache_core.client.client import EngineClient
 from lmcache_core.model.layout import ObjectLayout
-from lmcache_core.wire.legacy_pickle_writer import pickle_tensors
+from lmcache_core.testing.stock_pickle import stock_pickle
 from lmcache_core.wire.messages import EngineDrivenRegistration, EngineKey, SlotDescriptor
 from lmcache_core.wire.tokens import encode_tokens
 
@@ -146,8 +146,3 @@ class FakeEngine:
     def read(self, slot: SlotDescriptor) -> bytes:
         assert self.segment is not None
         return self.segment[slot.offset : slot.offset + slot.length]
-
-
-def stock_pickle(layout: ObjectLayout, chunks: Sequence[bytes]) -> bytes:
-    """Not what stock engines send, which takes torch to make; see tests/engine for those."""
-    return b"".join(bytes(piece) for piece in pickle_tensors(layout.dtype, layout.shape, chunks))

@@ -1,0 +1,142 @@
+"""An adapter is somebody else's code: late, early, wrong or raising, its jobs are answered exactly once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lmcache_core.contracts.clock import SystemClock
+from lmcache_core.contracts.completion import JobDone, JobId
+from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread, JobAnswer, JobReleased
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.model.results import Outcome
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.fake_clock import FakeClock
+
+SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
+KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock, self.adapter, self.inbox = FakeClock(), CueAdapter(), Inbox[Any]()
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+
+    def answers(self) -> list[Any]:
+        self.port.deliver()
+        return self.inbox.drain()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.adapter.close(0)
+    desk.inbox.close()
+
+
+def test_an_answer_comes_once_with_its_token(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    desk.adapter.finish(desk.adapter.waiting[0])
+    assert desk.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
+    assert desk.answers() == []
+    assert desk.port.expire(10**9) is None
+
+
+def test_a_batch_of_nothing_is_answered(desk: Desk) -> None:
+    desk.port.submit_lookup([], desk.inbox, "token")
+    desk.adapter.finish(desk.adapter.waiting[0])
+    assert desk.answers() == [JobAnswer("token", (), released=True)]
+
+
+def test_an_answer_before_submit_has_returned_is_not_lost(desk: Desk) -> None:
+    original = desk.adapter.submit_lookup
+
+    def eager(keys: Any) -> JobId:
+        job = original(keys)
+        desk.adapter.finish(desk.adapter.waiting[0])
+        desk.port.deliver()
+        return job
+
+    desk.adapter.submit_lookup = eager  # type: ignore[method-assign]
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    assert desk.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
+
+
+def test_a_late_job_has_timed_out_and_its_release_is_told_apart(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    assert desk.port.expire(desk.clock.monotonic() + 29) is not None
+    desk.port.expire(desk.clock.monotonic() + 30)
+    assert desk.answers() == [JobAnswer("token", (Outcome.TIMED_OUT,) * 3, released=False)]
+    assert not desk.port.healthy
+    desk.adapter.finish(desk.adapter.waiting[0])
+    assert desk.answers() == [JobReleased("token")]
+    assert desk.port.healthy
+
+
+def test_what_a_late_lookup_pinned_is_unpinned(desk: Desk) -> None:
+    desk.adapter.objects = {key.object_id: b"x" for key in KEYS[:2]}
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    desk.port.expire(desk.clock.monotonic() + 31)
+    desk.adapter.finish(desk.adapter.waiting[0])
+    desk.answers()
+    assert not any(desk.adapter.pins.values())
+
+
+def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_lets_go(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    job = desk.adapter.waiting[0]
+    desk.adapter.time_out(job)
+    assert desk.answers() == [JobAnswer("token", (Outcome.TIMED_OUT,) * 3, released=False)]
+    assert not desk.port.healthy
+    desk.adapter.let_go(job)
+    assert desk.answers() == [JobReleased("token")]
+    assert desk.port.healthy
+
+
+def test_the_wrong_number_of_outcomes_is_a_failure(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    desk.adapter._completions.post(JobDone(desk.adapter.waiting[0].job, (Outcome.DONE,)))
+    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
+    assert desk.port.faults == 1
+
+
+def test_what_an_adapter_raises_is_a_failed_job(desk: Desk) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no")
+
+    desk.adapter.submit_store = desk.adapter.unpin = desk.adapter.usage = broken  # type: ignore[method-assign]
+    desk.port.submit_store([None, None], desk.inbox, "token")  # type: ignore[list-item]
+    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 2, released=True)]
+    desk.port.unpin(KEYS)
+    assert desk.port.status()["usage"] is None
+    assert desk.port.faults == 3
+
+
+def test_completions_of_jobs_that_never_were_are_ignored(desk: Desk) -> None:
+    for number in range(5000):
+        desk.adapter._completions.post(JobDone(JobId(10_000 + number), (Outcome.DONE,)))
+    assert desk.answers() == []
+
+
+def test_the_thread_delivers_and_times_out_on_its_own() -> None:
+    adapter, inbox, clock = CueAdapter(), Inbox[Any](), SystemClock()
+    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.1)
+    thread = CompletionThread([port], clock)
+    runner = threading.Thread(target=thread.run, daemon=True)
+    runner.start()
+    port.submit_lookup(KEYS, inbox, "late")
+    answers: list[Any] = []
+    for _ in range(500):
+        answers += inbox.drain()
+        if answers:
+            break
+        threading.Event().wait(0.01)
+    assert answers == [JobAnswer("late", (Outcome.TIMED_OUT,) * 3, released=False)]
+    thread.stop()
+    runner.join(5)
+    assert not runner.is_alive()

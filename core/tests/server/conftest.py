@@ -1,0 +1,54 @@
+"""A whole server in this process."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lmcache_core.app.build import build
+from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.server import Server
+from lmcache_core.app.settings import ServerSettings
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """`start_server(**settings)`: chunks of 16 tokens, 64 MiB of L1, no HTTP unless said otherwise."""
+    servers: list[Server] = []
+
+    def start(**settings: object) -> Server:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        defaults: dict[str, object] = {
+            "host": "127.0.0.1",
+            "port": port,
+            "chunk_size": 16,
+            "l1_size_gb": 1 / 16,
+            "http_enabled": False,
+            "shm_name": f"test-{uuid.uuid4().hex}",
+        }
+        server = build(ServerSettings(**{**defaults, **settings}), load_plugins())  # type: ignore[arg-type]
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop(5.0)
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Server:
+    return start_server()
+
+
+@pytest.fixture
+def endpoint(server: Server) -> str:
+    return server.info.engine_endpoint

@@ -1,0 +1,109 @@
+"""Who is registered, with which layout, and alive."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmcache_core.contracts.events import WorkerLeft, WorkerRegistered
+from lmcache_core.contracts.request_module import Worker
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.server.registrations import STRANGERS_MAX, Registrations
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+
+SMALL, LARGE = ObjectLayout(1, 2, 16, 64, "float32"), ObjectLayout(1, 4, 16, 64, "float32")
+
+
+class Desk(Registrations):
+    def __init__(self) -> None:
+        self.clock, self.events, self.ended = FakeClock(), EventRecorder(), list[int]()
+        super().__init__(self.ended.append, 120.0, 3600.0, self.clock, self.events)
+
+
+def worker(instance_id: int, layout: ObjectLayout = SMALL, shard: int | None = None, world_size: int = 2) -> Worker:
+    return Worker(instance_id, "m", world_size, layout, shard, inline=False)
+
+
+def test_a_stranger_is_told_once_and_then_left_in_peace() -> None:
+    desk = Desk()
+    assert [desk.seen(7, pinged=True) for _ in range(3)] == [False, True, True]
+    desk.register(worker(7))
+    assert desk.seen(7, pinged=True)
+    desk.unregister(7, "gone")
+    assert [desk.seen(7, pinged=True) for _ in range(2)] == [False, True]
+
+
+def test_strangers_do_not_fill_the_memory() -> None:
+    desk = Desk()
+    for instance_id in range(2 * STRANGERS_MAX):
+        desk.seen(instance_id, pinged=True)
+    assert not desk.seen(0, pinged=True), "the oldest was forgotten"
+
+
+def test_registering_again_changes_nothing() -> None:
+    desk = Desk()
+    first = desk.register(worker(7))
+    assert desk.register(worker(7)) is first
+    assert len(desk.events.of(WorkerRegistered)) == 1
+
+
+def test_one_id_cannot_be_two_shapes() -> None:
+    desk = Desk()
+    desk.register(worker(7))
+    with pytest.raises(ProtocolError, match="must unregister first"):
+        desk.register(worker(7, LARGE))
+    assert desk.find(7).layout == SMALL  # type: ignore[union-attr]
+
+
+def test_without_a_worker_nothing_can_be_a_hit() -> None:
+    assert Desk().layouts("m", 2, 0) == ((), False)
+
+
+def test_an_unknown_shard_may_be_any_layout_a_known_one_must_be_all_of_its_own() -> None:
+    desk = Desk()
+    first, second = desk.register(worker(1, SMALL)), desk.register(worker(2, LARGE))
+    assert desk.layouts("m", 2, 0) == ((SMALL, LARGE), False)
+    first.shard = 0
+    assert desk.layouts("m", 2, 0) == ((SMALL,), True)
+    assert desk.layouts("m", 2, 1) == ((SMALL, LARGE), False)
+    second.shard = 0
+    assert desk.layouts("m", 2, 0) == ((SMALL, LARGE), True)
+    assert desk.layouts("m", 1, 0) == ((), False)
+    assert desk.layouts("other", 2, 0) == ((), False)
+
+
+def test_the_dead_are_found_by_their_silence() -> None:
+    desk = Desk()
+    desk.register(worker(1))
+    desk.register(worker(2))
+    desk.seen(1, pinged=True)
+    desk.clock.advance(121)
+    desk.reap()
+    assert desk.ended == [1], "the other one never pinged, and has an hour"
+    assert desk.find(1) is None
+    desk.clock.advance(3600)
+    desk.reap()
+    assert desk.ended == [1, 2]
+    assert [event.reason for event in desk.events.of(WorkerLeft)] == ["silent", "silent"]
+
+
+def test_traffic_is_a_sign_of_life() -> None:
+    desk = Desk()
+    desk.register(worker(1))
+    desk.seen(1, pinged=True)
+    for _ in range(5):
+        desk.clock.advance(100)
+        desk.seen(1, pinged=False)
+        desk.reap()
+    assert desk.find(1)
+
+
+def test_whoever_wants_to_know_is_told_after_the_holds_have_ended() -> None:
+    desk = Desk()
+    order: list[tuple[str, int]] = []
+    desk.on_leave(lambda instance_id: order.append((f"ended={desk.ended}", instance_id)))
+    desk.register(worker(1))
+    desk.unregister(1, "unregistered")
+    desk.unregister(1, "unregistered")
+    assert order == [("ended=[1]", 1)]
