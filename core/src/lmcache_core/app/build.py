@@ -44,7 +44,7 @@ GIB = 2**30
 MIB = 2**20
 REAPER_PERIOD_SECONDS = 1.0
 HASH_SEED = "vllm-none-hash"
-"""Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (wire.md 5.2)."""
+"""Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
 
 
 def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:

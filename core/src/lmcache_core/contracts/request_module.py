@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from lmcache_core.contracts.clock import Clock
@@ -13,6 +13,9 @@ from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.layout import ObjectLayout
+
+
+SPACES_REMEMBERED = 4096
 
 
 class ChunkHasher(Protocol):
@@ -84,13 +87,21 @@ class ModuleContext:
     l1_bytes: int
     clock: Clock
     events: Publisher
+    _spaces: dict[tuple[SpaceFields, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)
 
     def space(self, fields: SpaceFields, kv_rank: int, layout: ObjectLayout) -> StoredSpace:
-        """The key space of one shard in one layout."""
-        space = KeySpace(
-            fields.model_name, kv_rank, 0, fields.cache_salt, self.chunk_tokens, self.chain, layout.fingerprint
-        )
-        return StoredSpace(space, layout.payload_bytes)
+        """The key space of one shard in one layout.  The latest ones are remembered.  Any thread."""
+        identity = (fields, kv_rank, layout.fingerprint)
+        known = self._spaces.get(identity)
+        if known is None:
+            space = KeySpace(
+                fields.model_name, kv_rank, 0, fields.cache_salt, self.chunk_tokens, self.chain, layout.fingerprint
+            )
+            known = StoredSpace(space, layout.payload_bytes)
+            if len(self._spaces) >= SPACES_REMEMBERED:
+                self._spaces.clear()
+            self._spaces[identity] = known
+        return known
 
 
 class RequestModule(ABC):

@@ -56,6 +56,7 @@ class KeySpace:
     chain: HashChain
     layout: bytes
     tail: bytes = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.layout) != LAYOUT_BYTES:
@@ -75,6 +76,11 @@ class KeySpace:
                 f"more than the {CANONICAL_MAX_BYTES} that an object header holds; use a shorter model name or salt"
             )
         object.__setattr__(self, "tail", tail)
+        object.__setattr__(self, "_hash", hash(tail))
+
+    def __hash__(self) -> int:
+        # Asked several times per request; hashing seven fields each time is what a small request would mostly cost.
+        return self._hash
 
 
 class ObjectKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""Chunk hashes: the chains of the engine protocol (wire.md 5.2), and a memory of them per request.
+"""Chunk hashes: the chains of the engine protocol (docs/engine-protocol.md, "Chunk hashes"), and a memory of them per request.
 
 A chain covers the tokens from the first one on, so that equal prefixes, and only they, have equal hashes.
 """

@@ -96,7 +96,7 @@ class Registrations:
                 registration.seen = self._clock.monotonic()
                 registration.pinged = registration.pinged or pinged
                 return True
-            # It is told once, so that it registers again, and then left in peace (wire.md 1.7).
+            # It is told once, so that it registers again, and then left in peace (docs/engine-protocol.md, "Restart").
             if instance_id in self._told:
                 return True
             self._told[instance_id] = None

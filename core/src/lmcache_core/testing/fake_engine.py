@@ -36,9 +36,10 @@ class FakeEngine:
         dtype: str = "float32",
         salt: str = "",
         maps_memory: bool = True,
+        timeout_seconds: float = 10.0,
     ) -> None:
-        self.scheduler = EngineClient(endpoint)
-        self.worker = EngineClient(endpoint)
+        self.scheduler = EngineClient(endpoint, timeout_seconds)
+        self.worker = EngineClient(endpoint, timeout_seconds)
         self.instance_id = secrets.randbits(62)
         self.chunk_tokens = self.scheduler.get_chunk_size()
         self.layout = ObjectLayout(1, layers, self.chunk_tokens, hidden, dtype)
