@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lmcache_core.contracts.hookspecs import hookimpl
     from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
     from lmcache_core.contracts.offer import Offer
-    from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode, Operation
+    from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
     from lmcache_core.contracts.policies import (
         AdapterFacts,
         EvictionDemand,
@@ -58,7 +58,7 @@ _HOMES = {
     "contracts.hookspecs": ("hookimpl",),
     "contracts.l2_adapter": ("Capability", "L2Adapter", "LoadItem", "StoreItem"),
     "contracts.offer": ("Offer",),
-    "contracts.operation": ("DEFERRED", "Call", "Handler", "HandlerMode", "Operation"),
+    "contracts.operation": ("DEFERRED", "ELSEWHERE", "Call", "Handler", "HandlerMode", "Operation"),
     "contracts.policies": (
         "AdapterFacts",
         "EvictionDemand",
@@ -88,6 +88,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "DEFERRED",
+    "ELSEWHERE",
     "HEADER_BYTES",
     "AdapterContext",
     "AdapterError",

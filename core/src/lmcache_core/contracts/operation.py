@@ -30,6 +30,10 @@ class HandlerMode(Enum):
     """On one of a few workers, in any order."""
     AFFINE = "affine"
     """On the one worker that all requests of this connection go to."""
+    ORDERED = "ordered"
+    """In order with the other ordered and affine requests of its connection.  On the router thread while the request
+    is small and nothing of its connection is under way, because handing it to another thread costs more than most of
+    them take; a handler that would take long there returns ELSEWHERE, and is called again on the connection's worker."""
 
 
 class Call(Protocol):
@@ -39,6 +43,10 @@ class Call(Protocol):
     def connection(self) -> bytes:
         """Who asks: constant while a client stays connected, never reused for another one."""
 
+    @property
+    def may_wait(self) -> bool:
+        """False on the router thread, where every microsecond is everybody's."""
+
     def defer(self, seconds: float, fallback: Any) -> None:
         """Answer later, by `reply`, from any thread; with `fallback` if that has not come within `seconds`.
         The handler then returns DEFERRED."""
@@ -47,12 +55,15 @@ class Call(Protocol):
         """Answer a deferred call.  False when it had been answered."""
 
 
-class _Deferred(Enum):
-    TOKEN = 0
+class _Sentinel(Enum):
+    DEFERRED = "deferred"
+    ELSEWHERE = "elsewhere"
 
 
-DEFERRED: Final = _Deferred.TOKEN
+DEFERRED: Final = _Sentinel.DEFERRED
 """Returned by a handler that called `Call.defer`."""
+ELSEWHERE: Final = _Sentinel.ELSEWHERE
+"""Returned by an ORDERED handler that has done nothing yet and would take long, where `Call.may_wait` is False."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.layout import ObjectLayout
 
-
 SPACES_REMEMBERED = 4096
 
 

@@ -74,6 +74,9 @@ class Storage(Protocol):
     def release(self, hold: Hold) -> None:
         """The worker has read them."""
 
+    def has_room(self, space: StoredSpace, chunks: int) -> bool:
+        """Are there free slots for so many chunks, so that `reserve` need not allocate pages?"""
+
     def reserve(self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes]) -> tuple[Hold, Sequence[int]]:
         """Slots for those chunks that are not there and nobody is writing, as far as there is room, and their indexes."""
 

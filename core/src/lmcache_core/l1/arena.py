@@ -67,9 +67,14 @@ class Arena:
 
 
 def anonymous_arena(size_bytes: int) -> Arena:
-    """Private memory: engines get their chunks inline, over the socket."""
+    """Private memory: engines get their chunks in-band, over the socket.  Raises ResourceError when there is none."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return Arena(mmap.mmap(-1, size_bytes, flags=flags), None, None)
+    try:
+        return Arena(mmap.mmap(-1, size_bytes, flags=flags), None, None)
+    except OSError as error:
+        raise ResourceError(
+            f"L1 of {size_bytes / 2**30:.1f} GiB cannot be had: {error.strerror}; lower l1_size_gb"
+        ) from None
 
 
 def shared_memory_shortage(size_bytes: int) -> str | None:

@@ -333,6 +333,10 @@ class L1Cache:
     def contains(self, key: bytes) -> bool:
         return key in self._index
 
+    def available(self, payload_bytes: int) -> int:
+        """Slots that are free for objects of this size, without carving more."""
+        return self._slots.available(self.slot_bytes_for(payload_bytes))
+
     @property
     def used_ratio(self) -> float:
         return (self._slots.carved_bytes - self._slots.free_bytes) / self._arena.size_bytes

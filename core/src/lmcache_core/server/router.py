@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.operation import DEFERRED, Handler, HandlerMode
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler, HandlerMode
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.errors import ProtocolError, ResourceError
@@ -36,8 +36,14 @@ COPY_BELOW_BYTES = 65536
 """Larger answers are sent from where they are."""
 
 
+SMALL_BYTES = 8192
+"""An ordered request up to this size (some 2,000 tokens) is answered on the router thread if nothing is before it."""
+
+
 class _Reply(NamedTuple):
     frames: Sequence[Frame]
+    ends: bool
+    """It answers a request that was counted as under way."""
 
 
 class _Route(NamedTuple):
@@ -66,13 +72,15 @@ class RouterCounters:
 class _Call:
     """Implements `contracts.operation.Call`."""
 
-    __slots__ = ("_answered", "_envelope", "_router", "connection")
+    __slots__ = ("_answered", "_envelope", "_router", "connection", "may_wait", "under_way")
 
     def __init__(self, router: Router, envelope: tuple[bytes, bytes, bytes]) -> None:
         self.connection = envelope[0]
         self._router = router
         self._envelope = envelope
         self._answered = False
+        self.may_wait = False
+        self.under_way = False
 
     def defer(self, seconds: float, fallback: Any) -> None:
         self._router.arm(seconds, self, fallback)
@@ -82,12 +90,16 @@ class _Call:
             if self._answered:
                 return False
             self._answered = True
-        self._router.post((*self._envelope, *encode_result(result)))
+        self._router.post((*self._envelope, *encode_result(result)), self.under_way)
         return True
 
-    def answer_now(self, result: Any) -> None:
-        """On the router's thread."""
-        self._router.send((*self._envelope, *encode_result(result)))
+    def answer(self, result: tuple[Frame, ...]) -> None:
+        """Not deferred, on a pool's thread."""
+        self._router.post((*self._envelope, *result), self.under_way)
+
+    def answer_now(self, result: tuple[Frame, ...]) -> None:
+        """Not deferred, on the router's thread."""
+        self._router.send((*self._envelope, *result))
 
 
 class Router:
@@ -108,6 +120,8 @@ class Router:
         self._socket.setsockopt(zmq.LINGER, 500)
         self._replies: Inbox[_Reply | _Timer] = Inbox()
         self._timers: list[_Timer] = []
+        self._under_way: dict[Frame, int] = {}
+        """Requests of each connection that its worker has not answered; touched by the router thread only."""
         self._order = itertools.count()
         self._stop = False
         self._faults = FaultLog(logger, clock, "port=engine")
@@ -155,8 +169,8 @@ class Router:
         deadline = self._clock.monotonic() + seconds
         self._replies.post(_Timer(deadline, next(self._order), call, fallback))
 
-    def post(self, frames: Sequence[Frame]) -> None:
-        self._replies.post(_Reply(frames))
+    def post(self, frames: Sequence[Frame], ends: bool) -> None:
+        self._replies.post(_Reply(frames, ends))
 
     def send(self, frames: Sequence[Frame]) -> None:
         try:
@@ -198,17 +212,31 @@ class Router:
         route = _Route(codec, self._handlers[codec.operation.name])
         call = _Call(self, envelope)
         match route.handler.mode:
-            case HandlerMode.INLINE:
-                result = self._answer(call, route, payload)
-                if result is not DEFERRED:
-                    call.answer_now(result)
-                return
             case HandlerMode.POOLED:
+                call.may_wait = True
                 accepted = self._pooled.submit(lambda: self._answer_elsewhere(call, route, payload))
             case HandlerMode.AFFINE:
-                accepted = self._affine.submit(envelope[0], lambda: self._answer_elsewhere(call, route, payload))
+                accepted = self._give_to_worker(call, route, payload)
+            case HandlerMode.INLINE | HandlerMode.ORDERED as mode:
+                if mode is HandlerMode.INLINE or self._is_swift(envelope[0], payload):
+                    result = self._answer(call, route, payload)
+                    if isinstance(result, tuple):
+                        call.answer_now(result)
+                    if result is not ELSEWHERE:
+                        return
+                accepted = self._give_to_worker(call, route, payload)
         if not accepted:
             self._refuse(envelope, codec.negative, f"{codec.operation.name}: too many requests are waiting")
+
+    def _is_swift(self, connection: bytes, payload: list[memoryview]) -> bool:
+        return connection not in self._under_way and sum(map(len, payload)) <= SMALL_BYTES
+
+    def _give_to_worker(self, call: _Call, route: _Route, payload: list[memoryview]) -> bool:
+        call.may_wait = call.under_way = True
+        accepted = self._affine.submit(call.connection, lambda: self._answer_elsewhere(call, route, payload))
+        if accepted:
+            self._under_way[call.connection] = self._under_way.get(call.connection, 0) + 1
+        return accepted
 
     def _refuse(self, envelope: tuple[bytes, bytes, bytes], negative: tuple[Frame, ...], reason: str) -> None:
         self.counters.refused += 1
@@ -220,8 +248,17 @@ class Router:
         while (item := self._replies.take()) is not None:
             if isinstance(item, _Reply):
                 self.send(item.frames)
+                if item.ends:
+                    self._ended(item.frames[0])
             else:
                 heapq.heappush(self._timers, item)
+
+    def _ended(self, connection: Frame) -> None:
+        left = self._under_way[connection] - 1
+        if left:
+            self._under_way[connection] = left
+        else:
+            del self._under_way[connection]
 
     def _fire_timers(self) -> None:
         now = self._clock.monotonic()
@@ -238,17 +275,22 @@ class Router:
 
     def _answer_elsewhere(self, call: _Call, route: _Route, payload: list[memoryview]) -> None:
         result = self._answer(call, route, payload)
-        if result is not DEFERRED:
-            call.reply(result)
+        if isinstance(result, tuple):
+            call.answer(result)
 
-    def _answer(self, call: _Call, route: _Route, payload: list[memoryview]) -> Any:
-        """The handler's result, or the operation's negative value."""
+    def _answer(self, call: _Call, route: _Route, payload: list[memoryview]) -> tuple[Frame, ...] | Any:
+        """The result frames of the handler, or of the operation's negative value; or DEFERRED or ELSEWHERE."""
         operation = route.codec.operation
         try:
-            return route.handler.function(call, *route.codec.decode_payload(payload))
+            result = route.handler.function(call, *route.codec.decode_payload(payload))
+            if result is ELSEWHERE and call.may_wait:
+                raise TypeError("a handler returned ELSEWHERE where it may take its time")
+            if result is DEFERRED or result is ELSEWHERE:
+                return result
+            return encode_result(result)
         except ProtocolError as error:
             self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
         except Exception:  # noqa: BLE001 - a plugin boundary: handlers come from request modules
             self._faults.exception(f"request failed operation={operation.name} connection={call.connection.hex()}")
         self.counters.refused += 1
-        return operation.negative
+        return route.codec.negative

@@ -170,6 +170,9 @@ class StorageManager:
 
     # --- writing
 
+    def has_room(self, space: StoredSpace, chunks: int) -> bool:
+        return self._cache.available(space.payload_bytes) >= chunks
+
     def reserve(self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes]) -> tuple[Hold, Sequence[int]]:
         record = self._cache.intern(space.space, space.payload_bytes)
         admitted = self._takes_stores and self._admit_worker(worker)

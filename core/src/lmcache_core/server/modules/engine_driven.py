@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lmcache_core.contracts.operation import Call, Handler, HandlerMode
+from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields, Worker
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import Hold, StoredSpace
@@ -86,10 +86,10 @@ class EngineDrivenModule(RequestModule):
         return [
             Handler(REGISTER_ENGINE_DRIVEN, self.register, HandlerMode.INLINE),
             Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.INLINE),
-            Handler(PREPARE_STORE, self.prepare_store, HandlerMode.AFFINE),
-            Handler(COMMIT_STORE, self.commit_store, HandlerMode.AFFINE),
-            Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.AFFINE),
-            Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.AFFINE),
+            Handler(PREPARE_STORE, self.prepare_store, HandlerMode.ORDERED),
+            Handler(COMMIT_STORE, self.commit_store, HandlerMode.ORDERED),
+            Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.ORDERED),
+            Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.ORDERED),
         ]
 
     def status(self) -> dict[str, object]:
@@ -142,7 +142,7 @@ class EngineDrivenModule(RequestModule):
 
     # --- storing
 
-    def prepare_store(self, call: Call, key: EngineKey, instance_id: int) -> PrepareStoreReply:
+    def prepare_store(self, call: Call, key: EngineKey, instance_id: int) -> object:
         chunks = self._range(key, instance_id)
         if chunks is None:
             return NOTHING_TO_STORE
@@ -151,6 +151,8 @@ class EngineDrivenModule(RequestModule):
         with self._lock:
             prepared = self._stores.get(instance_id, {}).get(chunks.ticket)
         if prepared is None or not self._context.storage.is_live(prepared.hold):
+            if not call.may_wait and not self._context.storage.has_room(chunks.space, len(chunks.hashes)):
+                return ELSEWHERE  # pages have to be allocated
             prepared = _Store(*self._context.storage.reserve(instance_id, chunks.space, chunks.hashes))
             if not prepared.hold.slots:
                 return NOTHING_TO_STORE
@@ -159,7 +161,9 @@ class EngineDrivenModule(RequestModule):
         slots = self._descriptors(chunks.worker.layout, prepared.hold.slots)
         return PrepareStoreReply(StoreContext(slots, tuple(prepared.indexes)))
 
-    def commit_store(self, call: Call, key: EngineKey, instance_id: int, data: memoryview) -> bool:
+    def commit_store(self, call: Call, key: EngineKey, instance_id: int, data: memoryview) -> object:
+        if len(data) and not call.may_wait:
+            return ELSEWHERE  # bytes have to be copied
         chunks = self._range(key, instance_id)
         if chunks is None:
             return False
@@ -204,13 +208,16 @@ class EngineDrivenModule(RequestModule):
         if chunks is None or not chunks.hashes:
             return MISS
         worker, storage = chunks.worker, self._context.storage
+        in_band = worker.inline or not worker.proven
+        if in_band and not call.may_wait:
+            return ELSEWHERE  # bytes have to be copied
         hold = storage.acquire(instance_id, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
         if hold is None:
             return MISS
         with self._lock:
             self._reads.setdefault(instance_id, {}).setdefault(chunks.ticket, []).append(hold)
         slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
-        if worker.proven and not worker.inline:
+        if not in_band:
             return PrepareRetrieveReply(True, b"", slots)
         payloads = [storage.payload(slot) for slot in hold.slots]
         # Until it has stored through shared memory, nobody knows whether it could map it: it is given both.

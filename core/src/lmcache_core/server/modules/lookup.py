@@ -23,18 +23,18 @@ WAIT_MAX_SECONDS = 300.0
 
 
 class LookupModule(RequestModule):
-    """Everything that could reorder a request's operations runs on its connection's own thread."""
+    """A request's operations run in the order in which its connection sent them."""
 
     def __init__(self, context: ModuleContext) -> None:
         self._context = context
 
     def handlers(self) -> Sequence[Handler]:
         return [
-            Handler(LOOKUP, self.lookup, HandlerMode.AFFINE),
+            Handler(LOOKUP, self.lookup, HandlerMode.ORDERED),
             Handler(QUERY_PREFETCH_STATUS, self.query, HandlerMode.INLINE),
-            Handler(WAIT_PREFETCH_STATUS, self.wait, HandlerMode.AFFINE),
-            Handler(FREE_LOOKUP_LOCKS, self.free, HandlerMode.AFFINE),
-            Handler(END_SESSION, self.end_session, HandlerMode.AFFINE),
+            Handler(WAIT_PREFETCH_STATUS, self.wait, HandlerMode.ORDERED),
+            Handler(FREE_LOOKUP_LOCKS, self.free, HandlerMode.ORDERED),
+            Handler(END_SESSION, self.end_session, HandlerMode.ORDERED),
         ]
 
     def lookup(self, call: Call, key: EngineKey, tp_size: int) -> None:

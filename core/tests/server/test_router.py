@@ -1,0 +1,189 @@
+"""Order, deferral, and answers whatever a handler does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lmcache_core.client.client import EngineClient
+from lmcache_core.contracts.clock import SystemClock
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
+from lmcache_core.model.errors import LMCacheError, ResourceError
+from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.router import SMALL_BYTES, Router
+
+ECHO = Operation("echo", 100, (int,), int | None, -1)
+BYTES = Operation("bytes", 101, (bytes,), int | None, -1)
+WAIT = Operation("wait", 102, (float,), int | None, -1)
+
+Serve = Callable[..., EngineClient]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """`serve(handler, ...)` starts a router with these handlers and returns a client of it."""
+    ends: list[Callable[[], None]] = []
+
+    def start(*handlers: Handler, affine_threads: int = 2) -> EngineClient:
+        pooled, affine = Pool("pooled", 1), AffinePool("affine", affine_threads)
+        router = Router(handlers, pooled, affine, 1 << 20, SystemClock())
+        endpoint = router.bind("127.0.0.1", 0)
+        bodies = [pooled.body(0), *(affine.body(i) for i in range(affine_threads)), router.run]
+        threads = [threading.Thread(target=body, daemon=True) for body in bodies]
+        for thread in threads:
+            thread.start()
+        client = EngineClient(endpoint)
+
+        def end() -> None:
+            client.close()
+            for stop in (router.stop, pooled.stop, affine.stop):
+                stop()
+            for thread in threads:
+                thread.join(5)
+                assert not thread.is_alive()
+            router.close()
+
+        ends.append(end)
+        return client
+
+    yield start
+    for end in ends:
+        end()
+
+
+def handler(operation: Operation, mode: HandlerMode, function: Callable[..., Any]) -> Handler:
+    return Handler(operation, function, mode)
+
+
+@pytest.mark.parametrize("mode", HandlerMode)
+def test_every_mode_answers(serve: Serve, mode: HandlerMode) -> None:
+    client = serve(handler(ECHO, mode, lambda call, value: value))
+    assert [client.call(ECHO, value) for value in (1, 2, 3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", HandlerMode)
+@pytest.mark.parametrize("result", ["raise", object(), ELSEWHERE])
+def test_what_a_handler_gets_wrong_is_answered_negatively(serve: Serve, mode: HandlerMode, result: object) -> None:
+    def fail(call: Call, value: int) -> object:
+        if result == "raise":
+            raise RuntimeError("no")
+        return result
+
+    client = serve(handler(ECHO, mode, fail))
+    if mode is HandlerMode.INLINE and result is ELSEWHERE:
+        assert client.call(ECHO, 1) == -1, "it is given to the worker, and wrong there as well"
+    assert client.call(ECHO, 1) == -1
+    assert client.call(ECHO, 1) == -1
+
+
+def test_ordered_requests_of_a_connection_keep_their_order(serve: Serve) -> None:
+    """Large ones go to the worker and take their time; small ones behind them may not overtake."""
+    seen: list[int] = []
+
+    def slow(call: Call, data: bytes) -> int:
+        time.sleep(0.005)
+        seen.append(len(data))
+        return len(data)
+
+    client = serve(handler(BYTES, HandlerMode.ORDERED, slow))
+    sizes = [SMALL_BYTES + 1, 1, 2, SMALL_BYTES + 2, 3, SMALL_BYTES + 3, 4, 5] * 5
+    tickets = [client.send(BYTES, bytes(size)) for size in sizes]
+    assert [client.receive(ticket) for ticket in tickets] == sizes
+    assert seen == sizes
+
+
+def test_small_ordered_requests_run_on_the_routers_thread_and_large_ones_do_not(serve: Serve) -> None:
+    threads: dict[int, str] = {}
+
+    def note(call: Call, data: bytes) -> int:
+        threads[len(data)] = threading.current_thread().name
+        assert call.may_wait == (len(data) > SMALL_BYTES)
+        return len(data)
+
+    inline = handler(
+        ECHO, HandlerMode.INLINE, lambda call, value: threads.update({-1: threading.current_thread().name})
+    )
+    client = serve(handler(BYTES, HandlerMode.ORDERED, note), inline)
+    for size in (1, SMALL_BYTES + 1):
+        assert client.call(BYTES, bytes(size)) == size
+    client.call(ECHO, 0)
+    assert threads[1] == threads[-1] != threads[SMALL_BYTES + 1]
+
+
+def test_elsewhere_calls_again_on_the_worker(serve: Serve) -> None:
+    calls: list[bool] = []
+
+    def either(call: Call, value: int) -> object:
+        calls.append(call.may_wait)
+        return value if call.may_wait else ELSEWHERE
+
+    client = serve(handler(ECHO, HandlerMode.ORDERED, either))
+    assert client.call(ECHO, 7) == 7
+    assert calls == [False, True]
+
+
+@pytest.mark.parametrize("mode", [HandlerMode.INLINE, HandlerMode.AFFINE, HandlerMode.ORDERED])
+def test_a_deferred_call_is_answered_later_or_by_its_fallback(serve: Serve, mode: HandlerMode) -> None:
+    late: list[bool] = []
+
+    def wait(call: Call, seconds: float) -> object:
+        call.defer(0.2, 2)
+
+        def reply() -> None:
+            late.append(call.reply(1))
+
+        threading.Timer(seconds, reply).start()
+        return DEFERRED
+
+    client = serve(handler(WAIT, mode, wait))
+    assert client.call(WAIT, 0.0) == 1
+    assert client.call(WAIT, 0.5) == 2
+    time.sleep(0.5)
+    assert late == [True, False]
+    assert client.call(WAIT, 0.0) == 1, "a connection that has waited is served like any other"
+
+
+def test_one_connection_does_not_wait_for_another(serve: Serve) -> None:
+    gate = threading.Event()
+    first = serve(handler(BYTES, HandlerMode.ORDERED, lambda call, data: gate.wait(5) and len(data)))
+    ticket = first.send(BYTES, bytes(SMALL_BYTES + 1))
+    with EngineClient(first.endpoint) as second:
+        gate_timer = threading.Timer(0.2, gate.set)
+        gate_timer.start()
+        assert second.call(BYTES, b"x", timeout_seconds=5) == 1
+    assert first.receive(ticket) == SMALL_BYTES + 1
+
+
+def test_too_many_waiting_are_refused_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.server.pools.QUEUE_MAX", 3)
+    gate = threading.Event()
+    client = serve(handler(ECHO, HandlerMode.AFFINE, lambda call, value: gate.wait(10) and value), affine_threads=1)
+    tickets = [client.send(ECHO, value) for value in range(20)]
+    refused = [client.receive(ticket) for ticket in tickets[10:]]
+    assert refused == [-1] * 10
+    gate.set()
+    assert client.receive(tickets[0]) == 0
+
+
+def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
+    def router() -> Router:
+        return Router([], Pool("p", 1), AffinePool("a", 1), 1 << 20, SystemClock())
+
+    first, second = router(), router()
+    endpoint = first.bind("127.0.0.1", 0)
+    port = int(endpoint.rsplit(":", 1)[1])
+    with pytest.raises(ResourceError, match=f"port {port} on 127.0.0.1 cannot be opened.*another --port"):
+        second.bind("127.0.0.1", port)
+    first.close()
+    second.close()
+
+
+def test_an_unknown_operation_is_answered_and_the_client_says_so(serve: Serve) -> None:
+    client = serve(handler(ECHO, HandlerMode.INLINE, lambda call, value: value))
+    assert client.call(Operation("no_such_thing", None, (), None)) is None
+    with pytest.raises(LMCacheError):
+        client.call(ECHO, 1, 2)
