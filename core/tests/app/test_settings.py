@@ -110,7 +110,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["stray"], "'stray' is not expected here"),
         (["--port"], "--port: expected one argument"),
         (["--otlp-endpoint", "x"], "--otlp-endpoint is a flag of lmcache-observability, which is not installed"),
-        (["--l1-use-lazy"], "--l1-use-lazy: L1 always takes memory as it is used"),
+        (["--l1-init-size-gb", "1"], "--l1-init-size-gb: L1 takes memory as it is used"),
         (["--port", "x"], "--port is 'x': input should be a valid integer"),
         (["--port", "65536"], "--port is '65536': input should be less than or equal to 65535"),
         (["--http-port", "0"], "--http-port is '0': input should be greater than or equal to 1"),

@@ -305,3 +305,11 @@ def test_a_store_larger_than_l1_is_partial_and_never_a_failure(start_server: Sta
             assert engine.store(other, end=1600), "eviction made room"
             time.sleep(0.02)
         assert engine.lookup(other, "o") > 0
+
+
+def test_all_of_l1_is_allocated_at_the_start_on_request(start_server: StartServer) -> None:
+    lazy, eager = start_server(), start_server(l1_use_lazy=False)
+    blocks = [
+        (Path("/dev/shm") / str(server.status()["l1"]["segment"])).stat().st_blocks * 512 for server in (lazy, eager)
+    ]
+    assert blocks == [0, 64 << 20]

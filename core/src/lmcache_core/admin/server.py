@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -41,6 +42,7 @@ class AdminServer:
         self.endpoint = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
         """Where it answers, with the port that was really bound."""
         self._server: uvicorn.Server | None = None
+        self._wake: Callable[[], object] = lambda: None
         self._thread: threading.Thread | None = None
         self._asked_to_stop = threading.Event()
 
@@ -54,6 +56,8 @@ class AdminServer:
         self._asked_to_stop.set()
         if self._server is not None:
             self._server.should_exit = True
+        with contextlib.suppress(RuntimeError):  # its loop has ended by itself
+            self._wake()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS + 1.0)
             if self._thread.is_alive():
@@ -81,16 +85,30 @@ class AdminServer:
             log_level="warning",
             access_log=False,
             server_header=False,
+            date_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=int(STOP_SECONDS),
         )
-        self._server = uvicorn.Server(config)
-        if self._asked_to_stop.is_set():
-            return
-        # on any thread but the main one uvicorn leaves signals alone
-        asyncio.run(self._server.serve(sockets=[self._socket]))
+        ending = asyncio.Event()
+
+        class Server(uvicorn.Server):
+            """uvicorn looks ten times a second whether it should end; this one is told, and idles meanwhile."""
+
+            async def main_loop(self) -> None:
+                await self.on_tick(0)
+                await ending.wait()
+
+        async def run(server: uvicorn.Server) -> None:
+            loop = asyncio.get_running_loop()
+            self._wake = lambda: loop.call_soon_threadsafe(ending.set)
+            if not self._asked_to_stop.is_set():
+                # on any thread but the main one uvicorn leaves signals alone
+                await server.serve(sockets=[self._socket])
+
+        self._server = Server(config)
+        asyncio.run(run(self._server))
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -29,7 +29,7 @@ from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.errors import PluginContractError
+from lmcache_core.model.errors import PluginContractError, ResourceError
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.hasher import Chain, SessionHasher
 from lmcache_core.server.pools import AffinePool, Pool
@@ -192,7 +192,14 @@ def _arena(settings: ServerSettings, boot_id: str) -> Arena:
     if shortage := shared_memory_shortage(size):
         logger.warning("l1 is not shared memory, engines get their chunks over the engine port reason=%s", shortage)
         return anonymous_arena(size)
-    return shared_arena(size, settings.shm_name or boot_id)
+    arena = shared_arena(size, settings.shm_name or boot_id)
+    if not settings.l1_use_lazy and not arena.back(0, size):
+        arena.close()
+        raise ResourceError(
+            f"L1 of {settings.l1_size_gb} GiB cannot be allocated at once, the shared-memory file system is full; "
+            "lower l1_size_gb, or leave out --no-l1-use-lazy"
+        )
+    return arena
 
 
 def _backlog(settings: ServerSettings) -> int:

@@ -71,9 +71,7 @@ DISTRIBUTIONS_OF_FLAGS: Final = (
 
 NEEDLESS_FLAGS: Final = MappingProxyType(
     {
-        "--l1-use-lazy": "L1 always takes memory as it is used; leave the flag out",
-        "--no-l1-use-lazy": "L1 always takes memory as it is used; leave the flag out",
-        "--l1-init-size-gb": "L1 always takes memory as it is used; leave the flag out",
+        "--l1-init-size-gb": "L1 takes memory as it is used, or all of it with --no-l1-use-lazy; leave the flag out",
     }
 )
 """Flags of other servers of this protocol whose effect is always, or never, there."""

@@ -59,7 +59,10 @@ class CacheSettings(BaseModel):
 class L1Settings(BaseModel):
     """L1 (memory)"""
 
-    l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB. Memory is taken as it is used.")
+    l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB.")
+    l1_use_lazy: bool = Field(
+        True, description="Take memory as it is used; without it all of L1 is allocated at the start."
+    )
     l1_align_bytes: int = Field(4096, ge=4096, description="Alignment of objects in L1: a power of two.")
     l1_shared_memory: bool = Field(
         True, description="Engines map L1; without it their bytes travel through the engine port."
