@@ -55,7 +55,7 @@ def servers(log: Path, l1_gb: str) -> dict[str, ServerProcess]:
 
 def warm(passes: Sequence[dict[str, Any]], figure: str) -> float:
     """Median over the passes after the first, which touches memory for the first time."""
-    return statistics.median(value for one in passes if one["pass"] for value in one[figure])
+    return float(statistics.median(value for one in passes if one["pass"] for value in one[figure]))
 
 
 def main() -> None:

@@ -105,11 +105,12 @@ def test_the_wrong_number_of_outcomes_is_a_failure(desk: Desk) -> None:
     assert desk.port.faults == 1
 
 
-def test_what_an_adapter_raises_is_a_failed_job(desk: Desk) -> None:
+def test_what_an_adapter_raises_is_a_failed_job(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    desk.adapter.submit_store = desk.adapter.unpin = desk.adapter.usage = broken  # type: ignore[method-assign]
+    for verb in ("submit_store", "unpin", "usage"):
+        monkeypatch.setattr(desk.adapter, verb, broken)
     desk.port.submit_store([None, None], desk.inbox, "token")  # type: ignore[list-item]
     assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 2, released=True)]
     desk.port.unpin(KEYS)

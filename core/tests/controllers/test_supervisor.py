@@ -63,6 +63,6 @@ def test_a_charge_that_ends_is_not_started_again() -> None:
 def test_who_does_not_end_is_named() -> None:
     supervisor = Supervisor()
     end = threading.Event()
-    supervisor.start("stuck", lambda: end.wait(30) and None)  # type: ignore[arg-type,return-value]
+    supervisor.start("stuck", lambda: end.wait(30) and None)  # type: ignore[arg-type]
     assert supervisor.join(0.05) == ["stuck"]
     end.set()

@@ -56,7 +56,7 @@ def test_two_keys_share_a_canonical_form_only_when_they_are_the_same(one: Object
 )  # fmt: skip
 def test_every_field_is_identity(field: str, value: object) -> None:
     fields = ("model_name", "kv_rank", "object_group", "cache_salt", "chunk_tokens", "chain", "layout")
-    space = KeySpace(**{**{name: getattr(SPACE, name) for name in fields}, field: value})  # type: ignore[arg-type]
+    space = KeySpace(**{**{name: getattr(SPACE, name) for name in fields}, field: value})
     assert ObjectKey(space, KEY.chunk_hash).object_id != KEY.object_id
     assert ObjectKey(space, KEY.chunk_hash) != KEY
 

@@ -272,11 +272,11 @@ def test_a_load_that_times_out_is_a_miss_and_its_slots_wait_for_the_adapter(hous
     house.turn()
     assert house.answer() == 0
     assert house.cache.census().quarantined == 8
-    assert not house.port.healthy
+    assert house.port.facts.healthy is False
     house.put(*CHUNKS)  # in other slots, although an adapter may still write those chunks
     house.adapter.finish(load)
     house.turn()
-    assert house.port.healthy
+    assert house.port.facts.healthy is True
     assert house.cache.census().quarantined == 0
     house.ask(*CHUNKS)
     assert house.answer() == 8

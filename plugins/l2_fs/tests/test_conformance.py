@@ -9,7 +9,7 @@ from lmcache_core.testing.l2_suite import L2AdapterSuite
 from lmcache_l2_fs.adapter import open_fs
 from lmcache_l2_fs.config import FsSettings
 
-WAYS = {
+WAYS: dict[str, dict[str, object]] = {
     "buffered": {},
     "fsync": {"fsync": True},
     "odirect": {"use_odirect": True, "num_workers": 2},

@@ -173,7 +173,12 @@ def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMem
         path.parent.parent.parent.write_bytes(b"in the way")
     else:
         path.parent.mkdir(parents=True)
-        {"directory": path.mkdir, "symlink": lambda: path.symlink_to(target), "fifo": lambda: os.mkfifo(path)}[kind]()
+        ways: dict[str, Callable[[], None]] = {
+            "directory": path.mkdir,
+            "symlink": lambda: path.symlink_to(target),
+            "fifo": lambda: os.mkfifo(path),
+        }
+        ways[kind]()
     assert driver.store((key, memory.sealed(key, b"x" * 10_000))) == (REJECTED,)
     buffer = memory.lend(OBJECT_BYTES)
     assert driver.load((key, buffer)) in ((FOREIGN,), (MISSING,))

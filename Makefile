@@ -1,0 +1,65 @@
+# Every target sets up what it needs; what is set up already is left alone.  `make clean` starts over.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Where torch comes from when the plain install brought a build for GPUs.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# More arguments for pytest, for example `make test PYTEST_ARGS="-k ladder -x"`.
+PYTEST_ARGS ?=
+
+DISTRIBUTIONS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+TYPED := $(DISTRIBUTIONS:%=%/src) $(wildcard $(DISTRIBUTIONS:%=%/tests)) demo scripts tests
+
+PROJECT_READY := .venv/.ready
+ENGINE_READY := .venv-engine/.ready
+MODEL := demo/.model/model.safetensors
+
+.PHONY: help setup demo test test-all check clean
+
+help:
+	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
+	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
+	@echo "make test      all tests but the slow ones"
+	@echo "make test-all  all tests, the public server beside ours included"
+	@echo "make check     ruff, mypy and the import rules"
+	@echo "make clean     remove both environments, the demo's model and all caches of tools"
+
+setup: $(PROJECT_READY) $(ENGINE_READY) $(MODEL)
+
+demo: setup
+	@.venv/bin/python -m demo.demo
+
+test: setup
+	.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: setup
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+check: $(PROJECT_READY)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy $(TYPED)
+	.venv/bin/lint-imports
+
+clean:
+	rm -rf .venv .venv-engine demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
+	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	@.venv/bin/python -m scripts.pip_progress "project" --no-deps -r requirements-dev.txt
+	@.venv/bin/python -m scripts.pip_progress "project" --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e %)
+	@touch $@
+
+$(ENGINE_READY): demo/requirements-engine.txt
+	@test -x .venv-engine/bin/pip || $(PYTHON) -m venv .venv-engine
+	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps -r $<
+	@.venv-engine/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
+	@touch $@
+
+$(MODEL): demo/make_model.py demo/tiny-llama.json $(ENGINE_READY)
+	@.venv-engine/bin/python demo/make_model.py demo/tiny-llama.json $(@D)

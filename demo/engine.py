@@ -1,0 +1,134 @@
+"""One real vLLM engine that takes commands on stdin and answers on stdout, one JSON object per line.
+
+Runs in the engine environment; `engine_process.py` is the other end.  It lives until stdin ends, so that one engine can
+be watched across a restart of its cache server.
+
+A command is `{"prompts": [[token, ...], ...], "max_tokens": 8}`: all of its prompts are given to the engine at once.
+The answer is one line per prompt, in order; a failed request, or a bad command, is a line with `error`.  The very first
+line says `{"ready": true, "seconds": ...}`, after one short request has warmed the engine up.  Whatever the engine and
+its libraries print goes to stderr.
+
+The time to first token is the engine's own: from the arrival of the request at the front end until the front end holds
+its first token, with everything between (the cache look-up, the transfer, queueing).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput
+
+LIKELIEST = 8
+"""How many of the first token's log probabilities are reported, likeliest first."""
+
+WARM_UP = json.dumps({"prompts": [list(range(3, 19))], "max_tokens": 2})
+"""Too short to fill a chunk, so it leaves nothing in a cache."""
+
+
+def private_stdout() -> IO[str]:
+    """Keep the pipe to the parent for ourselves; everything else in this process and its children prints to stderr."""
+    pipe = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return pipe
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Drive one vLLM engine by JSON lines on stdin.")
+    parser.add_argument("model", help="directory made by make_model.py")
+    parser.add_argument("--port", type=int, help="engine port of the cache server; without it the engine has no cache")
+    parser.add_argument("--host", default="tcp://127.0.0.1")
+    parser.add_argument("--extra", type=json.loads, default={}, help="more kv_connector_extra_config, as JSON")
+    parser.add_argument("--load-failure", choices=("recompute", "fail"), default="recompute")
+    parser.add_argument("--block-size", type=int, default=32)
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    return parser.parse_args()
+
+
+def open_engine(args: argparse.Namespace) -> LLM:
+    """Blocks until the engine can serve (some 20 s: most of it imports)."""
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+
+    transfer = None
+    if args.port is not None:
+        transfer = KVTransferConfig(
+            kv_connector="LMCacheMPConnector",
+            kv_role="kv_both",
+            kv_load_failure_policy=args.load_failure,
+            kv_connector_extra_config={"lmcache.mp.host": args.host, "lmcache.mp.port": args.port, **args.extra},
+        )
+    return LLM(
+        model=args.model,
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",  # bfloat16 rounds differently from batch to batch, and near-ties flip
+        enable_prefix_caching=False,  # so that every hit is the server's
+        disable_hybrid_kv_cache_manager=True,
+        disable_log_stats=False,  # the time to first token comes from the engine's statistics
+        block_size=args.block_size,
+        max_model_len=args.max_model_len,
+        tensor_parallel_size=args.tensor_parallel,
+        kv_transfer_config=transfer,
+    )
+
+
+def describe(output: RequestOutput) -> dict[str, Any]:
+    """What one finished request did, or why it failed."""
+    completion = output.outputs[0]
+    if completion.finish_reason not in ("length", "stop"):
+        return {"error": f"the engine ended the request with {completion.finish_reason!r}"}
+    first = completion.logprobs[0]
+    likeliest = sorted(first.items(), key=lambda item: item[1].logprob, reverse=True)[:LIKELIEST]
+    return {
+        "prompt_tokens": len(output.prompt_token_ids),
+        "cached_tokens": output.num_cached_tokens or 0,
+        "seconds_to_first_token": round(output.metrics.first_token_latency, 4),
+        "output": list(completion.token_ids),
+        "first": [[token, round(entry.logprob, 4)] for token, entry in likeliest],
+    }
+
+
+def answer(engine: LLM, line: str) -> list[dict[str, Any]]:
+    """Run one command; never raises for a bad command or a failed request."""
+    from vllm import SamplingParams
+
+    count = 1
+    try:
+        command = json.loads(line)
+        prompts = [{"prompt_token_ids": tokens} for tokens in command["prompts"]]
+        count = len(prompts)
+        sampling = SamplingParams(
+            max_tokens=command.get("max_tokens", 8),
+            temperature=0,
+            detokenize=False,
+            ignore_eos=True,
+            logprobs=LIKELIEST,
+        )
+        return [describe(output) for output in engine.generate(prompts, sampling, use_tqdm=False)]
+    except Exception as error:  # noqa: BLE001  the parent waits for a line: it must get one whatever happened
+        return [{"error": f"{type(error).__name__}: {error}"}] * count
+
+
+def main() -> None:
+    args = parse_arguments()
+    pipe = private_stdout()
+    begin = time.perf_counter()
+    engine = open_engine(args)
+    (warm_up,) = answer(engine, WARM_UP)
+    if "error" in warm_up:
+        sys.exit(f"the engine started, but its first request failed: {warm_up['error']}")
+    print(json.dumps({"ready": True, "seconds": round(time.perf_counter() - begin, 1)}), file=pipe)
+    for line in sys.stdin:
+        for result in answer(engine, line):
+            print(json.dumps(result), file=pipe)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""A real vLLM engine in a process of its own (`engine.py`), for the demo and for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from demo.answer import Answer
+from demo.child_process import ChildProcess
+from demo.environment import quiet_environment
+
+HERE = Path(__file__).resolve().parent
+ENGINE_PYTHON = HERE.parent / ".venv-engine" / "bin" / "python"
+MODEL = HERE / ".model"
+
+THREADS_MAX = 8
+"""The model is tiny: more threads only wait for each other."""
+
+
+PROBE_SECONDS = 0.2
+
+
+class RequestError(Exception):
+    """The engine ended a request with an error; the engine itself may well live on."""
+
+
+def engine_environment(tensor_parallel: int) -> dict[str, str]:
+    """Threads that sleep while they wait and are bound to no core.
+
+    An engine, a cache server and perhaps a second engine share the cores here.  OpenMP threads that spin at a barrier
+    keep the thread that they wait for off its core, and pinned ones pile up on the same cores: ten times slower.
+    """
+    threads = max(1, min(len(os.sched_getaffinity(0)), THREADS_MAX) // tensor_parallel)
+    return quiet_environment() | {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_COLOR": "0",
+    }
+
+
+class EngineProcess:
+    """One engine.  As a context manager: it starts on entry, and nothing of it is left after exit.
+
+    `port` is the cache server's engine port; None makes an engine without a cache.  `extra` is merged into the
+    connector's configuration.  Not thread-safe: one question at a time.
+    """
+
+    def __init__(
+        self,
+        log_path: Path,
+        *,
+        port: int | None,
+        extra: Mapping[str, Any] | None = None,
+        load_failure: str = "recompute",
+        tensor_parallel: int = 1,
+        block_size: int = 32,
+    ) -> None:
+        command = [str(ENGINE_PYTHON), str(HERE / "engine.py"), str(MODEL)]
+        command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
+        if port is not None:
+            command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
+        self._child = ChildProcess("vLLM", command, log_path, engine_environment(tensor_parallel))
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    @property
+    def log(self) -> str:
+        """What the engine has printed so far."""
+        return self._child.log_path.read_text(errors="replace")
+
+    def launch(self) -> None:
+        """Start the process and return at once: several engines can then start side by side."""
+        self._child.start(piped=True)
+        threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
+
+    def wait_ready(self, timeout_seconds: float = 240.0) -> None:
+        """Block until the engine has served its warm-up request; raises ChildError when it does not come to that."""
+        if "ready" not in self._next_line(time.monotonic() + timeout_seconds):
+            raise self._child.error("answered before it was ready")
+
+    def start(self, timeout_seconds: float = 240.0) -> None:
+        self.launch()
+        self.wait_ready(timeout_seconds)
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int = 8, timeout_seconds: float = 120.0
+    ) -> list[Answer]:
+        """One prompt after the other, each with the engine to itself.  `timeout_seconds` is for each prompt."""
+        return [
+            self.ask_together([prompt], max_tokens=max_tokens, timeout_seconds=timeout_seconds)[0] for prompt in prompts
+        ]
+
+    def ask_together(
+        self, prompts: Sequence[Sequence[int]], *, max_tokens: int = 8, timeout_seconds: float = 120.0
+    ) -> list[Answer]:
+        """All prompts at once.  Raises RequestError for the first that failed, ChildError when the engine is silent."""
+        deadline = time.monotonic() + timeout_seconds
+        command = json.dumps({"prompts": [list(prompt) for prompt in prompts], "max_tokens": max_tokens})
+        try:
+            print(command, file=self._child.stdin, flush=True)
+        except (BrokenPipeError, ValueError):
+            raise self._child.error("is not running any more") from None
+        lines = [self._next_line(deadline) for _ in prompts]
+        for line in lines:
+            if "error" in line:
+                raise RequestError(line["error"])
+        return [
+            Answer(
+                prompt_tokens=line["prompt_tokens"],
+                cached_tokens=line["cached_tokens"],
+                seconds_to_first_token=line["seconds_to_first_token"],
+                output=tuple(line["output"]),
+                first=tuple((token, value) for token, value in line["first"]),
+            )
+            for line in lines
+        ]
+
+    def ask_until_cached(self, prompt: Sequence[int], *, timeout_seconds: float) -> Answer:
+        """Repeat one prompt until part of it comes from the cache: the engine is registered and storing again.
+
+        Raises ChildError when that does not happen in time.  Each repetition is bounded by the same time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            (answer,) = self.ask([prompt], timeout_seconds=timeout_seconds)
+            if answer.cached_tokens > 0:
+                return answer
+            if time.monotonic() > deadline:
+                raise self._child.error(f"took nothing from the cache for {timeout_seconds:.0f} s")
+            time.sleep(PROBE_SECONDS)
+
+    def stop(self, timeout_seconds: float = 30.0) -> None:
+        """Let the engine end by itself, which unregisters it from the server; kill it when it does not."""
+        if self._child.running:
+            self._child.stdin.close()
+            self._child.wait(timeout_seconds)
+        self._child.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to the front end, the scheduler and the workers."""
+        self._child.kill()
+
+    def _read(self) -> None:
+        with self._child.stdout as stdout:
+            for line in stdout:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _next_line(self, deadline: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            self._child.kill()
+            raise self._child.error("did not answer in time, and was killed") from None
+        if line is None:
+            raise self._child.error("ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop() if kind is None else self.kill()

@@ -1,0 +1,21 @@
+"""The environment that servers and engines are started in: nothing reports home, nothing is downloaded, and the
+caller's own settings of these programs do not leak in."""
+
+from __future__ import annotations
+
+import os
+
+FOREIGN_PREFIXES = ("LMCACHE_", "VLLM_", "OMP_", "GOMP_", "KMP_")
+
+TELEMETRY_OFF = {
+    "LMCACHE_TRACK_USAGE": "false",
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def quiet_environment() -> dict[str, str]:
+    """A new dictionary: this process's environment without foreign settings, and with every telemetry switch off."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
+    return inherited | TELEMETRY_OFF | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,119 @@
+"""An `lmcache server` process on free ports of the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from demo.child_process import ChildProcess
+from demo.environment import quiet_environment
+
+LMCACHE = Path(sys.executable).with_name("lmcache")
+"""The command of the environment that this runs in."""
+
+HOST = "127.0.0.1"
+PING = [b"\x00", b"\x16", b"\xc0"]
+"""On the wire: request number 0, operation 22 (ping), no instance."""
+PONG = [b"\x00", b"\x16", b"\xc3"]
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports that nobody listened on a moment ago."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def free_port() -> int:
+    """One such port."""
+    return free_ports(1)[0]
+
+
+class ServerProcess:
+    """`lmcache server` with these options, started and ended as often as needed, always on the same ports.
+
+    Use it as a context manager: it starts on entry, and on exit whatever still runs is stopped.
+    """
+
+    def __init__(self, options: Sequence[str], log_path: Path, *, executable: Path = LMCACHE) -> None:
+        self.port, self.http_port = free_ports(2)
+        ports = ["--host", HOST, "--port", str(self.port), "--http-port", str(self.http_port)]
+        command = [str(executable), "server", *ports, *options]
+        self._child = ChildProcess("lmcache server", command, log_path, quiet_environment())
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def log(self) -> str:
+        """Everything that every start so far has printed."""
+        return self._child.log_path.read_text(errors="replace")
+
+    def start(self, timeout_seconds: float = 60.0) -> None:
+        """Returns when the engine port answers a ping; raises ChildError when that takes longer or the server ends."""
+        self._child.start()
+        deadline = time.monotonic() + timeout_seconds
+        while not self.answers_ping(timeout_seconds=0.5):
+            if not self.running:
+                raise self._child.error("ended before it answered")
+            if time.monotonic() > deadline:
+                self._child.kill()
+                raise self._child.error(f"did not answer within {timeout_seconds:.0f} s")
+
+    def stop(self, timeout_seconds: float = 30.0) -> int:
+        """SIGTERM; returns the exit status, raises ChildError when it does not go."""
+        return self._child.stop(timeout_seconds)
+
+    def kill(self) -> None:
+        """SIGKILL: what a power cut or the kernel's memory killer would do."""
+        self._child.kill()
+
+    def answers_ping(self, timeout_seconds: float) -> bool:
+        """Ask on the engine port, as an engine's scheduler does."""
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 0
+            dealer.connect(f"tcp://{HOST}:{self.port}")
+            dealer.send_multipart(PING)
+            return bool(dealer.poll(int(timeout_seconds * 1000))) and dealer.recv_multipart() == PONG
+
+    def status(self) -> dict[str, Any]:
+        """GET /status of the admin API, which comes up a moment after the engine port."""
+        deadline = time.monotonic() + 10.0
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{HOST}:{self.http_port}/status", timeout=10) as answer:
+                    status: dict[str, Any] = json.load(answer)
+                    return status
+            except urllib.error.URLError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.running and kind is None:
+            self.stop()
+        self.kill()

@@ -1,0 +1,36 @@
+"""Engines and servers that are shared by tests: an engine takes half a minute to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from demo.engine_process import ENGINE_PYTHON, MODEL
+from tests.engine.reference import Reference
+from tests.engine.site import Site
+
+
+@pytest.fixture(scope="session")
+def engine_environment() -> None:
+    """Skips where no engine is installed."""
+    if not ENGINE_PYTHON.exists() or not (MODEL / "model.safetensors").exists():
+        pytest.skip("no engine environment here: run `make setup`")
+
+
+@pytest.fixture(scope="session")
+def reference(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    reference = Reference(tmp_path_factory.mktemp("reference") / "engine.log")
+    yield reference
+    reference.close()
+
+
+@pytest.fixture(scope="session")
+def site(
+    engine_environment: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """A site of the chunk size that the test is parametrized with."""
+    chunk_tokens: int = request.param
+    site = Site(chunk_tokens, tmp_path_factory.mktemp(f"site-{chunk_tokens}"))
+    yield site
+    site.close()

@@ -1,0 +1,77 @@
+"""One cache server with a disk behind it, and one engine that uses it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from demo.engine_process import EngineProcess
+from demo.l2_folder import L2Folder
+from demo.prompts import random_prompt
+from demo.server_process import ServerProcess
+
+HEARTBEAT_SECONDS = 4.0
+"""Also how long an engine waits for the answer to one: shorter, and a busy machine looks like a dead server."""
+RECONNECT_SECONDS = 2 * HEARTBEAT_SECONDS
+"""How long an engine may take to find a server that was replaced, by its own heartbeats."""
+ALLOWANCE_SECONDS = 15.0
+"""For computing, and for a machine that does other things too; far below the 300 s that an engine waits for an answer."""
+STORE_SECONDS = 60.0
+"""For a few hundred megabytes to reach a disk."""
+
+
+class Site:
+    """Server, L2 folder and engine of one chunk size.  Starts everything when made; `close` leaves nothing."""
+
+    def __init__(self, chunk_tokens: int, folder: Path) -> None:
+        self.chunk_tokens = chunk_tokens
+        self.folder = folder
+        self.l2 = L2Folder(folder / "l2")
+        self.l2.path.mkdir()
+        options = ["--l1-size-gb", "1", "--chunk-size", str(chunk_tokens), *self.l2.adapter_option()]
+        self.server = ServerProcess(options, folder / "server.log")
+        self.engine = self.new_engine("engine")
+        self._probes = 0
+        try:
+            self.server.start()
+            self.engine.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def new_engine(self, name: str) -> EngineProcess:
+        """Another engine for the same server, not started yet.  The caller ends it."""
+        heartbeat = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS}
+        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=heartbeat)
+
+    def wait_stored(self, objects: int) -> None:
+        """Block until at least so many objects are on disk and nothing is on its way there; TimeoutError if that never is."""
+        deadline = time.monotonic() + STORE_SECONDS
+        self.l2.wait_for_objects(objects, STORE_SECONDS)
+        while self._storing():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the server still stores after {STORE_SECONDS:.0f} s: {self.server.status()['store']}"
+                )
+            time.sleep(0.05)
+
+    def _storing(self) -> bool:
+        status = self.server.status()
+        return bool(status["store"]["backlog_bytes"] or any(adapter["jobs_in_flight"] for adapter in status["l2"]))
+
+    def crash_server(self) -> None:
+        """Kill the server and start it again; the engine is told nothing."""
+        self.server.kill()
+        self.server.start()
+
+    def wait_reconnected(self) -> None:
+        """Block until the engine uses the server again; ChildError when it takes longer than it may."""
+        self._probes += 1
+        probe = random_prompt(10_000 + self._probes, self.chunk_tokens + 1)
+        self.engine.ask_until_cached(probe, timeout_seconds=RECONNECT_SECONDS + ALLOWANCE_SECONDS)
+
+    def close(self) -> None:
+        """The server goes in an orderly way, so that it takes its shared memory along."""
+        self.engine.kill()
+        if self.server.running:
+            self.server.stop()

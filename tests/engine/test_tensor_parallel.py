@@ -1,0 +1,44 @@
+"""An engine of two workers: each chunk is two objects, and a hit needs both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from demo.engine_process import EngineProcess
+from demo.l2_folder import L2Folder
+from tests.conftest import StartServer
+from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.ladder import PROMPTS, chunk_count
+from tests.engine.reference import Reference
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+CHUNK_TOKENS = 256
+WORKERS = 2
+PATIENCE = {"lmcache.mp.heartbeat_interval": 60.0}
+"""No server is replaced under a living engine here, and workers that spin while they wait for each other can keep everybody
+else from a core for seconds: a heartbeat that is not answered in its interval would count as a dead server."""
+
+
+def test_the_same_answers_from_every_tier(start_server: StartServer, reference: Reference, tmp_path: Path) -> None:
+    l2 = L2Folder(tmp_path / "l2")
+    l2.path.mkdir()
+    server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *l2.adapter_option())
+    truth = reference.answers(PROMPTS)
+    log_path = tmp_path / "engine.log"
+    with EngineProcess(log_path, port=server.port, extra=PATIENCE, tensor_parallel=WORKERS) as engine:
+        cold = engine.ask(PROMPTS)
+        assert_computed(cold)
+        assert_right(cold, truth)
+        from_l1 = engine.ask(PROMPTS)
+        assert_cached(from_l1, CHUNK_TOKENS)
+        assert_right(from_l1, truth)
+        l2.wait_for_objects(WORKERS * chunk_count(CHUNK_TOKENS), timeout_seconds=60)
+    server.kill()
+    server.start()
+    with EngineProcess(log_path, port=server.port, extra=PATIENCE, tensor_parallel=WORKERS) as engine:
+        from_l2 = engine.ask(PROMPTS)
+        assert_cached(from_l2, CHUNK_TOKENS)
+        assert_right(from_l2, truth)

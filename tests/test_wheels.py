@@ -1,0 +1,68 @@
+"""Each distribution is a wheel that works alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from demo.environment import quiet_environment
+from demo.server_process import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=quiet_environment(),
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_path: Path) -> None:
+    for folder in ("core", "plugins/l2_fs"):
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            tmp_path,
+            ROOT / folder,
+        )
+    core, plugin = sorted(tmp_path.glob("*.whl"))
+    venv.create(tmp_path / "clean", with_pip=True)
+    python, lmcache = tmp_path / "clean/bin/python", tmp_path / "clean/bin/lmcache"
+    run(python, "-m", "pip", "install", "-q", core, cwd=tmp_path)
+    assert "torch" not in run(python, "-m", "pip", "list")
+    assert [row["name"] for row in listed(lmcache)] == ["builtin"]
+    with ServerProcess(
+        ["--l1-size-gb", "0.1", "--l2-adapter", '{"type": "memory"}'], tmp_path / "log", executable=lmcache
+    ) as server:
+        assert server.status()["l2"][0]["name"] == "memory"
+    run(python, "-m", "pip", "install", "-q", plugin, cwd=tmp_path)
+    assert [row["name"] for row in listed(lmcache)] == ["builtin", "fs"]
+    run(python, "-m", "pip", "uninstall", "-q", "-y", "lmcache-l2-fs")
+    assert [row["name"] for row in listed(lmcache)] == ["builtin"]
+
+
+def listed(lmcache: Path) -> list[dict[str, str]]:
+    rows = json.loads(run(lmcache, "plugins", "list", "--json"))
+    plugins: list[dict[str, str]] = rows["plugins"] if isinstance(rows, dict) else rows
+    return plugins
