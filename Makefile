@@ -23,8 +23,8 @@ MODEL := demo/.model/model.safetensors
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
 	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
-	@echo "make test      all tests but the slow ones"
-	@echo "make test-all  all tests, the public server beside ours included"
+	@echo "make test      the checks, and all tests but the slow ones"
+	@echo "make test-all  the checks and all tests, the public server beside ours included"
 	@echo "make check     ruff, mypy and the import rules"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
@@ -33,10 +33,10 @@ setup: $(PROJECT_READY) $(ENGINE_READY) $(MODEL)
 demo: setup
 	@.venv/bin/python -m demo.demo
 
-test: setup
+test: setup check
 	.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-all: setup
+test-all: setup check
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
 check: $(PROJECT_READY)

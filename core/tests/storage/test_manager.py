@@ -52,6 +52,10 @@ class House:
         self.store.cycle()
         self.prefetch.cycle()
 
+    def health(self) -> tuple[bool, int]:
+        """Is the adapter well, and how many slots are in quarantine?"""
+        return self.port.healthy, self.cache.census().quarantined
+
     def settle(self) -> None:
         self.turn()
         while self.adapter.waiting:
@@ -271,13 +275,11 @@ def test_a_load_that_times_out_is_a_miss_and_its_slots_wait_for_the_adapter(hous
     house.port.expire(house.clock.monotonic())
     house.turn()
     assert house.answer() == 0
-    assert house.cache.census().quarantined == 8
-    assert house.port.facts.healthy is False
+    assert house.health() == (False, 8)
     house.put(*CHUNKS)  # in other slots, although an adapter may still write those chunks
     house.adapter.finish(load)
     house.turn()
-    assert house.port.facts.healthy is True
-    assert house.cache.census().quarantined == 0
+    assert house.health() == (True, 0)
     house.ask(*CHUNKS)
     assert house.answer() == 8
 
