@@ -7,12 +7,14 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
 from lmcache_core.testing.fake_engine import FakeEngine
 from lmcache_core.testing.stock_pickle import stock_pickle
+from lmcache_core.wire.operations import WAIT_PREFETCH_STATUS
 
 TOKENS = list(range(1000))
 CHUNKS = 62
@@ -313,3 +315,94 @@ def test_all_of_l1_is_allocated_at_the_start_on_request(start_server: StartServe
         (Path("/dev/shm") / str(server.status()["l1"]["segment"])).stat().st_blocks * 512 for server in (lazy, eager)
     ]
     assert blocks == [0, 64 << 20]
+
+
+def test_what_cannot_be_a_number_of_seconds_or_readers_is_refused(server: Server, endpoint: str) -> None:
+    with FakeEngine(endpoint) as engine:
+        engine.store(TOKENS)
+        for seconds in (float("nan"), float("inf"), -1.0):
+            assert engine.scheduler.call(WAIT_PREFETCH_STATUS, "r", seconds) == 0
+        key = engine.key(TOKENS, "r", 0, 992, of_worker=False)
+        for readers in (2**32, -1, 256):
+            engine.scheduler.lookup(msgspec.structs.replace(key, num_kv_readers=readers))
+            assert engine.scheduler.query_prefetch_status("r") == 0
+        assert engine.lookup(TOKENS, "next") == CHUNKS
+        assert server.health() == (True, "")
+
+
+def test_preparing_again_after_the_deadline_loses_nothing(start_server: StartServer) -> None:
+    server = start_server(l1_write_ttl_seconds=0.1)
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        key = engine.key(TOKENS, "r", 0, 64)
+        first = engine.worker.prepare_store(key, engine.instance_id)
+        deadline = time.monotonic() + 10
+        while not server.status()["l1"]["quarantined"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        second = engine.worker.prepare_store(key, engine.instance_id)
+        assert second.context.slots != first.context.slots
+        assert engine.store(TOKENS, end=64)
+        quiet(server)
+        assert engine.retrieve(TOKENS, end=64) == [engine.content(TOKENS, chunk) for chunk in range(4)]
+
+
+def test_a_worker_that_leaves_during_its_in_band_commit_writes_into_nobodys_slots(
+    server: Server, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It unregisters while the server copies its chunks; another engine stores, and must not find them in its slots."""
+    storage = server._parts.storage
+    original, left = type(storage).payload, threading.Event()
+    with FakeEngine(endpoint, maps_memory=False) as leaver, FakeEngine(endpoint, model="other") as other:
+
+        def payload(self: object, slot: int) -> memoryview:
+            if not left.is_set():
+                left.set()
+                server._parts.workers.unregister(leaver.instance_id, "in the middle")
+                assert other.store(TOKENS, end=320)
+            return original(self, slot)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(storage), "payload", payload)
+        assert leaver.store(TOKENS, end=320) is False
+        assert left.is_set()
+        assert other.retrieve(TOKENS, end=320) == [other.content(TOKENS, chunk) for chunk in range(20)]
+        assert other.lookup(TOKENS) == 20
+        other.end()
+        quiet(server)
+
+
+def test_a_transfer_that_races_with_its_workers_leaving_holds_nothing(
+    server: Server, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = server._parts.storage
+    for verb in ("reserve", "acquire"):
+        original = getattr(storage, verb)
+        with FakeEngine(endpoint, model=verb) as engine:
+            engine.store(TOKENS)
+
+            def leave_first(*arguments: object, call: object = original, who: FakeEngine = engine) -> object:
+                server._parts.workers.unregister(who.instance_id, "in the middle")
+                return call(*arguments)  # type: ignore[operator]
+
+            monkeypatch.setattr(storage, verb, leave_first)
+            key = engine.key([5, *TOKENS] if verb == "reserve" else TOKENS, "r", 0, 64)
+            if verb == "reserve":
+                assert engine.worker.prepare_store(key, engine.instance_id).context.slots == ()
+            else:
+                assert engine.worker.prepare_retrieve(key, engine.instance_id).success is False
+            monkeypatch.setattr(storage, verb, original)
+    quiet(server)
+    assert server.status()["modules"]["engine_driven"]["stores_prepared"] == 0
+    assert server.status()["modules"]["engine_driven"]["reads_prepared"] == 0
+
+
+def test_in_band_retrieves_that_are_never_committed_come_to_a_limit(start_server: StartServer) -> None:
+    server = start_server(l1_shared_memory=False)
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        engine.store(TOKENS)
+        key = engine.key(TOKENS, "r", 0, 32)
+        replies = [engine.worker.prepare_retrieve(key, engine.instance_id).success for _ in range(12)]
+        assert replies == [True] * 8 + [False] * 4
+        for _ in range(12):
+            engine.worker.commit_retrieve(key, engine.instance_id)
+        assert engine.worker.prepare_retrieve(key, engine.instance_id).success
+        engine.worker.commit_retrieve(key, engine.instance_id)
+    quiet(server)

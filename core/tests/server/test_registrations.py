@@ -75,16 +75,15 @@ def test_an_unknown_shard_may_be_any_layout_a_known_one_must_be_all_of_its_own()
 
 def test_the_dead_are_found_by_their_silence() -> None:
     desk = Desk()
-    desk.register(worker(1))
-    desk.register(worker(2))
+    first, second = desk.register(worker(1)), desk.register(worker(2))
     desk.seen(1, pinged=True)
     desk.clock.advance(121)
     desk.reap()
-    assert desk.ended == [1], "the other one never pinged, and has an hour"
+    assert desk.ended == [first.token], "the other one never pinged, and has an hour"
     assert desk.find(1) is None
     desk.clock.advance(3600)
     desk.reap()
-    assert desk.ended == [1, 2]
+    assert desk.ended == [first.token, second.token]
     assert [event.reason for event in desk.events.of(WorkerLeft)] == ["silent", "silent"]
 
 
@@ -102,8 +101,34 @@ def test_traffic_is_a_sign_of_life() -> None:
 def test_whoever_wants_to_know_is_told_after_the_holds_have_ended() -> None:
     desk = Desk()
     order: list[tuple[str, int]] = []
-    desk.on_leave(lambda instance_id: order.append((f"ended={desk.ended}", instance_id)))
-    desk.register(worker(1))
+    desk.on_leave(lambda left: order.append((f"ended={desk.ended}", left.token)))
+    token = desk.register(worker(1)).token
     desk.unregister(1, "unregistered")
     desk.unregister(1, "unregistered")
-    assert order == [("ended=[1]", 1)]
+    assert order == [(f"ended=[{token}]", token)]
+
+
+def test_ending_one_registration_does_not_touch_the_next_of_the_same_id() -> None:
+    desk = Desk()
+    first = desk.register(worker(1))
+    desk.unregister(1, "unregistered")
+    second = desk.register(worker(1))
+    assert first.token != second.token
+    assert desk.ended == [first.token]
+    assert not desk.touch(first), "a transfer that began before does not count for the new one"
+    assert desk.touch(second)
+
+
+def test_a_worker_that_speaks_while_the_dead_are_counted_lives() -> None:
+    """The reaper looks and drops under one lock; whoever speaks afterwards is told that it is not registered."""
+    desk = Desk()
+    one = desk.register(worker(1))
+    desk.seen(1, pinged=True)
+    desk.clock.advance(121)
+    assert desk.touch(one)
+    desk.reap()
+    assert desk.find(1) is one
+    desk.clock.advance(121)
+    desk.reap()
+    assert not desk.touch(one)
+    assert not desk.seen(1, pinged=True), "touching is not being told"

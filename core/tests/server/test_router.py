@@ -187,3 +187,46 @@ def test_an_unknown_operation_is_answered_and_the_client_says_so(serve: Serve) -
     assert client.call(Operation("no_such_thing", None, (), None)) is None
     with pytest.raises(LMCacheError):
         client.call(ECHO, 1, 2)
+
+
+def test_a_handler_that_fails_after_deferring_is_answered_once(serve: Serve) -> None:
+    def fail(call: Call, value: int) -> object:
+        call.defer(0.1, 5)
+        raise RuntimeError("after defer")
+
+    client = serve(handler(ECHO, HandlerMode.AFFINE, fail), handler(BYTES, HandlerMode.INLINE, lambda call, data: 3))
+    assert client.call(ECHO, 1) == -1
+    time.sleep(0.3)
+    assert client.call(BYTES, b"") == 3
+
+
+def test_answered_calls_leave_no_timers(serve: Serve) -> None:
+    routers: list[Router] = []
+
+    def wait(call: Call, seconds: float) -> object:
+        call.defer(300, 2)
+        routers.append(call._router)  # type: ignore[attr-defined]
+        call.reply(1)
+        return DEFERRED
+
+    client = serve(handler(WAIT, HandlerMode.INLINE, wait))
+    for _ in range(1000):
+        assert client.call(WAIT, 0.0) == 1
+    assert len(routers[0]._timers) < 300
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_time_that_never_comes_is_a_handlers_fault(serve: Serve, seconds: float) -> None:
+    def wait(call: Call, value: int) -> object:
+        call.defer(seconds, 2)
+        return DEFERRED
+
+    client = serve(handler(ECHO, HandlerMode.INLINE, wait))
+    assert [client.call(ECHO, 1), client.call(ECHO, 1)] == [-1, -1]
+
+
+def test_too_many_frames_are_answered_too(serve: Serve) -> None:
+    client = serve(handler(ECHO, HandlerMode.INLINE, lambda call, value: value))
+    client._socket.send_multipart([b"\x01", b"\x64", *[b"\x01"] * 50])
+    assert client._socket.poll(2000)
+    assert client._socket.recv_multipart() == [b"\x01", b"\x64", b"\xff"]

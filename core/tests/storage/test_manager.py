@@ -8,6 +8,7 @@ import pytest
 
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted
+from lmcache_core.contracts.policies import StorePlan
 from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -356,3 +357,63 @@ def test_one_read_is_counted_at_one_of_two_requests_with_the_same_id(house: Hous
     assert second is not None
     house.storage.release(second)
     assert house.cache.census().held == 0
+
+
+def test_a_store_plan_that_makes_no_sense_keeps_the_chunks_in_l1(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for targets in (((0,),), ((), (7,)), ((0, 0), (0,)), ((-1,), ())):
+        plan = StorePlan(targets)
+        monkeypatch.setattr(house.store._policy, "plan", lambda objects, adapters, plan=plan: plan)
+        house.put(*[bytes([100 + len(house.events.events)]) * 32, bytes([101 + len(house.events.events)]) * 32])
+        house.settle()
+        assert house.store.drain(0)
+        assert house.cache.census().held == 0
+    assert not house.adapter.objects
+
+
+def test_a_prefetch_for_a_request_that_is_over_loads_nothing(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+    house.ask(*CHUNKS)
+    house.turn()
+    house.storage.end_lookup(b"c", "r")
+    house.adapter.finish(house.adapter.waiting[0])
+    house.turn()
+    assert not house.adapter.waiting, "it is loaded for nobody"
+    assert not any(house.adapter.pins.values())
+    assert house.storage.counters.hit == 0
+
+
+def test_a_lookup_whose_end_was_lost_is_let_go_some_day(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    for _ in range(500):
+        house.clock.advance(10)
+        house.storage.renew_lookups(b"c")
+        house.storage.expire()
+    assert house.cache.census().held == 0
+    assert house.storage.lookups_open == 0
+
+
+def test_an_overdue_lookup_does_not_take_the_next_of_its_name_with_it(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    old = house.storage._lookups.find(b"c", "r")
+    assert old is not None
+    house.clock.advance(301)
+    house.cache.expire(house.clock.monotonic())
+    house.ask(*CHUNKS)
+    house.storage._drop(old)
+    assert house.answer() == 8
+
+
+def test_one_scheduler_cannot_hold_any_number_of_lookups(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.storage.manager.LOOKUPS_MAX", 10)
+    house.put(*CHUNKS)
+    house.settle()
+    for number in range(50):
+        house.ask(*CHUNKS, request=str(number))
+    assert house.storage.lookups_open == 10
+    assert (house.answer("0"), house.answer("49")) == (0, 8)

@@ -134,6 +134,8 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                 events=bus,
             ),
         )
+        for module in modules.values():
+            undo.callback(module.close)
         pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
         affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
         handlers = [handler for module in modules.values() for handler in module.handlers()]

@@ -113,7 +113,7 @@ class Server:
         left = parts.supervisor.join(JOIN_SECONDS)
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
-        else:
+        if "router" not in left:
             parts.router.close()
         for module in parts.modules.values():
             module.close()

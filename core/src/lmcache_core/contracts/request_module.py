@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,9 +31,10 @@ class ChunkHasher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A registered engine worker.  `shard` is learned from its first transfer; everything else is fixed."""
+    """One registration of an engine worker.  `shard` is learned from its first transfer; everything else is fixed."""
 
     instance_id: int
+    """The engine's name for it; a worker that left and came back has the same one, and is another `Worker`."""
     model_name: str
     world_size: int
     layout: ObjectLayout
@@ -41,6 +43,8 @@ class Worker:
     """True: chunks travel over the socket, because the worker cannot map L1 or L1 cannot be mapped."""
     proven: bool = False
     """True: it has been seen to use the transport that `inline` says."""
+    token: int = field(default_factory=itertools.count(1).__next__)
+    """What its holds are held under: never used twice, so that ending one registration cannot touch the next."""
 
 
 class SpaceFields(NamedTuple):
@@ -64,8 +68,11 @@ class Workers(Protocol):
     def seen(self, instance_id: int, pinged: bool) -> bool:
         """It is alive.  False when it is not registered and must be told so: once, then True."""
 
-    def on_leave(self, function: Callable[[int], None]) -> None:
-        """Call `function` with the instance id of every worker that leaves, after its holds have ended."""
+    def touch(self, worker: Worker) -> bool:
+        """It has just spoken.  False when this registration has ended; nothing is remembered about it then."""
+
+    def on_leave(self, function: Callable[[Worker], None]) -> None:
+        """Call `function` with every worker that leaves, after its holds have ended."""
 
     def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
         """Layouts under which a chunk of this shard must be looked for, and whether all of them must have it

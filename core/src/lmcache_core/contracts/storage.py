@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -45,7 +46,7 @@ class Hold:
 
 
 class Storage(Protocol):
-    """Safe from any thread.  Nothing here waits for a tier."""
+    """Safe from any thread.  Nothing here waits for a tier.  `worker` is the token of a registration."""
 
     def lookup(self, request: LookupRequest) -> None:
         """Start a lookup.  Its answer is had by `lookup_result` or `on_lookup`."""
@@ -86,6 +87,10 @@ class Storage(Protocol):
 
     def is_live(self, hold: Hold) -> bool:
         """False once its deadline has passed: its slots are in quarantine until it is given back."""
+
+    def using(self, hold: Hold) -> AbstractContextManager[bool]:
+        """For a module that copies to or from the slots itself: within it they stay the hold's own, even if the worker
+        leaves meanwhile.  Gives False when the hold has ended or run out: the slots must not be touched then."""
 
     def discard(self, hold: Hold) -> None:
         """Free the slots unpublished."""

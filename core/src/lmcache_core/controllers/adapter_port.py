@@ -58,7 +58,8 @@ class _Pending:
 
 
 class AdapterPort:
-    """Submitting is safe from any thread; completions are handled on the completion thread."""
+    """Safe from any thread.  Completions are handled on the completion thread, those that come before `submit_*` has
+    returned on the submitter's."""
 
     def __init__(
         self, index: int, name: str, adapter: L2Adapter, capabilities: Capability, clock: Clock, timeout_seconds: float
@@ -184,7 +185,8 @@ class AdapterPort:
     def _complete(self, completion: Completion, pending: _Pending) -> None:
         match completion:
             case JobDone(job, outcomes, released):
-                was_late = pending.answered
+                with self._lock:
+                    was_late, pending.answered = pending.answered, True
                 if not was_late and len(outcomes) != pending.size:
                     self.faults += 1
                     logger.error(
@@ -192,7 +194,6 @@ class AdapterPort:
                     )
                     outcomes = (Outcome.FAILED,) * pending.size
                 with self._lock:
-                    pending.answered = True
                     if released:
                         self._forget(job, was_late)
                     elif not was_late:

@@ -61,29 +61,41 @@ class EvictionController:
             goal = int(census.used_bytes * self._ratio)
         if not goal and not demand:
             return
-        victims = self._policy.victims(EvictionDemand(goal, demand), self._cache.may_evict)
-        self._evict(victims)
+        self._evict(self._victims(EvictionDemand(goal, demand)))
         for slot_bytes in demand:
             if emptied := self._cache.empty_a_slab(slot_bytes):
                 self._publish(emptied, 0)
         self._tell(self._cache.take_notes()[0])
 
+    def _victims(self, demand: EvictionDemand) -> Sequence[int]:
+        try:
+            return self._policy.victims(demand, self._cache.may_evict)
+        except Exception:  # a plugin boundary
+            logger.exception("eviction policy failed to name victims")
+            return ()
+
     def _evict(self, victims: Sequence[int]) -> None:
         for begin in range(0, len(victims), SLICE):
             batch = victims[begin : begin + SLICE]
-            freed = self._cache.evict(batch)
-            if freed:
-                self._publish(len(batch), freed)
+            count, freed = self._cache.evict(batch)
+            if count:
+                self._publish(count, freed)
 
     def _publish(self, chunks: int, freed: int) -> None:
         self._events.publish(ChunksEvicted(chunks, freed, self._cache.used_ratio))
 
     def _tell(self, notes: Sequence[Note]) -> None:
         for note in notes:
-            match note:
-                case Inserted(slots, facts):
-                    self._policy.on_insert(slots, facts)
-                case Accessed(slots):
-                    self._policy.on_access(slots)
-                case Removed(slots):
-                    self._policy.on_remove(slots)
+            try:
+                self._tell_one(note)
+            except Exception:  # a plugin boundary: the notes that follow must not be lost with this one
+                logger.exception("eviction policy failed to take note kind=%s", type(note).__name__)
+
+    def _tell_one(self, note: Note) -> None:
+        match note:
+            case Inserted(slots, facts):
+                self._policy.on_insert(slots, facts)
+            case Accessed(slots):
+                self._policy.on_access(slots)
+            case Removed(slots):
+                self._policy.on_remove(slots)

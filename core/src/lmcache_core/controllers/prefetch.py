@@ -22,7 +22,7 @@ from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
-from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import check
@@ -163,7 +163,10 @@ class PrefetchController:
         while self._queue and len(self._active) < self._max_in_flight:
             prefetch = self._queue.popleft()
             self._active.add(prefetch)
-            self._begin(prefetch)
+            if prefetch.lease.state is LeaseState.ACTIVE:
+                self._begin(prefetch)
+            else:  # its request is over already
+                self._finish(prefetch)
 
     def _handle(self, message: Prefetch | Answer) -> None:
         match message:
@@ -181,7 +184,7 @@ class PrefetchController:
         match message:
             case Prefetch():
                 self._active.add(message)
-            case JobAnswer(_LookupToken() as token, outcomes, _):
+            case JobAnswer(_LookupToken() as token, outcomes, _) if token.port.index not in token.prefetch.found:
                 found = zip(token.prefetch.wanted, outcomes, strict=False)
                 token.port.unpin([wanted.key for wanted, outcome in found if outcome is Outcome.DONE])
             case JobAnswer(_LoadToken() as token, _, released):
@@ -224,8 +227,13 @@ class PrefetchController:
             len(outcomes), (i for i, outcome in enumerate(outcomes) if outcome is Outcome.DONE)
         )
         prefetch.lookups_open -= 1
-        if prefetch.lookups_open == 0:
+        if prefetch.lookups_open:
+            return
+        if prefetch.lease.state is LeaseState.ACTIVE:
             self._load(prefetch)
+        else:  # its request is over already
+            self._unpin_rest(prefetch, ())
+            self._finish(prefetch)
 
     # --- loading
 
@@ -314,7 +322,6 @@ class PrefetchController:
     def _load_answered(self, token: _LoadToken, outcomes: Sequence[Outcome], released: bool) -> None:
         if not released:
             self._cache.quarantine(token.lease)
-        token.port.unpin([loading.wanted.key for loading in token.loads])
         for loading, outcome in zip(token.loads, outcomes, strict=True):
             self._loading.pop(loading.wanted.index_key, None)
             good = released and self._is_good(token.port, loading, outcome)
@@ -328,6 +335,7 @@ class PrefetchController:
                 elif not good:
                     prefetch.failed += 1
                 self._closed_one(prefetch)
+        token.port.unpin([loading.wanted.key for loading in token.loads])
 
     def _is_good(self, port: AdapterPort, loading: _Loading, outcome: Outcome) -> bool:
         """Only an object that is whole, unaltered and the one asked for may become visible."""

@@ -206,6 +206,9 @@ class StoreController:
             targets = plan.targets
             if len(targets) != len(items):
                 raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
+            known = range(len(self._queues))
+            if any(len(set(chosen)) != len(chosen) or not set(chosen) <= set(known) for chosen in targets):
+                raise ValueError(f"the store policy named adapters twice, or others than 0 to {len(known) - 1}")
         except Exception:  # a plugin boundary: without a plan the objects stay in L1 only
             logger.exception("store policy failed objects=%d", len(items))
             self._finish([_Unit(s, batch.lease, i, 1, False) for s, i in zip(batch.slots, items, strict=True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MAX_SECONDS = 5.0
+BACKOFF_FORGOTTEN_SECONDS = 60.0
+"""A charge that ran for so long is started again at once, whatever it had done before."""
 
 
 @dataclass(slots=True)
@@ -60,11 +63,14 @@ class Supervisor:
         charge = self._charges[name]
         pause = BACKOFF_FIRST_SECONDS
         while True:
+            begun = time.monotonic()
             try:
                 run()
             except Exception as error:
                 charge.down = True
                 charge.restarts += 1
+                if time.monotonic() - begun > BACKOFF_FORGOTTEN_SECONDS:
+                    pause = BACKOFF_FIRST_SECONDS
                 charge.last_error = f"{type(error).__name__}: {error}"
                 logger.exception("thread failed name=%s restarts=%d retry_seconds=%.2f", name, charge.restarts, pause)
             else:

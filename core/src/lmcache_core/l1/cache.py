@@ -12,7 +12,8 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lmcache_core.contracts.buffers import LentBuffer
@@ -143,6 +144,22 @@ class L1Cache:
         with self._lock:
             self._end(lease)
 
+    @contextmanager
+    def using(self, lease: Lease) -> Iterator[bool]:
+        """While this server itself copies to or from the lease's slots: an end that comes meanwhile, because a worker
+        left or was reaped, takes effect afterwards.  Yields False when the lease is not active: do not touch the slots."""
+        with self._lock:
+            alive = lease.state is LeaseState.ACTIVE
+            lease.uses += alive
+        try:
+            yield alive
+        finally:
+            if alive:
+                with self._lock:
+                    lease.uses -= 1
+                    if lease.ends_with_use and not lease.uses:
+                        self._end(lease)
+
     def end_all(self, owner: Owner) -> int:
         """End every lease of an owner that is done or known dead.  Returns how many slots it held."""
         with self._lock:
@@ -265,21 +282,25 @@ class L1Cache:
         known = 0 <= slot < len(self._keys)
         return known and self._holds[slot] == 0 and self._flags[slot] == 0 and self._keys[slot] is not None
 
-    def evict(self, slots: Sequence[int]) -> int:
-        """Free those that are cached, held by nobody and still what the policy thinks they are.  Returns bytes."""
+    def evict(self, slots: Sequence[int]) -> tuple[int, int]:
+        """Free those that are cached, held by nobody and still what the policy thinks they are.  Returns how many that
+        were, and their bytes."""
         with self._lock:
-            victims = [slot for slot in slots if self.may_evict(slot) and not self._notes.is_news(slot)]
+            candidates = dict.fromkeys(slots)  # a policy may name one twice
+            victims = [slot for slot in candidates if self.may_evict(slot) and not self._notes.is_news(slot)]
             freed = sum(self._slots.slot_bytes(slot) for slot in victims)
             self._drop(victims)
             self.evicted += len(victims)
-        return freed
+        return len(victims), freed
 
     def empty_a_slab(self, slot_bytes: int) -> int:
-        """Give a size that has no room at all a slab of another size, if one is held by nobody.  Returns evicted slots."""
+        """Make room for a size that has none at all, out of neighbouring slabs of other sizes that nobody holds anything
+        in.  Returns how many objects had to leave."""
         with self._lock:
             if self._slots.available(slot_bytes):
                 return 0
-            for candidates in self._slots.neighbours(slot_bytes):
+            for window in self._slots.neighbours(slot_bytes):
+                candidates = [slot for slots in window for slot in slots]
                 if any(self._holds[slot] or self._flags[slot] for slot in candidates):
                     continue
                 victims = [slot for slot in candidates if self._keys[slot] is not None]
@@ -291,7 +312,8 @@ class L1Cache:
     def clear(self, force: bool) -> int:
         """Drop every object that nobody holds; with `force` the held ones too, which then leave with their last hold.
         Objects that are being written are not touched.  Returns how many left the index."""
-        snapshot = list(self._index.items())
+        with self._lock:
+            snapshot = list(self._index.items())
         dropped = 0
         for begin in range(0, len(snapshot), _CLEAR_SLICE):
             with self._lock:
@@ -445,6 +467,10 @@ class L1Cache:
 
     def _end(self, lease: Lease) -> None:
         if lease.state is LeaseState.ENDED:
+            return
+        if lease.uses:
+            self._quarantine(lease)
+            lease.ends_with_use = True
             return
         if lease.kind is LeaseKind.WRITE:
             self._free_written(lease.slots)

@@ -49,6 +49,10 @@ class Lease:
     slots: list[int]
     deadline: float | None
     state: LeaseState = LeaseState.ACTIVE
+    uses: int = 0
+    """How often this server itself is copying to or from the slots right now."""
+    ends_with_use: bool = False
+    """It was ended while in use, and ends when the last use does."""
 
 
 class LeaseTable:

@@ -136,13 +136,26 @@ class Slots:
         self.free_bytes += count * slot_bytes
         self.carved_bytes += extent.length
 
-    def neighbours(self, slot_bytes: int) -> list[range]:
-        """The slots of each slab of another size that could make room for a slot of this one, emptiest first."""
-        slabs = [
-            slab for slab in self._slabs if slab and slab.slot_bytes != slot_bytes and slab.extent.length >= slot_bytes
-        ]
-        slabs.sort(key=lambda slab: slab.count - slab.free)
-        return [range(slab.first_slot, slab.first_slot + slab.count) for slab in slabs]
+    def neighbours(self, slot_bytes: int) -> list[list[range]]:
+        """The slots of each stretch of slabs of other sizes, and room between them, that would be large enough for one
+        slot of this size; the emptiest stretch first."""
+        pieces: list[tuple[Extent, _Slab | None]] = [(extent, None) for extent in self._room]
+        pieces += [(slab.extent, slab) for slab in self._slabs if slab and slab.slot_bytes != slot_bytes]
+        pieces.sort(key=lambda piece: piece[0])
+        windows: list[tuple[int, list[range]]] = []
+        for first in range(len(pieces)):
+            slots, occupied, end = list[range](), 0, pieces[first][0].offset
+            for extent, slab in pieces[first:]:
+                if extent.offset != end or end - pieces[first][0].offset >= slot_bytes:
+                    break
+                end += extent.length
+                if slab:
+                    slots.append(range(slab.first_slot, slab.first_slot + slab.count))
+                    occupied += (slab.count - slab.free) * slab.slot_bytes
+            if slots and end - pieces[first][0].offset >= slot_bytes:
+                windows.append((occupied, slots))
+        windows.sort(key=lambda window: window[0])
+        return [slots for _, slots in windows]
 
     def _slab(self, slot: int) -> _Slab:
         slab = self._slabs[self._slab_of[slot]]

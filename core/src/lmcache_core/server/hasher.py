@@ -64,13 +64,15 @@ class Chain:
 
 @dataclass(slots=True, eq=False)
 class _Session:
+    request_id: str
     run: TokenRun
     hashes: list[bytes]
     used: float
 
     @property
     def size_bytes(self) -> int:
-        return len(self.run.tokens) + len(self.run.encoded) + 100 * len(self.hashes)
+        """About what it takes, the objects around it included."""
+        return 512 + len(self.request_id) + len(self.run.tokens) + len(self.run.encoded) + 100 * len(self.hashes)
 
 
 class SessionHasher:
@@ -123,7 +125,7 @@ class SessionHasher:
         return min(len(old), len(new)) // size
 
     def _remember(self, request_id: str, run: TokenRun, hashes: list[bytes]) -> None:
-        session = _Session(run, hashes, self._clock.monotonic())
+        session = _Session(request_id, run, hashes, self._clock.monotonic())
         with self._lock:
             self._forget(request_id)
             self._sessions[request_id] = session

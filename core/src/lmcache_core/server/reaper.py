@@ -16,8 +16,14 @@ class Reaper:
 
     def run(self) -> None:
         while not self._stop.wait(self._period):
+            faults = []
             for check in self._checks:
-                check()
+                try:
+                    check()
+                except Exception as error:  # noqa: BLE001 - the other checks come first
+                    faults.append(error)
+            if faults:
+                raise faults[0]
 
     def stop(self) -> None:
         self._stop.set()

@@ -16,6 +16,7 @@ from lmcache_core.model.layout import ObjectLayout
 
 logger = logging.getLogger(__name__)
 
+WORKERS_MAX = 4096
 STRANGERS_MAX = 4096
 """Unknown instance ids that are remembered as having been told so."""
 
@@ -46,7 +47,7 @@ class Registrations:
         self._lock = threading.Lock()
         self._by_id: dict[int, _Registration] = {}
         self._told: OrderedDict[int, None] = OrderedDict()
-        self._leave: list[Callable[[int], None]] = []
+        self._leave: list[Callable[[Worker], None]] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -58,6 +59,8 @@ class Registrations:
     def register(self, worker: Worker) -> Worker:
         with self._lock:
             known = self._by_id.get(worker.instance_id)
+            if known is None and len(self._by_id) >= WORKERS_MAX:
+                raise ProtocolError(f"{WORKERS_MAX} workers are registered already, as many as one server takes")
             if known is None:
                 self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic())
                 self._told.pop(worker.instance_id, None)
@@ -82,12 +85,16 @@ class Registrations:
     def unregister(self, instance_id: int, reason: str) -> None:
         with self._lock:
             registration = self._by_id.pop(instance_id, None)
-        if registration is None:
-            return
-        self._end_holds(instance_id)
-        for function in self._leave:
-            function(instance_id)
-        self._events.publish(WorkerLeft(instance_id, registration.worker.model_name, reason))
+        if registration is not None:
+            self._left(registration.worker, reason)
+
+    def touch(self, worker: Worker) -> bool:
+        with self._lock:
+            registration = self._by_id.get(worker.instance_id)
+            if registration is None or registration.worker is not worker:
+                return False
+            registration.seen = self._clock.monotonic()
+            return True
 
     def seen(self, instance_id: int, pinged: bool) -> bool:
         with self._lock:
@@ -104,7 +111,7 @@ class Registrations:
                 self._told.popitem(last=False)
             return False
 
-    def on_leave(self, function: Callable[[int], None]) -> None:
+    def on_leave(self, function: Callable[[Worker], None]) -> None:
         self._leave.append(function)
 
     def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
@@ -122,16 +129,21 @@ class Registrations:
     def reap(self) -> None:
         """Drop workers that are known dead: silent for the reap time, or for the grace time if they never pinged."""
         now = self._clock.monotonic()
-        for instance_id, registration in list(self._by_id.items()):
-            limit = self._reap if registration.pinged else self._grace
-            if limit and now - registration.seen > limit:
-                logger.warning(
-                    "worker is dead instance=%d model=%s silent_seconds=%.0f",
-                    instance_id,
-                    registration.worker.model_name,
-                    now - registration.seen,
-                )
-                self.unregister(instance_id, "silent")
+        dead: list[_Registration] = []
+        with self._lock:
+            # Found and dropped under one lock: a worker that speaks in between is not dead.
+            for instance_id, registration in list(self._by_id.items()):
+                limit = self._reap if registration.pinged else self._grace
+                if limit and now - registration.seen > limit:
+                    dead.append(self._by_id.pop(instance_id))
+        for registration in dead:
+            logger.warning(
+                "worker is dead instance=%d model=%s silent_seconds=%.0f",
+                registration.worker.instance_id,
+                registration.worker.model_name,
+                now - registration.seen,
+            )
+            self._left(registration.worker, "silent")
 
     def status(self) -> list[dict[str, object]]:
         now = self._clock.monotonic()
@@ -147,3 +159,9 @@ class Registrations:
             }
             for instance_id, registration in list(self._by_id.items())
         ]
+
+    def _left(self, worker: Worker, reason: str) -> None:
+        self._end_holds(worker.token)
+        for function in self._leave:
+            function(worker)
+        self._events.publish(WorkerLeft(worker.instance_id, worker.model_name, reason))

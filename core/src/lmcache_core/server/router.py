@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import select
 import threading
 from collections.abc import Sequence
@@ -30,12 +31,16 @@ logger = logging.getLogger(__name__)
 
 FRAMES_MAX = 16
 """No operation has more; the rest of a longer message is received and thrown away."""
+TIMERS_SWEPT = 256
+"""Timers beyond which those of answered calls are looked for."""
 BATCH = 64
 """Requests received before replies are looked at again."""
 COPY_BELOW_BYTES = 65536
 """Larger answers are sent from where they are."""
 
 
+ANSWERS_WAITING_MAX = 256
+"""Answers that may wait for one engine to read them; later ones are dropped."""
 SMALL_BYTES = 8192
 """An ordered request up to this size (some 2,000 tokens) is answered on the router thread if nothing is before it."""
 
@@ -86,20 +91,28 @@ class _Call:
         self._router.arm(seconds, self, fallback)
 
     def reply(self, result: Any) -> bool:
-        with self._router.answering:
-            if self._answered:
-                return False
-            self._answered = True
-        self._router.post((*self._envelope, *encode_result(result)), self.under_way)
+        return self.answer(encode_result(result))
+
+    def answer(self, result: tuple[Frame, ...]) -> bool:
+        """Send these result frames, on any thread.  False when the call had been answered."""
+        if not self._is_first():
+            return False
+        self._router.post((*self._envelope, *result), self.under_way)
         return True
 
-    def answer(self, result: tuple[Frame, ...]) -> None:
-        """Not deferred, on a pool's thread."""
-        self._router.post((*self._envelope, *result), self.under_way)
-
     def answer_now(self, result: tuple[Frame, ...]) -> None:
-        """Not deferred, on the router's thread."""
-        self._router.send((*self._envelope, *result))
+        """Send them, on the router's thread."""
+        if self._is_first():
+            self._router.send((*self._envelope, *result))
+
+    @property
+    def is_answered(self) -> bool:
+        return self._answered
+
+    def _is_first(self) -> bool:
+        with self._router.answering:
+            first, self._answered = not self._answered, True
+        return first
 
 
 class Router:
@@ -118,10 +131,12 @@ class Router:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.setsockopt(zmq.SNDHWM, ANSWERS_WAITING_MAX)
         self._replies: Inbox[_Reply | _Timer] = Inbox()
         self._timers: list[_Timer] = []
         self._under_way: dict[Frame, int] = {}
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
+        self._timers_swept = TIMERS_SWEPT
         self._order = itertools.count()
         self._stop = False
         self._faults = FaultLog(logger, clock, "port=engine")
@@ -166,6 +181,8 @@ class Router:
     # --- for calls
 
     def arm(self, seconds: float, call: _Call, fallback: Any) -> None:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"a call cannot be deferred by {seconds} seconds")
         deadline = self._clock.monotonic() + seconds
         self._replies.post(_Timer(deadline, next(self._order), call, fallback))
 
@@ -196,7 +213,7 @@ class Router:
         except zmq.Again:
             return False
         self.counters.requests += 1
-        if not 3 <= len(frames) < FRAMES_MAX:
+        if len(frames) < 3:
             self.counters.dropped += 1
             return True
         envelope = (frames[0].bytes, frames[1].bytes, frames[2].bytes)
@@ -251,7 +268,7 @@ class Router:
                 if item.ends:
                     self._ended(item.frames[0])
             else:
-                heapq.heappush(self._timers, item)
+                self._set_timer(item)
 
     def _ended(self, connection: Frame) -> None:
         left = self._under_way[connection] - 1
@@ -259,6 +276,14 @@ class Router:
             self._under_way[connection] = left
         else:
             del self._under_way[connection]
+
+    def _set_timer(self, timer: _Timer) -> None:
+        heapq.heappush(self._timers, timer)
+        if len(self._timers) >= self._timers_swept:
+            # Calls are mostly answered long before their time; what is left of them must not pile up.
+            self._timers = [waiting for waiting in self._timers if not waiting.call.is_answered]
+            heapq.heapify(self._timers)
+            self._timers_swept = max(TIMERS_SWEPT, 2 * len(self._timers))
 
     def _fire_timers(self) -> None:
         now = self._clock.monotonic()

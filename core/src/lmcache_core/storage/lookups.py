@@ -93,6 +93,11 @@ class LookupTable:
     def for_connection(self, connection: bytes) -> list[Lookup]:
         return list(self._by_connection.get(connection, {}).values())
 
+    def oldest(self, connection: bytes, limit: int) -> Lookup | None:
+        """The connection's oldest lookup, if it has as many as `limit`."""
+        lookups = self._by_connection.get(connection, {})
+        return next(iter(lookups.values())) if len(lookups) >= limit else None
+
     def everything(self) -> list[Lookup]:
         return list(self._by_owner.values())
 

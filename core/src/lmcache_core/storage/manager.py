@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ from lmcache_core.storage.lookups import Lookup, LookupTable, Row
 
 logger = logging.getLogger(__name__)
 
+LOOKUPS_MAX = 16384
+"""Requests of one scheduler whose lookups are held; beyond it the oldest is let go."""
+LOOKUP_AGE_MAX_SECONDS = 3600.0
+"""How long a scheduler's pings keep a lookup held whose request it never ends."""
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
 
@@ -81,7 +86,10 @@ class StorageManager:
         lookup = Lookup(request.connection, request.request_id, lease, [], max(1, request.readers), now)
         self.end_lookup(request.connection, request.request_id)
         with self._lock:
+            oldest = self._lookups.oldest(request.connection, LOOKUPS_MAX)
             self._lookups.add(lookup)
+        if oldest:
+            self.end_lookup(oldest.connection, oldest.request_id)
         wanted = self._look_in_l1(lookup, request)
         if not lookup.rows or not wanted:
             self._finish(lookup, len(request.chunk_hashes) if lookup.rows else 0, 0, len(request.chunk_hashes))
@@ -104,8 +112,10 @@ class StorageManager:
             if lookup is not None and not lookup.given and lookup.hit_chunks is None:
                 lookup.waiters.append(function)
                 return
-        result = self.lookup_result(connection, request_id)
-        function(0 if result is None else result)
+        if lookup is None or lookup.given or lookup.hit_chunks is None:
+            function(0)
+        else:
+            lookup.given = function(lookup.hit_chunks)
 
     def free_lookup(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
         with self._lock:
@@ -124,11 +134,12 @@ class StorageManager:
             waiter(0)
 
     def renew_lookups(self, connection: bytes) -> None:
-        deadline = self._clock.monotonic() + self._read_ttl
+        now = self._clock.monotonic()
         with self._lock:
             lookups = self._lookups.for_connection(connection)
         for lookup in lookups:
-            self._cache.renew(lookup.lease, deadline)
+            # Not for ever: an engine that was cut off for a while forgets requests without a word.
+            self._cache.renew(lookup.lease, min(now, lookup.begun + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl)
 
     # --- reading
 
@@ -218,6 +229,9 @@ class StorageManager:
     def is_live(self, hold: Hold) -> bool:
         return bool(hold.grant.lease.state is LeaseState.ACTIVE)
 
+    def using(self, hold: Hold) -> AbstractContextManager[bool]:
+        return self._cache.using(hold.grant.lease)
+
     def discard(self, hold: Hold) -> None:
         if not hold.slots:
             return
@@ -246,7 +260,7 @@ class StorageManager:
         with self._lock:
             over = [lookup for lookup in self._lookups.everything() if lookup.lease.state is LeaseState.ENDED]
         for lookup in over:
-            self.end_lookup(lookup.connection, lookup.request_id)
+            self._drop(lookup)
         if dropped or quarantined:
             self._events.publish(LeasesExpired(dropped, quarantined))
 
@@ -299,6 +313,8 @@ class StorageManager:
         behind = [slot for row in lookup.rows for slot in row.slots[hit_chunks:] if slot != ABSENT]
         if behind:
             self._cache.release(lookup.lease, behind)
+        if lookup.lease.state is not LeaseState.ACTIVE:
+            return  # it was replaced or ended meanwhile, and answered then
         with self._lock:
             lookup.settle(hit_chunks)
             waiters, lookup.waiters = lookup.waiters, []
@@ -320,6 +336,15 @@ class StorageManager:
                 self._clock.monotonic() - lookup.begun,
             )
         )
+
+    def _drop(self, lookup: Lookup) -> None:
+        """Forget this very lookup; a newer one of the same request stays."""
+        with self._lock:
+            if self._lookups.find(lookup.connection, lookup.request_id) is lookup:
+                self._lookups.pop(lookup.connection, lookup.request_id)
+            waiters, lookup.waiters = lookup.waiters, []
+        for waiter in waiters:
+            waiter(0)
 
     def _admit_worker(self, worker: int) -> bool:
         with self._lock:

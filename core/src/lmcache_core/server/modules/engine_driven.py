@@ -21,6 +21,7 @@ from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.wire.legacy_pickle import read_tensors
 from lmcache_core.wire.legacy_pickle_writer import inband_reply
+from lmcache_core.wire.legacy_tensor import PickledTensor
 from lmcache_core.wire.messages import (
     EngineDrivenRegistration,
     EngineKey,
@@ -45,6 +46,10 @@ logger = logging.getLogger(__name__)
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
 IN_BAND = PrepareStoreReply()
 MISS = PrepareRetrieveReply(success=False)
+INBAND_READS_MAX = 8
+"""In-band retrieves that a worker may have open: each is a copy of its chunks until the worker has read it."""
+REASON_MAX, REASONS_MAX = 300, 100
+"""Characters of a reason, and number of reasons, that status keeps for refused registrations."""
 
 
 class _Ticket(NamedTuple):
@@ -77,7 +82,8 @@ class EngineDrivenModule(RequestModule):
     def __init__(self, context: ModuleContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._stores: dict[int, dict[_Ticket, _Store]] = {}
+        # By token of the worker.  A ticket has several stores when it was prepared again after its deadline.
+        self._stores: dict[int, dict[_Ticket, list[_Store]]] = {}
         self._reads: dict[int, dict[_Ticket, list[Hold]]] = {}
         self._refused: dict[str, int] = {}
         context.workers.on_leave(self._left)
@@ -85,7 +91,7 @@ class EngineDrivenModule(RequestModule):
     def handlers(self) -> Sequence[Handler]:
         return [
             Handler(REGISTER_ENGINE_DRIVEN, self.register, HandlerMode.INLINE),
-            Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.INLINE),
+            Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.ORDERED),
             Handler(PREPARE_STORE, self.prepare_store, HandlerMode.ORDERED),
             Handler(COMMIT_STORE, self.commit_store, HandlerMode.ORDERED),
             Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.ORDERED),
@@ -95,7 +101,7 @@ class EngineDrivenModule(RequestModule):
     def status(self) -> dict[str, object]:
         with self._lock:
             return {
-                "stores_prepared": sum(map(len, self._stores.values())),
+                "stores_prepared": sum(len(stores) for by in self._stores.values() for stores in by.values()),
                 "reads_prepared": sum(len(holds) for reads in self._reads.values() for holds in reads.values()),
                 "registrations_refused": dict(self._refused),
             }
@@ -112,8 +118,9 @@ class EngineDrivenModule(RequestModule):
             logger.error(
                 "registration refused, the engine runs uncached instance=%d reason=%s", payload.instance_id, error
             )
-            if len(self._refused) < 100:
-                self._refused[str(error)] = self._refused.get(str(error), 0) + 1
+            reason = str(error)[:REASON_MAX]
+            if reason in self._refused or len(self._refused) < REASONS_MAX:
+                self._refused[reason] = self._refused.get(reason, 0) + 1
             context.workers.seen(payload.instance_id, pinged=False)  # it has its answer; no ping need tell it again
             return SharedMemoryOffer()
         if context.segment is None or worker.inline:
@@ -148,17 +155,17 @@ class EngineDrivenModule(RequestModule):
             return NOTHING_TO_STORE
         if chunks.worker.inline:
             return IN_BAND
+        worker, storage = chunks.worker, self._context.storage
         with self._lock:
-            prepared = self._stores.get(instance_id, {}).get(chunks.ticket)
-        if prepared is None or not self._context.storage.is_live(prepared.hold):
-            if not call.may_wait and not self._context.storage.has_room(chunks.space, len(chunks.hashes)):
+            stores = self._stores.get(worker.token, {}).get(chunks.ticket, [])
+            prepared = stores[-1] if stores else None
+        if prepared is None or not storage.is_live(prepared.hold):
+            if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
                 return ELSEWHERE  # pages have to be allocated
-            prepared = _Store(*self._context.storage.reserve(instance_id, chunks.space, chunks.hashes))
-            if not prepared.hold.slots:
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes))
+            if not prepared.hold.slots or not self._remember_store(worker, chunks.ticket, prepared):
                 return NOTHING_TO_STORE
-            with self._lock:
-                self._stores.setdefault(instance_id, {})[chunks.ticket] = prepared
-        slots = self._descriptors(chunks.worker.layout, prepared.hold.slots)
+        slots = self._descriptors(worker.layout, prepared.hold.slots)
         return PrepareStoreReply(StoreContext(slots, tuple(prepared.indexes)))
 
     def commit_store(self, call: Call, key: EngineKey, instance_id: int, data: memoryview) -> object:
@@ -167,39 +174,62 @@ class EngineDrivenModule(RequestModule):
         chunks = self._range(key, instance_id)
         if chunks is None:
             return False
+        storage, worker = self._context.storage, chunks.worker
         with self._lock:
-            prepared = self._stores.get(instance_id, {}).pop(chunks.ticket, None)
+            stores = self._stores.get(worker.token, {}).pop(chunks.ticket, [])
+        prepared = stores.pop() if stores else None
+        for late in stores:
+            storage.discard(late.hold)  # the worker has answered for this ticket: it touches none of its slots any more
         if len(data):
             return self._commit_inband(chunks, prepared, data)
         if prepared is None:
             return False
-        chunks.worker.proven = True
-        return self._context.storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+        worker.proven = True
+        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+
+    def _remember_store(self, worker: Worker, ticket: _Ticket, prepared: _Store) -> bool:
+        """False, and its slots are free again, when the worker has left meanwhile."""
+        with self._lock:
+            self._stores.setdefault(worker.token, {}).setdefault(ticket, []).append(prepared)
+        if self._context.workers.find(worker.instance_id) is worker:
+            return True
+        with self._lock:
+            self._stores.pop(worker.token, None)
+        self._context.storage.discard(prepared.hold)
+        return False
 
     def _commit_inband(self, chunks: _Range, prepared: _Store | None, data: memoryview) -> bool:
         """The chunks came with the commit, perhaps from a worker that was offered shared memory and could not map it;
         what was reserved for it then is filled here."""
         storage, worker = self._context.storage, chunks.worker
         if prepared is None:
-            prepared = _Store(*storage.reserve(worker.instance_id, chunks.space, chunks.hashes))
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes))
         try:
-            tensors = read_tensors(data, len(chunks.hashes))
-            if len(tensors) != len(chunks.hashes):
-                raise ProtocolError(f"{len(tensors)} tensors for {len(chunks.hashes)} chunks")
-            for tensor in tensors:
-                if (tensor.dtype, tensor.shape) != (worker.layout.dtype, worker.layout.shape):
-                    raise ProtocolError(
-                        f"a tensor of {tensor.shape} {tensor.dtype}, registered is {worker.layout.shape} {worker.layout.dtype}"
-                    )
-        except ProtocolError:
+            tensors = self._read(chunks, data)
+            worker.inline = worker.proven = True
+            if not prepared.hold.slots:
+                return True
+            with storage.using(prepared.hold) as alive:
+                if alive:
+                    for slot, index in zip(prepared.hold.slots, prepared.indexes, strict=True):
+                        storage.payload(slot)[:] = tensors[index].data
+        except BaseException:
             storage.discard(prepared.hold)
             raise
-        worker.inline = worker.proven = True
-        if not prepared.hold.slots:
-            return True
-        for slot, index in zip(prepared.hold.slots, prepared.indexes, strict=True):
-            storage.payload(slot)[:] = tensors[index].data
         return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+
+    @staticmethod
+    def _read(chunks: _Range, data: memoryview) -> Sequence[PickledTensor]:
+        """The tensors of a commit.  Raises ProtocolError unless they are this range's chunks in this worker's layout."""
+        tensors, layout = read_tensors(data, len(chunks.hashes)), chunks.worker.layout
+        if len(tensors) != len(chunks.hashes):
+            raise ProtocolError(f"{len(tensors)} tensors for {len(chunks.hashes)} chunks")
+        for tensor in tensors:
+            if (tensor.dtype, tensor.shape) != (layout.dtype, layout.shape):
+                raise ProtocolError(
+                    f"a tensor of {tensor.shape} {tensor.dtype}, registered is {layout.shape} {layout.dtype}"
+                )
+        return tensors
 
     # --- retrieving
 
@@ -211,24 +241,44 @@ class EngineDrivenModule(RequestModule):
         in_band = worker.inline or not worker.proven
         if in_band and not call.may_wait:
             return ELSEWHERE  # bytes have to be copied
-        hold = storage.acquire(instance_id, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
-        if hold is None:
+        hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
+        if hold is None or not self._remember_read(worker, chunks.ticket, hold):
             return MISS
-        with self._lock:
-            self._reads.setdefault(instance_id, {}).setdefault(chunks.ticket, []).append(hold)
+        if in_band and self._reads_open(worker) > INBAND_READS_MAX:
+            raise ProtocolError(
+                f"instance {instance_id} has {INBAND_READS_MAX} in-band retrieves open; it must commit them"
+            )
         slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
         if not in_band:
             return PrepareRetrieveReply(True, b"", slots)
-        payloads = [storage.payload(slot) for slot in hold.slots]
         # Until it has stored through shared memory, nobody knows whether it could map it: it is given both.
-        return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
+        with storage.using(hold) as alive:
+            if not alive:
+                return MISS
+            payloads = [storage.payload(slot) for slot in hold.slots]
+            return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
+
+    def _reads_open(self, worker: Worker) -> int:
+        with self._lock:
+            return sum(map(len, self._reads.get(worker.token, {}).values()))
+
+    def _remember_read(self, worker: Worker, ticket: _Ticket, hold: Hold) -> bool:
+        """False, and nothing is held, when the worker has left meanwhile."""
+        with self._lock:
+            self._reads.setdefault(worker.token, {}).setdefault(ticket, []).append(hold)
+        if self._context.workers.find(worker.instance_id) is worker:
+            return True
+        with self._lock:
+            self._reads.pop(worker.token, None)
+        self._context.storage.release(hold)
+        return False
 
     def commit_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         chunks = self._range(key, instance_id)
         if chunks is None:
             return True
         with self._lock:
-            reads = self._reads.get(instance_id, {})
+            reads = self._reads.get(chunks.worker.token, {})
             holds = reads.get(chunks.ticket, [])
             hold = holds.pop() if holds else None
             if not holds:
@@ -244,9 +294,8 @@ class EngineDrivenModule(RequestModule):
         when the key cannot be this worker's."""
         context = self._context
         worker = context.workers.find(instance_id)
-        if worker is None:
+        if worker is None or not context.workers.touch(worker):
             return None
-        context.workers.seen(instance_id, pinged=False)
         if (key.model_name, key.world_size) != (worker.model_name, worker.world_size):
             raise ProtocolError(
                 f"instance {instance_id} is registered for {worker.model_name} (world size {worker.world_size}), "
@@ -272,11 +321,11 @@ class EngineDrivenModule(RequestModule):
         offset = self._context.storage.payload_offset
         return tuple(SlotDescriptor(offset(slot), layout.payload_bytes, layout.shape, layout.dtype) for slot in slots)
 
-    def _left(self, instance_id: int) -> None:
+    def _left(self, worker: Worker) -> None:
         """Its holds have ended; forget them here."""
         with self._lock:
-            self._stores.pop(instance_id, None)
-            self._reads.pop(instance_id, None)
+            self._stores.pop(worker.token, None)
+            self._reads.pop(worker.token, None)
 
 
 def open_engine_driven(settings: PluginSettings | None, context: ModuleContext) -> EngineDrivenModule:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import LookupRequest, Shard
+from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.wire.messages import EngineKey
 from lmcache_core.wire.operations import (
@@ -20,6 +22,7 @@ from lmcache_core.wire.operations import (
 
 WAIT_MAX_SECONDS = 300.0
 """Longest that a client may ask to wait for a lookup."""
+READERS_MAX = 255
 
 
 class LookupModule(RequestModule):
@@ -41,6 +44,8 @@ class LookupModule(RequestModule):
         """`tp_size` is a relic of older clients; the key says how many reads to expect."""
         context = self._context
         pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
+        if not 0 <= key.num_kv_readers <= READERS_MAX:
+            raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
         shards = self._shards(key)
         hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end) if shards else []
         context.storage.lookup(
@@ -51,7 +56,12 @@ class LookupModule(RequestModule):
         return self._context.storage.lookup_result(call.connection, request_id)
 
     def wait(self, call: Call, request_id: str, timeout: float) -> object:
-        call.defer(min(max(timeout, 0.0), WAIT_MAX_SECONDS), None)
+        if not math.isfinite(timeout):
+            raise ProtocolError(f"a timeout is a number of seconds, not {timeout}")
+        known = self._context.storage.lookup_result(call.connection, request_id)
+        if known is not None or timeout <= 0:
+            return known
+        call.defer(min(timeout, WAIT_MAX_SECONDS), None)
         self._context.storage.on_lookup(call.connection, request_id, call.reply)
         return DEFERRED
 

@@ -1,0 +1,135 @@
+"""Room is made by the policy's word, and a policy that fails costs no more than its word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from lmcache_core.builtin.lru import open_lru
+from lmcache_core.contracts.events import ChunksEvicted
+from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy, InsertFacts
+from lmcache_core.controllers.eviction import EvictionController
+from lmcache_core.l1.arena import Arena, anonymous_arena
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.leases import Owner, OwnerKind
+from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.testing.event_recorder import EventRecorder
+
+PAYLOAD, SLOTS = 4096, 100
+WORKER = Owner(OwnerKind.WORKER, 1)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = anonymous_arena(2 * PAYLOAD * SLOTS)
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def cache(arena: Arena) -> L1Cache:
+    return L1Cache(arena, 4096)
+
+
+def store(cache: L1Cache, *numbers: int) -> list[int]:
+    record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+    lease, _ = cache.reserve(WORKER, record, [number.to_bytes(32, "big") for number in numbers], None)
+    slots = list(lease.slots)
+    cache.publish(lease, slots)
+    return slots
+
+
+def controller(cache: L1Cache, policy: EvictionPolicy) -> tuple[EvictionController, EventRecorder]:
+    events = EventRecorder()
+    return EvictionController(cache, policy, 0.8, 0.2, events), events
+
+
+def test_nothing_leaves_below_the_watermark(cache: L1Cache) -> None:
+    evictor, events = controller(cache, open_lru(None))
+    store(cache, *range(80))
+    evictor.cycle()
+    assert cache.objects == 80
+    assert not events.events
+
+
+def test_a_fifth_of_what_is_used_leaves_above_it_oldest_first(cache: L1Cache) -> None:
+    evictor, events = controller(cache, open_lru(None))
+    for number in range(90):
+        store(cache, number)
+    evictor.cycle()
+    assert cache.objects == 72
+    assert sum(event.chunks for event in events.of(ChunksEvicted)) == 18
+    assert cache.reserve(
+        WORKER,
+        cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD),
+        [bytes(31) + b"\x00"],
+        None,
+    )[1] == [0]
+
+
+def test_a_store_that_found_no_room_gets_some(cache: L1Cache) -> None:
+    evictor, _ = controller(cache, open_lru(None))
+    store(cache, *range(SLOTS))
+    assert store(cache, 1000, 1001, 1002) == []
+    evictor.cycle()
+    assert len(store(cache, 1000, 1001, 1002)) == 3
+
+
+class Moody(EvictionPolicy):
+    """Fails on cue, and is an LRU otherwise."""
+
+    def __init__(self) -> None:
+        self.failing = ""
+        self._lru = open_lru(None)
+
+    def _do(self, name: str, call: Callable[[], None]) -> None:
+        if self.failing == name:
+            raise RuntimeError(name)
+        call()
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        self._do("insert", lambda: self._lru.on_insert(slots, facts))
+
+    def on_access(self, slots: Sequence[int]) -> None:
+        self._do("access", lambda: self._lru.on_access(slots))
+
+    def on_remove(self, slots: Sequence[int]) -> None:
+        self._do("remove", lambda: self._lru.on_remove(slots))
+
+    def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+        if self.failing == "victims":
+            raise RuntimeError("victims")
+        return self._lru.victims(demand, may_evict)
+
+
+@pytest.mark.parametrize("failing", ["access", "victims"])
+def test_a_policy_that_fails_once_is_asked_again_and_knows_the_rest(cache: L1Cache, failing: str) -> None:
+    policy = Moody()
+    evictor, _ = controller(cache, policy)
+    store(cache, *range(45))
+    lease = cache.open(WORKER, None)
+    record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+    cache.acquire(lease, [record.prefix + (0).to_bytes(32, "big")])
+    cache.end(lease)
+    store(cache, *range(45, 90))
+    policy.failing = failing
+    evictor.cycle()
+    policy.failing = ""
+    evictor.cycle()
+    assert cache.objects <= 72
+
+
+def test_victims_that_may_not_go_stay(cache: L1Cache) -> None:
+    class Wild(Moody):
+        def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+            return [-5, 10**9, *range(200), *range(200)]
+
+    evictor, _ = controller(cache, Wild())
+    held = store(cache, *range(90))[:50]
+    lease = cache.open(WORKER, None)
+    record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+    assert cache.acquire(lease, [record.prefix + number.to_bytes(32, "big") for number in range(50)]) == held
+    evictor.cycle()
+    assert cache.objects == 50
+    cache.audit()
