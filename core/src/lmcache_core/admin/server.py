@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 3.0
 """How long answers that are under way may take once the server stops."""
+SETTLE_SECONDS: Final = 0.02
 _BACKLOG: Final = 128
 _CONNECTIONS: Final = 64
 """Requests at once; more are answered with 503."""
@@ -99,6 +100,11 @@ class AdminServer:
             async def main_loop(self) -> None:
                 await self.on_tick(0)
                 await ending.wait()
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                # a connection that is being accepted while its server is closed would never be closed itself
+                await asyncio.sleep(SETTLE_SECONDS)
+                await super().shutdown(sockets)
 
         async def run(server: uvicorn.Server) -> None:
             loop = asyncio.get_running_loop()
