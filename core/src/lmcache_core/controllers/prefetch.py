@@ -8,7 +8,6 @@ the prefix.  Two lookups that miss the same chunk share one load.
 from __future__ import annotations
 
 import logging
-import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, Pre
 from lmcache_core.contracts.l2_adapter import Capability, LoadItem
 from lmcache_core.contracts.policies import PrefetchPolicy
 from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.controllers.message_loop import MessageLoop
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
@@ -93,7 +92,7 @@ class _LoadToken:
     retain: bool
 
 
-class PrefetchController:
+class PrefetchController(MessageLoop[Prefetch | Answer]):
     """`submit` is for any thread; everything else happens on the controller's own, whose body is `run`."""
 
     def __init__(
@@ -105,18 +104,17 @@ class PrefetchController:
         clock: Clock,
         events: Publisher,
     ) -> None:
+        super().__init__()
         self._cache = cache
         self._ports = ports
         self._policy = policy
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
-        self._inbox: Inbox[Prefetch | Answer] = Inbox()
         self._queue: deque[Prefetch] = deque()
         self._active: set[Prefetch] = set()
         self._loading: dict[bytes, _Loading] = {}
         self._owner = Owner(OwnerKind.CONTROLLER, "prefetch")
-        self._stop = False
         self.loaded = 0
         self.rejected = 0
 
@@ -137,29 +135,9 @@ class PrefetchController:
             "rejected": self.rejected,
         }
 
-    def run(self) -> None:
-        poll = select.poll()
-        poll.register(self._inbox, select.POLLIN)
-        self._abandon()
-        while not self._stop:
-            self.cycle()
-            poll.poll()
-
-    def stop(self) -> None:
-        self._stop = True
-        self._inbox.wake()
-
     # --- on the controller's thread
 
-    def cycle(self) -> None:
-        """Handle everything that is waiting, and begin what may be in flight."""
-        self._inbox.clear_wakes()
-        while (message := self._inbox.take()) is not None:
-            try:
-                self._handle(message)
-            except BaseException:
-                self._give_up(message)
-                raise
+    def _go_on(self) -> None:
         while self._queue and len(self._active) < self._max_in_flight:
             prefetch = self._queue.popleft()
             self._active.add(prefetch)
@@ -180,7 +158,7 @@ class PrefetchController:
                 self._cache.end(token.lease)
 
     def _give_up(self, message: Prefetch | Answer) -> None:
-        """Handling it failed: let go of what it stood for; its prefetch is answered when the thread starts again."""
+        """A prefetch itself is answered when the thread starts again."""
         match message:
             case Prefetch():
                 self._active.add(message)
@@ -194,7 +172,7 @@ class PrefetchController:
                 else:
                     self._cache.quarantine(token.lease)
 
-    def _abandon(self) -> None:
+    def _resume(self) -> None:
         """After this thread has failed and was started again: what was under way is answered with what L1 has."""
         self._loading.clear()
         for prefetch in list(self._active):

@@ -8,7 +8,6 @@ counted.
 from __future__ import annotations
 
 import logging
-import select
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropp
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import StoredObject, StorePolicy
 from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.controllers.message_loop import MessageLoop
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.object_header import seal
@@ -79,7 +78,7 @@ class _Queue:
         return sum(job.size_bytes for job in self.jobs)
 
 
-class StoreController:
+class StoreController(MessageLoop[Batch | Answer]):
     """`offer` and `drain` are for any thread; everything else happens on the controller's own, whose body is `run`."""
 
     def __init__(
@@ -91,6 +90,7 @@ class StoreController:
         clock: Clock,
         events: Publisher,
     ) -> None:
+        super().__init__()
         self._cache = cache
         self._policy = policy
         self._queues = [_Queue(port) for port in ports]
@@ -98,10 +98,8 @@ class StoreController:
         self._backlog = 0
         self._clock = clock
         self._events = events
-        self._inbox: Inbox[Batch | Answer] = Inbox()
         self._lock = threading.Lock()
         self._jobs = 0
-        self._stop = False
         self._idle = threading.Event()
         self._idle.set()
 
@@ -149,30 +147,7 @@ class StoreController:
             },
         }
 
-    def run(self) -> None:
-        poll = select.poll()
-        poll.register(self._inbox, select.POLLIN)
-        while not self._stop:
-            self.cycle()
-            poll.poll()
-
-    def stop(self) -> None:
-        self._stop = True
-        self._inbox.wake()
-
     # --- on the controller's thread
-
-    def cycle(self) -> None:
-        """Handle everything that is waiting, and submit what the adapters take."""
-        self._inbox.clear_wakes()
-        while (message := self._inbox.take()) is not None:
-            try:
-                self._handle(message)
-            except BaseException:
-                self._give_up(message)
-                raise
-        for queue in self._queues:
-            self._pump(queue)
 
     def _handle(self, message: Batch | Answer) -> None:
         match message:
@@ -183,8 +158,11 @@ class StoreController:
             case JobReleased(_Job() as job):
                 self._finish(job.units)
 
+    def _go_on(self) -> None:
+        for queue in self._queues:
+            self._pump(queue)
+
     def _give_up(self, message: Batch | Answer) -> None:
-        """Handling it failed: end the holds that it stood for, so that the thread that comes next owes nothing."""
         match message:
             case Batch():
                 for queue in self._queues:

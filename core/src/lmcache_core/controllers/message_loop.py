@@ -1,0 +1,60 @@
+"""The thread of a controller that lives on messages."""
+
+from __future__ import annotations
+
+import select
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from lmcache_core.jobs.inbox import Inbox
+
+Message = TypeVar("Message")
+
+
+class MessageLoop(ABC, Generic[Message]):
+    """Handles what is posted, one message at a time, on the thread whose body is `run`.
+
+    A message that cannot be handled is given up, so that what it stood for (holds, pins) is let go, before the failure
+    goes on to the supervisor; the messages behind it wait for the thread to be started again."""
+
+    def __init__(self) -> None:
+        self._inbox: Inbox[Message] = Inbox()
+        self._stop = False
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._inbox, select.POLLIN)
+        self._resume()
+        while not self._stop:
+            self.cycle()
+            poll.poll()
+
+    def stop(self) -> None:
+        """End `run`.  Any thread."""
+        self._stop = True
+        self._inbox.wake()
+
+    def cycle(self) -> None:
+        """Handle everything that is waiting, then go on with what may go on.  On the controller's thread."""
+        self._inbox.clear_wakes()
+        while (message := self._inbox.take()) is not None:
+            try:
+                self._handle(message)
+            except BaseException:
+                self._give_up(message)
+                raise
+        self._go_on()
+
+    def _resume(self) -> None:
+        """The thread is starting, perhaps again after a failure."""
+
+    @abstractmethod
+    def _handle(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def _give_up(self, message: Message) -> None:
+        """Handling it failed: end what it stood for."""
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Begin what there is room for."""
