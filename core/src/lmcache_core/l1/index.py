@@ -57,6 +57,7 @@ class Spaces:
     def adopt(self, record: SpaceRecord) -> None:
         """Objects are about to be placed in this space; it may have been forgotten since it was interned."""
         self._by_prefix[record.prefix] = record
+        self._by_space.setdefault(record.space, record)
 
     def of(self, key: bytes) -> SpaceRecord:
         """The space that a key belongs to, which must hold something."""
@@ -66,10 +67,11 @@ class Spaces:
         return self._by_prefix.values()
 
     def _forget_empty(self) -> None:
-        for space, record in list(self._by_space.items()):
+        for record in list(self._by_prefix.values()):
             if record.objects == 0:
-                del self._by_space[space]
                 del self._by_prefix[record.prefix]
+                if self._by_space.get(record.space) is record:
+                    del self._by_space[record.space]
 
 
 def keys_in(prefix: bytes, chunk_hashes: Iterable[bytes]) -> list[bytes]:
