@@ -228,6 +228,7 @@ def test_two_lookups_share_one_load(house: House) -> None:
     house.storage.end_lookup(b"c", "a")
     house.storage.end_lookup(b"c", "b")
     assert house.cache.objects == 0, "prefetched objects are temporary"
+    assert not any(house.adapter.pins.values()), "both lookups had pinned them"
 
 
 def test_a_failed_load_shortens_the_prefix_and_frees_what_lies_behind(house: House) -> None:

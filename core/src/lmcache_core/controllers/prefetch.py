@@ -48,7 +48,8 @@ class Wanted(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Prefetch:
     """A lookup that goes on in L2.  `rows[r][c]` is the slot of chunk c of shard r, or ABSENT; the controller fills it.
-    `on_done` is called on the controller's thread, once, with the prefix that every row has."""
+    `on_done` is called on the controller's thread, once, with the prefix that every row has; what lies behind it is still
+    held, and the caller's to release."""
 
     request_id: str
     lease: Lease
@@ -348,8 +349,6 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             return  # it was abandoned, and answered then
         self._active.discard(prefetch)
         prefix = prefetch.prefix
-        behind = [slot for row in prefetch.rows for slot in row[prefix:] if slot != ABSENT]
-        self._cache.release(prefetch.lease, behind)
         seconds = self._clock.monotonic() - prefetch.begun
         found = len(set().union(*prefetch.found.values())) if prefetch.found else 0
         self._events.publish(
