@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
     from lmcache_core.contracts.clock import Clock, SystemClock
+    from lmcache_core.contracts.command import CommandContext, PluginCatalog
     from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
     from lmcache_core.contracts.context import AdapterContext
     from lmcache_core.contracts.events import Event, Publisher
@@ -25,15 +26,18 @@ if TYPE_CHECKING:
     from lmcache_core.contracts.offer import Offer
     from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
     from lmcache_core.contracts.policies import (
+        AccessFacts,
         AdapterFacts,
         EvictionDemand,
         EvictionPolicy,
         InsertFacts,
         PrefetchPlan,
         PrefetchPolicy,
+        RequestFacts,
         StoredObject,
         StorePlan,
         StorePolicy,
+        recompute_cost,
     )
     from lmcache_core.contracts.request_module import ModuleContext, RequestModule
     from lmcache_core.contracts.server_info import ServerInfo
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "contracts.buffers": ("LentBuffer", "MemoryRegion"),
     "contracts.clock": ("Clock", "SystemClock"),
+    "contracts.command": ("CommandContext", "PluginCatalog"),
     "contracts.completion": ("BuffersReleased", "Completion", "CompletionSource", "JobDone", "JobId"),
     "contracts.context": ("AdapterContext",),
     "contracts.events": ("Event", "Publisher"),
@@ -60,15 +65,18 @@ _HOMES = {
     "contracts.offer": ("Offer",),
     "contracts.operation": ("DEFERRED", "ELSEWHERE", "Call", "Handler", "HandlerMode", "Operation"),
     "contracts.policies": (
+        "AccessFacts",
         "AdapterFacts",
         "EvictionDemand",
         "EvictionPolicy",
         "InsertFacts",
         "PrefetchPlan",
         "PrefetchPolicy",
+        "RequestFacts",
         "StorePlan",
         "StorePolicy",
         "StoredObject",
+        "recompute_cost",
     ),
     "contracts.request_module": ("ModuleContext", "RequestModule"),
     "contracts.server_info": ("ServerInfo",),
@@ -90,6 +98,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "DEFERRED",
     "ELSEWHERE",
     "HEADER_BYTES",
+    "AccessFacts",
     "AdapterContext",
     "AdapterError",
     "AdapterFacts",
@@ -100,6 +109,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Capability",
     "Check",
     "Clock",
+    "CommandContext",
     "Completion",
     "CompletionQueue",
     "CompletionSource",
@@ -127,11 +137,13 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Offer",
     "Operation",
     "Outcome",
+    "PluginCatalog",
     "PluginError",
     "PluginSettings",
     "PrefetchPlan",
     "PrefetchPolicy",
     "Publisher",
+    "RequestFacts",
     "RequestModule",
     "ResourceError",
     "ServerInfo",
@@ -146,6 +158,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "hookimpl",
     "inspect",
     "media_path",
+    "recompute_cost",
     "seal",
 ]
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lmcache_core.builtin.lru import LeastRecentlyUsed, open_lru
-from lmcache_core.contracts.policies import EvictionDemand, InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, InsertFacts
 from lmcache_core.model.keys import HashChain, KeySpace
 
 SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
@@ -52,13 +52,13 @@ def test_the_oldest_goes_first_and_no_more_than_asked_for() -> None:
 def test_of_one_prompt_the_end_goes_first() -> None:
     lru = policy([1, 2, 3], [4, 5, 6])
     assert victims(lru, 1000) == [3, 2, 1, 6, 5, 4]
-    lru.on_access([1, 2])
+    lru.on_access([1, 2], AccessFacts())
     assert victims(lru, 1000) == [3, 6, 5, 4, 2, 1]
 
 
 def test_what_was_hit_is_young_again() -> None:
     lru = policy([1], [2], [3])
-    lru.on_access([1])
+    lru.on_access([1], AccessFacts())
     assert victims(lru, 1000) == [2, 3, 1]
 
 
@@ -79,7 +79,7 @@ def test_what_must_not_be_evicted_is_passed_over() -> None:
 
 def test_unknown_slots_are_ignored() -> None:
     lru = policy([1])
-    lru.on_access([0, 5, 999])
+    lru.on_access([0, 5, 999], AccessFacts())
     lru.on_remove([0, 5, 999])
     lru.on_insert([], facts(SMALL))
     assert victims(lru, 1000) == [1]
@@ -106,7 +106,7 @@ def test_sizes_are_ordered_among_each_other() -> None:
     lru.on_insert([2], facts(LARGE))
     lru.on_insert([3], facts(SMALL))
     assert victims(lru, 10_000) == [1, 2, 3]
-    lru.on_access([1])
+    lru.on_access([1], AccessFacts())
     assert victims(lru, 10_000) == [2, 3, 1]
 
 
@@ -139,7 +139,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule(slots=SLOTS)
     def access(self, slots: list[int]) -> None:
-        self.lru.on_access(slots)
+        self.lru.on_access(slots, AccessFacts())
         known = dict(self.model)
         touched = [(slot, known[slot]) for slot in reversed(slots) if slot in known]
         self.model = [entry for entry in self.model if entry not in touched] + touched

@@ -8,7 +8,7 @@ import pytest
 
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.events import ChunksEvicted
-from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy, InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
@@ -91,8 +91,8 @@ class Moody(EvictionPolicy):
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
         self._do("insert", lambda: self._lru.on_insert(slots, facts))
 
-    def on_access(self, slots: Sequence[int]) -> None:
-        self._do("access", lambda: self._lru.on_access(slots))
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        self._do("access", lambda: self._lru.on_access(slots, facts))
 
     def on_remove(self, slots: Sequence[int]) -> None:
         self._do("remove", lambda: self._lru.on_remove(slots))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lmcache_core.contracts.policies import AccessFacts
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
@@ -233,11 +234,13 @@ def test_a_victim_that_has_become_another_object_is_left_alone(cache: L1Cache, s
 
 def test_notes_tell_the_policy_everything(cache: L1Cache, space: SpaceRecord) -> None:
     slots = store(cache, space, 1, 2)
-    lease, _ = find(cache, space, 1)
+    lease, hit = find(cache, space, 1)
+    cache.note_access(hit, AccessFacts())
     cache.end(lease)
     cache.clear(force=False)
     notes, _ = cache.take_notes()
     assert [type(note) for note in notes] == [Inserted, Accessed, Removed]
+    assert notes[0].facts.keys == tuple(keys(space, 1, 2))
     assert notes[0].slots == slots
     assert notes[1].slots == slots[:1]
     assert sorted(notes[2].slots) == sorted(slots)

@@ -67,7 +67,7 @@ class House:
         hold, indexes = self.storage.reserve(WORKER, into or space(), chunks)
         for slot, index in zip(hold.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = chunks[index] * (PAYLOAD // 32)
-        assert self.storage.publish(hold, 0)
+        assert self.storage.publish(hold, 0, "r")
 
     def ask(self, *chunks: bytes, request: str = "r", shards: tuple[Shard, ...] = (), readers: int = 1) -> None:
         self.storage.lookup(LookupRequest(b"c", request, shards or (Shard((space(),)),), chunks, readers))
@@ -291,7 +291,7 @@ def test_a_store_that_comes_too_late_is_not_published(house: House) -> None:
     house.clock.advance(601)
     house.storage.expire()
     assert house.cache.census().quarantined == 8
-    assert not house.storage.publish(hold, 0)
+    assert not house.storage.publish(hold, 0, "r")
     assert house.cache.census().quarantined == 0
     house.ask(*CHUNKS)
     assert house.answer() == 0 or house.answer() is None

@@ -127,7 +127,7 @@ class StorageMachine(RuleBasedStateMachine):
         for slot, index in zip(hold.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = content(rank, prompt[index])
         if hold.slots:
-            assert self.storage.publish(hold, 0)
+            assert self.storage.publish(hold, 0, "r")
         self.everything_is_answered()
         self.storage.clear(force=False)
 
@@ -192,7 +192,7 @@ class StorageMachine(RuleBasedStateMachine):
         for slot, chunk_hash in zip(opened.hold.slots, opened.hashes, strict=True):
             self.storage.payload(slot)[:] = content(opened.rank, chunk_hash)
         live = self.storage.is_live(opened.hold)
-        assert self.storage.publish(opened.hold, 0) == live
+        assert self.storage.publish(opened.hold, 0, "r") == live
 
     @rule(opened=consumes(writing))
     def give_up_store(self, opened: Open) -> None:

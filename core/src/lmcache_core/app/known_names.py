@@ -27,9 +27,9 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "redis": "lmcache-l2-redis",
         },
         OfferKind.EVICTION_POLICY: dict.fromkeys(
-            ("IsolatedLRU", "LFU", "FIFO", "MRU", "SLRU", "ARC", "S3FIFO", "SIEVE", "noop"), _POLICIES
+            ("IsolatedLRU", "LFU", "FIFO", "MRU", "SLRU", "ARC", "S3FIFO", "SIEVE", "W-TinyLFU", "noop"), _POLICIES
         ),
-        OfferKind.STORE_POLICY: {"skip_l1": _POLICIES},
+        OfferKind.STORE_POLICY: dict.fromkeys(("skip_l1", "second_use"), _POLICIES),
         OfferKind.PREFETCH_POLICY: {"retain": _POLICIES},
         OfferKind.REQUEST_MODULE: {
             "blend": "lmcache-blend",
@@ -37,6 +37,7 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "lmcache_driven": "lmcache-transfer-torch",
         },
         OfferKind.SUBSCRIBER: {},
+        OfferKind.COMMAND: {"simulate": _POLICIES, "coordinator": "lmcache-coordinator"},
     }
 )
 """Offers of this project's own distributions."""

@@ -14,6 +14,7 @@ class OfferKind(StrEnum):
     PREFETCH_POLICY = "prefetch_policy"
     REQUEST_MODULE = "request_module"
     SUBSCRIBER = "subscriber"
+    COMMAND = "command"
 
     @property
     def hook(self) -> str:
@@ -31,4 +32,5 @@ _HOOKS = {
     OfferKind.PREFETCH_POLICY: "lmcache_prefetch_policies",
     OfferKind.REQUEST_MODULE: "lmcache_request_modules",
     OfferKind.SUBSCRIBER: "lmcache_subscribers",
+    OfferKind.COMMAND: "lmcache_commands",
 }

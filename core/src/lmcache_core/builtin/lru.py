@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from typing import Final
 
-from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy, InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
 
 _END: Final = -1
 
@@ -45,7 +45,7 @@ class LeastRecentlyUsed(EvictionPolicy):
                 self._unlink(slot)
             self._append(slot, number)
 
-    def on_access(self, slots: Sequence[int]) -> None:
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
         owner, known = self._owner, len(self._owner)
         for slot in reversed(slots):
             if slot < known and (number := owner[slot]):

@@ -60,6 +60,12 @@ def lmcache_subscribers() -> Sequence[Offer]:
 
 
 @hookspec
+def lmcache_commands() -> Sequence[Offer]:
+    """Called once, when `lmcache` is asked for a command that is not core's own, or lists its commands.  Return commands;
+    `open(arguments: Sequence[str], CommandContext) -> int` runs one and returns the exit code."""
+
+
+@hookspec
 def lmcache_server_started(server: ServerInfo) -> None:
     """Called once, when the engine port answers.  Must return quickly; what it raises is logged."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lmcache_core.contracts.l2_adapter import Capability
@@ -15,22 +16,60 @@ from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 
 
+class RequestFacts(NamedTuple):
+    """What is known of the request that chunks were stored or hit for."""
+
+    seconds: float = 0.0
+    """Monotonic time of the insert or access."""
+    request: int = 0
+    """The same number for everything that one request does; 0 where the request is not known."""
+    prompt_chunks: int = 0
+    """Whole chunks of its prompt, as its lookup had them; 0 where there was no lookup."""
+    hit_chunks: int = 0
+    """How many of them that lookup found.  The rest had to be computed: what the request adds."""
+
+
 class InsertFacts(NamedTuple):
     """What is known of a batch of objects that became visible in L1 together."""
 
     slot_bytes: int
     space: KeySpace
+    """Model, shard, salt and chunk size; the same object for every batch of one space."""
     first_chunk: int
     """Position of the batch's first chunk in its prompt; the others follow."""
+    keys: Sequence[bytes] = ()
+    """Identities, one per slot: an object that was evicted and comes back has the same one.  For ghost lists."""
+    request: RequestFacts = RequestFacts()
+
+
+class AccessFacts(NamedTuple):
+    """What is known of a batch of objects that a lookup hit."""
+
+    first_chunk: int = 0
+    """Position of the batch's first chunk in its prompt; the others follow."""
+    request: RequestFacts = RequestFacts()
+
+
+NO_SALTS: Mapping[str, int] = MappingProxyType({})
 
 
 class EvictionDemand(NamedTuple):
-    """How many bytes are to be freed."""
+    """How many bytes are to be freed.  The three add up; a victim counts for the first of them that it fits."""
 
     any_bytes: int
     """From slots of any size."""
     by_slot_bytes: Mapping[int, int]
     """And from slots of this size, because a store waits for one."""
+    by_salt: Mapping[str, int] = NO_SALTS
+    """And from objects of this salt, because it is over its quota."""
+
+
+def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384) -> float:
+    """Work of computing `tokens` tokens whose prefix of `first_token` tokens is there, in units of one token at the
+    start of a prompt: every token costs the same in the linear layers, and attention adds work in proportion to the
+    tokens before it.  `attention_tokens` is the context length at which both are equal; it depends on the model (width
+    and depth), and ranks of objects hardly depend on it."""
+    return tokens * (1.0 + (first_token + tokens / 2) / attention_tokens)
 
 
 class EvictionPolicy(ABC):
@@ -41,8 +80,10 @@ class EvictionPolicy(ABC):
         """These slots hold new objects."""
 
     @abstractmethod
-    def on_access(self, slots: Sequence[int]) -> None:
-        """These were hit, in prompt order.  Slots that the policy does not know are ignored."""
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        """These were hit by one lookup, in prompt order.  Slots that the policy does not know are ignored.
+
+        A hit is told once for each lookup, not again when workers read the chunks."""
 
     @abstractmethod
     def on_remove(self, slots: Sequence[int]) -> None:

@@ -81,9 +81,9 @@ class Storage(Protocol):
     def reserve(self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes]) -> tuple[Hold, Sequence[int]]:
         """Slots for those chunks that are not there and nobody is writing, as far as there is room, and their indexes."""
 
-    def publish(self, hold: Hold, first_chunk: int) -> bool:
+    def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         """Every slot of the hold is filled: make it visible, and send it on to L2.  False when the hold had run out;
-        nothing was published then."""
+        nothing was published then.  Policies are told where in which request's prompt it stands."""
 
     def is_live(self, hold: Hold) -> bool:
         """False once its deadline has passed: its slots are in quarantine until it is given back."""

@@ -95,7 +95,7 @@ class EvictionController:
         match note:
             case Inserted(slots, facts):
                 self._policy.on_insert(slots, facts)
-            case Accessed(slots):
-                self._policy.on_access(slots)
+            case Accessed(slots, facts):
+                self._policy.on_access(slots, facts)
             case Removed(slots):
                 self._policy.on_remove(slots)

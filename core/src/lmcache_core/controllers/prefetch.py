@@ -16,10 +16,10 @@ from typing import NamedTuple
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, PrefetchSubmitted, Publisher
 from lmcache_core.contracts.l2_adapter import Capability, LoadItem
-from lmcache_core.contracts.policies import PrefetchPolicy
+from lmcache_core.contracts.policies import PrefetchPolicy, RequestFacts
 from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.message_loop import MessageLoop
-from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.cache import NO_REQUEST, L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
@@ -57,6 +57,7 @@ class Prefetch:
     wanted: list[Wanted]
     on_done: Callable[[int, int], None]
     begun: float
+    request: RequestFacts = NO_REQUEST
     found: dict[int, Bitmap] = field(default_factory=dict)
     lookups_open: int = 0
     loads_open: int = 0
@@ -331,9 +332,9 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     def _publish(self, loading: _Loading, retain: bool) -> None:
         readers = [prefetch.lease for prefetch, _ in loading.waiters]
         size = self._cache.buffer(loading.slot).length
-        self._cache.publish(loading.lease, [loading.slot], readers, loading.wanted.chunk, temporary=not retain)
-        self.loaded += 1
         first = loading.waiters[0][0]
+        self._cache.publish(loading.lease, [loading.slot], readers, loading.wanted.chunk, not retain, first.request)
+        self.loaded += 1
         first.loaded += 1
         first.loaded_bytes += size
 

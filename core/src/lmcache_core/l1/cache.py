@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lmcache_core.contracts.buffers import LentBuffer
-from lmcache_core.contracts.policies import InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, InsertFacts, RequestFacts
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.index import SpaceRecord, Spaces
 from lmcache_core.l1.leases import Lease, LeaseKind, LeaseState, LeaseTable, Owner, OwnerKind
@@ -31,6 +31,7 @@ _LEAVING = 2
 _TEMPORARY = 4
 _CLEAR_SLICE = 4096
 _SIGNAL_NOTES = 1024
+NO_REQUEST = RequestFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,6 @@ class L1Cache:
             slots = [find(key, -1) for key in keys]
             found = [slot for slot in slots if slot >= 0]
             self._hold(lease, found)
-        self._signal_if_noted()
         return slots
 
     def acquire_all(self, lease: Lease, keys: Sequence[bytes]) -> list[int] | None:
@@ -121,8 +121,15 @@ class L1Cache:
             if lease.state is not LeaseState.ACTIVE or -1 in slots:
                 return None
             self._hold(lease, slots)
-        self._signal_if_noted()
         return slots
+
+    def note_access(self, slots: list[int], facts: AccessFacts) -> None:
+        """Tell the eviction policy that a request hit these, which it holds."""
+        if not slots:
+            return
+        with self._lock:
+            self._notes.accessed(slots, facts)
+        self._signal_if_noted()
 
     def release(self, lease: Lease, slots: Iterable[int]) -> None:
         """Let go of some of a read lease's slots.  Slots that it does not hold are ignored."""
@@ -228,6 +235,7 @@ class L1Cache:
         readers: Sequence[Lease] = (),
         first_chunk: int = 0,
         temporary: bool = False,
+        request: RequestFacts = NO_REQUEST,
     ) -> bool:
         """Make written slots of a write lease visible, held by each of `readers` from the start.  False, and they are
         not, when the lease is no longer active.  Temporary objects leave with their last reader."""
@@ -251,7 +259,8 @@ class L1Cache:
                 self._settle(slots)
             if slots and not temporary:
                 record = self._spaces.of(self._key(slots[0]))
-                facts = InsertFacts(self._slots.slot_bytes(slots[0]), record.space, first_chunk)
+                keys = tuple(map(self._key, slots))
+                facts = InsertFacts(self._slots.slot_bytes(slots[0]), record.space, first_chunk, keys, request)
                 self._notes.inserted(list(slots), facts)
             if not lease.slots:
                 self._end(lease)
@@ -412,7 +421,6 @@ class L1Cache:
             self._holds[slot] += 1
         if slots:
             lease.slots.extend(slots)
-            self._notes.accessed(slots)
 
     def _unhold(self, slots: Iterable[int]) -> None:
         idle = []

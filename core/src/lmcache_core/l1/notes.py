@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmcache_core.contracts.policies import InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, InsertFacts
 
 NOTES_MAX = 100_000
 """Accesses are no longer written down beyond this many notes; a policy that far behind has lost nothing it could use."""
@@ -22,6 +22,7 @@ class Inserted:
 @dataclass(frozen=True, slots=True)
 class Accessed:
     slots: list[int]
+    facts: AccessFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class Notes:
     def inserted(self, slots: list[int], facts: InsertFacts) -> None:
         self._notes.append(Inserted(slots, facts))
 
-    def accessed(self, slots: list[int]) -> None:
+    def accessed(self, slots: list[int], facts: AccessFacts) -> None:
         if len(self._notes) < NOTES_MAX:
-            self._notes.append(Accessed(slots))
+            self._notes.append(Accessed(slots, facts))
 
     def removed(self, slots: list[int]) -> None:
         if not slots:

@@ -18,6 +18,8 @@ class Row:
 
     slots: list[int]
     spaces: tuple[KeySpace, ...]
+    in_l1: list[int] = field(default_factory=list)
+    """The slots that were found at once, before anything was brought from L2."""
     reads_left: array[int] = field(default_factory=lambda: array("I"))
 
 
@@ -31,6 +33,9 @@ class Lookup:
     rows: list[Row]
     readers: int
     begun: float
+    prompt_chunks: int = 0
+    noted_chunks: int = 0
+    """Chunks whose hit the eviction policy was told of, by this lookup or by one that it replaced."""
     hit_chunks: int | None = None
     given: bool = False
     waiters: list[Callable[[int], bool]] = field(default_factory=list)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ChunksRetrieved, ChunksStored, LeasesExpired, LookupFinished, Publisher
+from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.contracts.storage import Hold, LookupRequest, StoredSpace
 from lmcache_core.controllers.prefetch import ABSENT, Prefetch, PrefetchController, Wanted
 from lmcache_core.controllers.store import Batch, StoreController
@@ -83,8 +84,9 @@ class StorageManager:
         now = self._clock.monotonic()
         owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
         lease = self._cache.open(owner, now + self._read_ttl)
-        lookup = Lookup(request.connection, request.request_id, lease, [], max(1, request.readers), now)
-        self.end_lookup(request.connection, request.request_id)
+        prompt_chunks = len(request.chunk_hashes)
+        lookup = Lookup(request.connection, request.request_id, lease, [], max(1, request.readers), now, prompt_chunks)
+        lookup.noted_chunks = self._end_lookup(request.connection, request.request_id)
         with self._lock:
             oldest = self._lookups.oldest(request.connection, LOOKUPS_MAX)
             self._lookups.add(lookup)
@@ -92,11 +94,11 @@ class StorageManager:
             self.end_lookup(oldest.connection, oldest.request_id)
         wanted = self._look_in_l1(lookup, request)
         if not lookup.rows or not wanted:
-            self._finish(lookup, len(request.chunk_hashes) if lookup.rows else 0, 0, len(request.chunk_hashes))
+            self._finish(lookup, prompt_chunks if lookup.rows else 0, 0)
         elif self._prefetch.active:
-            self._prefetch.submit(self._as_prefetch(lookup, wanted, len(request.chunk_hashes)))
+            self._prefetch.submit(self._as_prefetch(lookup, wanted))
         else:
-            self._finish(lookup, min(w.chunk for w in wanted), 0, len(request.chunk_hashes))
+            self._finish(lookup, min(w.chunk for w in wanted), 0)
 
     def lookup_result(self, connection: bytes, request_id: str) -> int | None:
         with self._lock:
@@ -125,13 +127,7 @@ class StorageManager:
             self._cache.release(lookup.lease, spent)
 
     def end_lookup(self, connection: bytes, request_id: str) -> None:
-        with self._lock:
-            lookup = self._lookups.pop(connection, request_id)
-            waiters = lookup.waiters if lookup else []
-        if lookup:
-            self._cache.end(lookup.lease)
-        for waiter in waiters:
-            waiter(0)
+        self._end_lookup(connection, request_id)
 
     def renew_lookups(self, connection: bytes) -> None:
         now = self._clock.monotonic()
@@ -164,6 +160,8 @@ class StorageManager:
             ]
         for lookup, spent in claims:
             self._cache.release(lookup.lease, spent)
+        if not claims:  # nobody has looked it up, so nobody has told the policy of this hit
+            self._cache.note_access(list(slots), AccessFacts(first_chunk, self._request_facts(request_id)))
         self._events.publish(
             ChunksRetrieved(
                 space.space.model_name,
@@ -198,12 +196,13 @@ class StorageManager:
                 self._dismiss_worker(worker)
         return Hold(slots, _Grant(lease, record, worker)), indexes
 
-    def publish(self, hold: Hold, first_chunk: int) -> bool:
+    def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         lease, record, worker = hold.grant
         self._dismiss_worker(worker)
         object_bytes = HEADER_BYTES + record.payload_bytes
         onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
-        published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk)
+        request = self._request_facts(request_id)
+        published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk, request=request)
         if onward is not None and published:
             self._store.offer(Batch(onward, hold.slots, len(hold.slots) * object_bytes))
         elif onward is not None:
@@ -291,6 +290,7 @@ class StorageManager:
                 for chunk, slot in zip(missing, slots, strict=True):
                     row.slots[chunk] = slot
                 missing = [chunk for chunk in missing if row.slots[chunk] == ABSENT]
+            row.in_l1 = row.slots.copy()
             index = len(lookup.rows) - 1
             wanted += [
                 Wanted(index, chunk, record, ObjectKey(record.space, request.chunk_hashes[chunk]))
@@ -299,17 +299,18 @@ class StorageManager:
             ]
         return wanted
 
-    def _as_prefetch(self, lookup: Lookup, wanted: list[Wanted], requested: int) -> Prefetch:
+    def _as_prefetch(self, lookup: Lookup, wanted: list[Wanted]) -> Prefetch:
         return Prefetch(
             request_id=lookup.request_id,
             lease=lookup.lease,
             rows=[row.slots for row in lookup.rows],
             wanted=wanted,
-            on_done=lambda prefix, loaded: self._finish(lookup, prefix, loaded, requested),
+            on_done=lambda prefix, loaded: self._finish(lookup, prefix, loaded),
             begun=lookup.begun,
+            request=self._facts_of(lookup),
         )
 
-    def _finish(self, lookup: Lookup, hit_chunks: int, loaded: int, requested: int) -> None:
+    def _finish(self, lookup: Lookup, hit_chunks: int, loaded: int) -> None:
         behind = [slot for row in lookup.rows for slot in row.slots[hit_chunks:] if slot != ABSENT]
         if behind:
             self._cache.release(lookup.lease, behind)
@@ -319,9 +320,10 @@ class StorageManager:
             lookup.settle(hit_chunks)
             waiters, lookup.waiters = lookup.waiters, []
             self.counters.lookups += 1
-            self.counters.requested += requested
+            self.counters.requested += lookup.prompt_chunks
             self.counters.hit += hit_chunks
             self.counters.loaded_from_l2 += loaded
+        self._note_hits(lookup, hit_chunks)
         for waiter in waiters:
             lookup.given = waiter(hit_chunks) or lookup.given
         space = lookup.rows[0].spaces[0] if lookup.rows and lookup.rows[0].spaces else None
@@ -330,12 +332,44 @@ class StorageManager:
                 lookup.request_id,
                 space.model_name if space else "",
                 space.cache_salt if space else "",
-                requested,
+                lookup.prompt_chunks,
                 hit_chunks,
                 loaded,
                 self._clock.monotonic() - lookup.begun,
             )
         )
+
+    def _note_hits(self, lookup: Lookup, hit_chunks: int) -> None:
+        """Tell the eviction policy what was hit in L1, once per request: engines repeat lookups while they queue."""
+        first, lookup.noted_chunks = lookup.noted_chunks, max(lookup.noted_chunks, hit_chunks)
+        facts = AccessFacts(first, self._facts_of(lookup))
+        for row in lookup.rows:
+            self._cache.note_access([slot for slot in row.in_l1[first:hit_chunks] if slot != ABSENT], facts)
+            row.in_l1 = []
+
+    def _request_facts(self, request_id: str) -> RequestFacts:
+        """What the open lookups of a request say about it; where engines share the id, the latest."""
+        with self._lock:
+            lookups = self._lookups.for_request(request_id)
+            lookup = lookups[-1] if lookups else None
+        if lookup is None:
+            return RequestFacts(self._clock.monotonic(), _request_number(request_id))
+        return self._facts_of(lookup)
+
+    def _facts_of(self, lookup: Lookup) -> RequestFacts:
+        number = _request_number(lookup.request_id)
+        return RequestFacts(self._clock.monotonic(), number, lookup.prompt_chunks, lookup.hit_chunks or 0)
+
+    def _end_lookup(self, connection: bytes, request_id: str) -> int:
+        """Let go of it.  Returns the chunks whose hit was told to the eviction policy."""
+        with self._lock:
+            lookup = self._lookups.pop(connection, request_id)
+            waiters = lookup.waiters if lookup else []
+        if lookup:
+            self._cache.end(lookup.lease)
+        for waiter in waiters:
+            waiter(0)
+        return lookup.noted_chunks if lookup else 0
 
     def _drop(self, lookup: Lookup) -> None:
         """Forget this very lookup; a newer one of the same request stays."""
@@ -358,3 +392,8 @@ class StorageManager:
         with self._lock:
             if self._worker_leases.get(worker):
                 self._worker_leases[worker] -= 1
+
+
+def _request_number(request_id: str) -> int:
+    """For policies, which tell requests apart and need no more than that."""
+    return hash(request_id) & 0x7FFFFFFFFFFFFFFF if request_id else 0

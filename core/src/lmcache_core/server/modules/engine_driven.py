@@ -181,11 +181,11 @@ class EngineDrivenModule(RequestModule):
         for late in stores:
             storage.discard(late.hold)  # the worker has answered for this ticket: it touches none of its slots any more
         if len(data):
-            return self._commit_inband(chunks, prepared, data)
+            return self._commit_inband(key, chunks, prepared, data)
         if prepared is None:
             return False
         worker.proven = True
-        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0], key.request_id)
 
     def _remember_store(self, worker: Worker, ticket: _Ticket, prepared: _Store) -> bool:
         """False, and its slots are free again, when the worker has left meanwhile."""
@@ -198,7 +198,7 @@ class EngineDrivenModule(RequestModule):
         self._context.storage.discard(prepared.hold)
         return False
 
-    def _commit_inband(self, chunks: _Range, prepared: _Store | None, data: memoryview) -> bool:
+    def _commit_inband(self, key: EngineKey, chunks: _Range, prepared: _Store | None, data: memoryview) -> bool:
         """The chunks came with the commit, perhaps from a worker that was offered shared memory and could not map it;
         what was reserved for it then is filled here."""
         storage, worker = self._context.storage, chunks.worker
@@ -216,7 +216,7 @@ class EngineDrivenModule(RequestModule):
         except BaseException:
             storage.discard(prepared.hold)
             raise
-        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0])
+        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0], key.request_id)
 
     @staticmethod
     def _read(chunks: _Range, data: memoryview) -> Sequence[PickledTensor]:

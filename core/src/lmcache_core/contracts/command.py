@@ -1,0 +1,27 @@
+"""What a plugin's own `lmcache` command is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lmcache_core.contracts.offer import Offer
+
+
+class PluginCatalog(Protocol):
+    """What the installed plugins offer.  `kind` is a word of `lmcache plugins list`, such as "eviction_policy"."""
+
+    def offers(self, kind: str) -> Sequence[Offer]:
+        """Every offer of this kind that can be used, sorted by name."""
+
+    def open(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
+        """Open something that needs settings alone: a policy, a subscriber.  Raises ConfigError for a name that nobody
+        offers and for settings that are not its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """The command line, as far as a plugin's command may see it."""
+
+    plugins: PluginCatalog

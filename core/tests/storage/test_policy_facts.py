@@ -1,0 +1,165 @@
+"""What an eviction policy is told of the requests behind inserts and hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.policies import PrefetchPlan, PrefetchPolicy
+from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.l1.arena import anonymous_arena
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.notes import Accessed, Inserted, Note
+from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
+from lmcache_core.storage.manager import StorageManager
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+
+PAYLOAD = 4096
+CHUNKS = tuple(bytes([chunk]) * 32 for chunk in range(8))
+SPACE = StoredSpace(KeySpace("m", pack_kv_rank(1, 0), 0, "salt", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+
+
+class Retain(PrefetchPolicy):
+    def plan(self, found: object, adapters: object) -> PrefetchPlan:
+        return PrefetchPlan(open_load_from_first(None).plan(found, adapters).sources, retain=True)  # type: ignore[arg-type]
+
+
+class House:
+    """Storage with one adapter that answers on cue."""
+
+    def __init__(self) -> None:
+        self.clock, events, self.adapter = FakeClock(), EventRecorder(), CueAdapter()
+        self.arena = anonymous_arena(2 * PAYLOAD * 64)
+        self.cache = L1Cache(self.arena, 4096)
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.store = StoreController(self.cache, [self.port], open_store_everywhere(None), 1 << 20, self.clock, events)
+        self.prefetch = PrefetchController(self.cache, [self.port], Retain(), 2, self.clock, events)
+        self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, events)
+
+    def settle(self) -> None:
+        for _ in range(8):
+            for job in tuple(self.adapter.waiting):
+                self.adapter.finish(job)
+            self.port.deliver()
+            self.store.cycle()
+            self.prefetch.cycle()
+
+    def put(self, first: int, *chunks: bytes, request: str = "r") -> None:
+        hold, _ = self.storage.reserve(7, SPACE, chunks)
+        for slot in hold.slots:
+            self.storage.payload(slot)[:] = bytes(PAYLOAD)
+        assert self.storage.publish(hold, first, request)
+
+    def ask(self, *chunks: bytes, request: str = "r") -> None:
+        self.storage.lookup(LookupRequest(b"c", request, (Shard((SPACE,)),), chunks, 1))
+
+    def notes(self) -> list[Note]:
+        return self.cache.take_notes()[0]
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    house = House()
+    yield house
+    house.cache.audit()
+    house.adapter.close(0)
+    house.arena.close()
+
+
+def test_an_insert_knows_the_prompt_it_stands_in(house: House) -> None:
+    house.put(0, *CHUNKS[:2], request="before")
+    house.ask(*CHUNKS)
+    house.settle()
+    assert house.storage.lookup_result(b"c", "r") == 2
+    house.notes()
+    house.clock.advance(5)
+    house.put(2, *CHUNKS[2:])
+    (note,) = house.notes()
+    assert isinstance(note, Inserted)
+    facts = note.facts
+    assert (facts.first_chunk, facts.space, [key[4:] for key in facts.keys]) == (2, SPACE.space, list(CHUNKS[2:]))
+    assert (facts.request.prompt_chunks, facts.request.hit_chunks) == (8, 2)
+    assert facts.request.seconds == house.clock.monotonic()
+
+
+def test_an_insert_without_a_lookup_says_so(house: House) -> None:
+    house.put(0, CHUNKS[0], request="alone")
+    (note,) = house.notes()
+    assert isinstance(note, Inserted)
+    assert (note.facts.request.prompt_chunks, note.facts.request.hit_chunks) == (0, 0)
+    assert note.facts.request.request != 0
+
+
+def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_told_once(house: House) -> None:
+    house.put(0, *CHUNKS[:3])
+    house.put(4, *CHUNKS[4:])
+    house.settle()
+    house.adapter.objects.clear()
+    house.notes()
+    house.ask(*CHUNKS)
+    house.settle()
+    (note,) = house.notes()
+    assert isinstance(note, Accessed)
+    assert (len(note.slots), note.facts.first_chunk, note.facts.request.hit_chunks) == (3, 0, 3)
+    hold = house.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
+    assert hold
+    house.storage.release(hold)
+    assert house.notes() == [], "reading what a lookup has hit is no second hit"
+    house.ask(*CHUNKS)
+    house.settle()
+    assert house.notes() == [], "nor is the same request's next lookup"
+
+
+def test_a_lookup_that_finds_more_than_before_tells_of_the_rest(house: House) -> None:
+    house.put(0, *CHUNKS[:3])
+    house.ask(*CHUNKS[:3])
+    house.put(3, *CHUNKS[3:5], request="other")
+    house.notes()
+    house.ask(*CHUNKS[:5])
+    (note,) = house.notes()
+    assert isinstance(note, Accessed)
+    assert (len(note.slots), note.facts.first_chunk) == (2, 3)
+
+
+def test_another_request_is_another_access(house: House) -> None:
+    house.put(0, *CHUNKS[:3])
+    numbers = []
+    for request in ("a", "b"):
+        house.notes()
+        house.ask(*CHUNKS[:3], request=request)
+        (note,) = house.notes()
+        assert isinstance(note, Accessed)
+        numbers.append(note.facts.request.request)
+    assert numbers[0] != numbers[1]
+
+
+def test_a_read_that_nobody_looked_up_is_an_access(house: House) -> None:
+    house.put(0, *CHUNKS[:3])
+    house.notes()
+    hold = house.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
+    assert hold
+    (note,) = house.notes()
+    assert isinstance(note, Accessed)
+    assert len(note.slots) == 2
+    house.storage.release(hold)
+
+
+def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(house: House) -> None:
+    house.put(0, *CHUNKS[:4])
+    house.settle()
+    house.storage.clear(force=True)
+    house.notes()
+    house.ask(*CHUNKS[:4])
+    house.settle()
+    assert house.storage.lookup_result(b"c", "r") == 4
+    notes = [note for note in house.notes() if isinstance(note, Inserted | Accessed)]
+    assert all(isinstance(note, Inserted) for note in notes)
+    assert sorted(note.facts.first_chunk for note in notes) == [0, 1, 2, 3]
+    assert {note.facts.request.prompt_chunks for note in notes if isinstance(note, Inserted)} == {4}
