@@ -20,7 +20,23 @@ if TYPE_CHECKING:
     from lmcache_core.contracts.command import CommandContext, PluginCatalog
     from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
     from lmcache_core.contracts.context import AdapterContext
-    from lmcache_core.contracts.events import Event, Publisher
+    from lmcache_core.contracts.events import (
+        ChunksEvicted,
+        ChunksRetrieved,
+        ChunksStored,
+        Event,
+        LeasesExpired,
+        LookupFinished,
+        ObjectRejected,
+        PrefetchCompleted,
+        PrefetchSubmitted,
+        Publisher,
+        StoreCompleted,
+        StoresDropped,
+        StoreSubmitted,
+        WorkerLeft,
+        WorkerRegistered,
+    )
     from lmcache_core.contracts.hookspecs import hookimpl
     from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
     from lmcache_core.contracts.offer import Offer
@@ -39,31 +55,90 @@ if TYPE_CHECKING:
         StorePolicy,
         recompute_cost,
     )
-    from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+    from lmcache_core.contracts.request_module import (
+        ChunkHasher,
+        ModuleContext,
+        RequestModule,
+        SpaceFields,
+        Worker,
+        Workers,
+    )
     from lmcache_core.contracts.server_info import ServerInfo
     from lmcache_core.contracts.settings import PluginSettings
-    from lmcache_core.contracts.subscriber import Subscriber
+    from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, Storage, StoredSpace
+    from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
     from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
     from lmcache_core.jobs.completion_queue import CompletionQueue
     from lmcache_core.model.bitmap import Bitmap
-    from lmcache_core.model.errors import AdapterError, ConfigError, LMCacheError, PluginError, ResourceError
+    from lmcache_core.model.errors import (
+        AdapterError,
+        ConfigError,
+        LMCacheError,
+        PluginError,
+        ProtocolError,
+        ResourceError,
+    )
     from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
     from lmcache_core.model.layout import ObjectLayout
     from lmcache_core.model.media_path import media_path
     from lmcache_core.model.object_header import HEADER_BYTES, Check, ObjectHeader, check, inspect, seal
     from lmcache_core.model.results import KeyPage, Outcome, Usage
+    from lmcache_core.wire.messages import EngineKey
 
 _HOMES = {
-    "contracts.buffers": ("LentBuffer", "MemoryRegion"),
-    "contracts.clock": ("Clock", "SystemClock"),
-    "contracts.command": ("CommandContext", "PluginCatalog"),
-    "contracts.completion": ("BuffersReleased", "Completion", "CompletionSource", "JobDone", "JobId"),
+    "contracts.buffers": (
+        "LentBuffer",
+        "MemoryRegion",
+    ),
+    "contracts.clock": (
+        "Clock",
+        "SystemClock",
+    ),
+    "contracts.command": (
+        "CommandContext",
+        "PluginCatalog",
+    ),
+    "contracts.completion": (
+        "BuffersReleased",
+        "Completion",
+        "CompletionSource",
+        "JobDone",
+        "JobId",
+    ),
     "contracts.context": ("AdapterContext",),
-    "contracts.events": ("Event", "Publisher"),
+    "contracts.events": (
+        "ChunksEvicted",
+        "ChunksRetrieved",
+        "ChunksStored",
+        "Event",
+        "LeasesExpired",
+        "LookupFinished",
+        "ObjectRejected",
+        "PrefetchCompleted",
+        "PrefetchSubmitted",
+        "Publisher",
+        "StoreCompleted",
+        "StoreSubmitted",
+        "StoresDropped",
+        "WorkerLeft",
+        "WorkerRegistered",
+    ),
     "contracts.hookspecs": ("hookimpl",),
-    "contracts.l2_adapter": ("Capability", "L2Adapter", "LoadItem", "StoreItem"),
+    "contracts.l2_adapter": (
+        "Capability",
+        "L2Adapter",
+        "LoadItem",
+        "StoreItem",
+    ),
     "contracts.offer": ("Offer",),
-    "contracts.operation": ("DEFERRED", "ELSEWHERE", "Call", "Handler", "HandlerMode", "Operation"),
+    "contracts.operation": (
+        "DEFERRED",
+        "ELSEWHERE",
+        "Call",
+        "Handler",
+        "HandlerMode",
+        "Operation",
+    ),
     "contracts.policies": (
         "AccessFacts",
         "AdapterFacts",
@@ -78,19 +153,59 @@ _HOMES = {
         "StoredObject",
         "recompute_cost",
     ),
-    "contracts.request_module": ("ModuleContext", "RequestModule"),
+    "contracts.request_module": (
+        "ChunkHasher",
+        "ModuleContext",
+        "RequestModule",
+        "SpaceFields",
+        "Worker",
+        "Workers",
+    ),
     "contracts.server_info": ("ServerInfo",),
     "contracts.settings": ("PluginSettings",),
-    "contracts.subscriber": ("Subscriber",),
+    "contracts.storage": (
+        "Hold",
+        "LookupRequest",
+        "Shard",
+        "Storage",
+        "StoredSpace",
+    ),
+    "contracts.subscriber": (
+        "Subscriber",
+        "Subscriptions",
+    ),
     "jobs.blocking_adapter": ("BlockingL2Adapter",),
     "jobs.completion_queue": ("CompletionQueue",),
     "model.bitmap": ("Bitmap",),
-    "model.errors": ("AdapterError", "ConfigError", "LMCacheError", "PluginError", "ResourceError"),
-    "model.keys": ("HashChain", "KeySpace", "ObjectKey"),
+    "model.errors": (
+        "AdapterError",
+        "ConfigError",
+        "LMCacheError",
+        "PluginError",
+        "ProtocolError",
+        "ResourceError",
+    ),
+    "model.keys": (
+        "HashChain",
+        "KeySpace",
+        "ObjectKey",
+    ),
     "model.layout": ("ObjectLayout",),
     "model.media_path": ("media_path",),
-    "model.object_header": ("HEADER_BYTES", "Check", "ObjectHeader", "check", "inspect", "seal"),
-    "model.results": ("KeyPage", "Outcome", "Usage"),
+    "model.object_header": (
+        "HEADER_BYTES",
+        "Check",
+        "ObjectHeader",
+        "check",
+        "inspect",
+        "seal",
+    ),
+    "model.results": (
+        "KeyPage",
+        "Outcome",
+        "Usage",
+    ),
+    "wire.messages": ("EngineKey",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -108,18 +223,24 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Call",
     "Capability",
     "Check",
+    "ChunkHasher",
+    "ChunksEvicted",
+    "ChunksRetrieved",
+    "ChunksStored",
     "Clock",
     "CommandContext",
     "Completion",
     "CompletionQueue",
     "CompletionSource",
     "ConfigError",
+    "EngineKey",
     "Event",
     "EvictionDemand",
     "EvictionPolicy",
     "Handler",
     "HandlerMode",
     "HashChain",
+    "Hold",
     "InsertFacts",
     "JobDone",
     "JobId",
@@ -127,33 +248,52 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "KeySpace",
     "L2Adapter",
     "LMCacheError",
+    "LeasesExpired",
     "LentBuffer",
     "LoadItem",
+    "LookupFinished",
+    "LookupRequest",
     "MemoryRegion",
     "ModuleContext",
     "ObjectHeader",
     "ObjectKey",
     "ObjectLayout",
+    "ObjectRejected",
     "Offer",
     "Operation",
     "Outcome",
     "PluginCatalog",
     "PluginError",
     "PluginSettings",
+    "PrefetchCompleted",
     "PrefetchPlan",
     "PrefetchPolicy",
+    "PrefetchSubmitted",
+    "ProtocolError",
     "Publisher",
     "RequestFacts",
     "RequestModule",
     "ResourceError",
     "ServerInfo",
+    "Shard",
+    "SpaceFields",
+    "Storage",
+    "StoreCompleted",
     "StoreItem",
     "StorePlan",
     "StorePolicy",
+    "StoreSubmitted",
     "StoredObject",
+    "StoredSpace",
+    "StoresDropped",
     "Subscriber",
+    "Subscriptions",
     "SystemClock",
     "Usage",
+    "Worker",
+    "WorkerLeft",
+    "WorkerRegistered",
+    "Workers",
     "check",
     "hookimpl",
     "inspect",

@@ -1,0 +1,119 @@
+"""What a request module is opened with, without a server: real storage in plain memory, one registered worker."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final, Self
+
+from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
+from lmcache_core.contracts.request_module import ModuleContext, Worker
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.l1.arena import anonymous_arena
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.keys import HashChain
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.server.hasher import Chain, SessionHasher
+from lmcache_core.server.registrations import Registrations
+from lmcache_core.storage.manager import StorageManager
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.wire.codec import OperationCodec, encode_result
+
+CHUNK_TOKENS: Final = 16
+MODEL: Final = "model"
+INSTANCE: Final = 1
+L1_BYTES: Final = 4 << 20
+
+
+class BenchCall:
+    """A `Call` of a connection, on the router's thread or on one that may wait."""
+
+    def __init__(self, connection: bytes, may_wait: bool) -> None:
+        self._connection, self._may_wait = connection, may_wait
+        self.deferred: tuple[float, Any] | None = None
+        self.replies: list[Any] = []
+
+    @property
+    def connection(self) -> bytes:
+        return self._connection
+
+    @property
+    def may_wait(self) -> bool:
+        return self._may_wait
+
+    def defer(self, seconds: float, fallback: Any) -> None:
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"a call cannot be deferred by {seconds} seconds")
+        self.deferred = (seconds, fallback)
+
+    def reply(self, result: Any) -> bool:
+        self.replies.append(result)
+        return len(self.replies) == 1
+
+
+class ModuleBench:
+    """Storage, hasher and registrations as a server has them, with 4 MiB of L1, no L2, and worker 1 of model "model"
+    registered.  Time stands still until `clock.advance`."""
+
+    def __init__(self) -> None:
+        self.clock, self.events = FakeClock(), EventRecorder()
+        self._arena = anonymous_arena(L1_BYTES)
+        self.cache = L1Cache(self._arena, 4096)
+        store = StoreController(self.cache, [], open_store_everywhere(None), 1 << 20, self.clock, self.events)
+        prefetch = PrefetchController(self.cache, [], open_load_from_first(None), 2, self.clock, self.events)
+        self.storage = StorageManager(self.cache, store, prefetch, 300, 600, self.clock, self.events)
+        self.workers = Registrations(self.storage.end_worker, 30, 300, self.clock, self.events)
+        self.layout = ObjectLayout(1, 2, CHUNK_TOKENS, 64, "float32")
+        self.worker = self.workers.register(Worker(INSTANCE, MODEL, 1, self.layout, 0, True))
+        self.context = ModuleContext(
+            storage=self.storage,
+            hasher=SessionHasher(Chain(HashChain.BLAKE3, CHUNK_TOKENS, "seed"), 300, self.clock),
+            workers=self.workers,
+            chunk_tokens=CHUNK_TOKENS,
+            chain=HashChain.BLAKE3,
+            segment=None,
+            l1_bytes=L1_BYTES,
+            clock=self.clock,
+            events=self.events,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._arena.close()
+
+    def call(self, handler: Handler, *payload: Any, connection: bytes = b"c", may_wait: bool = True) -> Any:
+        """Send `payload` through the wire format to the handler.  Returns the decoded result, which is the fallback for
+        a call that stays deferred.  Raises what the handler raises, and TypeError for an answer that breaks the
+        contract."""
+        codec = OperationCodec(handler.operation)
+        arguments = codec.decode_payload([memoryview(frame) for frame in codec.encode_payload(payload)])
+        call = BenchCall(connection, may_wait)
+        result = handler.function(call, *arguments)
+        if result is ELSEWHERE:
+            if may_wait:
+                raise TypeError(f"{handler.operation.name} returned ELSEWHERE where it may take its time")
+            return self.call(handler, *payload, connection=connection)
+        if result is DEFERRED:
+            if call.deferred is None:
+                raise TypeError(f"{handler.operation.name} returned DEFERRED and did not call `defer`")
+            result = call.replies[0] if call.replies else call.deferred[1]
+        try:
+            return codec.decode_result(encode_result(result))
+        except ProtocolError as error:
+            raise TypeError(
+                f"{handler.operation.name} answered with something else than its result type: {error}"
+            ) from None
+
+    def everybody_leaves(self) -> None:
+        """Every worker unregisters, every lookup ends: what is held afterwards is held for ever."""
+        for status in self.workers.status():
+            self.workers.unregister(int(str(status["instance_id"])), "the test is over")
+        self.clock.advance(1e6)
+        self.storage.expire()
