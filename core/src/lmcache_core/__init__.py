@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Worker,
         Workers,
     )
+    from lmcache_core.contracts.serde import Serde
     from lmcache_core.contracts.server_info import ServerInfo
     from lmcache_core.contracts.settings import PluginSettings
     from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, Storage, StoredSpace
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from lmcache_core.model.errors import (
         AdapterError,
         ConfigError,
+        DamagedObject,
         LMCacheError,
         PluginError,
         ProtocolError,
@@ -161,6 +163,7 @@ _HOMES = {
         "Worker",
         "Workers",
     ),
+    "contracts.serde": ("Serde",),
     "contracts.server_info": ("ServerInfo",),
     "contracts.settings": ("PluginSettings",),
     "contracts.storage": (
@@ -180,6 +183,7 @@ _HOMES = {
     "model.errors": (
         "AdapterError",
         "ConfigError",
+        "DamagedObject",
         "LMCacheError",
         "PluginError",
         "ProtocolError",
@@ -233,6 +237,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "CompletionQueue",
     "CompletionSource",
     "ConfigError",
+    "DamagedObject",
     "EngineKey",
     "Event",
     "EvictionDemand",
@@ -274,6 +279,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "RequestFacts",
     "RequestModule",
     "ResourceError",
+    "Serde",
     "ServerInfo",
     "Shard",
     "SpaceFields",

@@ -7,7 +7,7 @@ LMCacheError
  |   |- PluginLoadError        it cannot be imported, found, or is built for another contract
  |   '- PluginContractError    it answers a hook with something that the contract does not allow
  |- StorageError
- |   |- ObjectRejected     bytes that are not the object they claim to be
+ |   |- DamagedObject      bytes that are not the object they claim to be
  |   '- AdapterError       carries .adapter
  '- ProtocolError          the peer broke the wire contract
 """
@@ -45,6 +45,10 @@ class PluginContractError(PluginError):
 
 class StorageError(LMCacheError):
     """Root of what goes wrong while bytes are kept or moved."""
+
+
+class DamagedObject(StorageError):
+    """Stored bytes that cannot be the object they claim to be.  A miss, never a hit."""
 
 
 class AdapterError(StorageError):

@@ -1,0 +1,168 @@
+"""The laws of a serde, as tests.
+
+class TestAcme(SerdeSuite):
+    offer = Offer("acme", "...", open="lmcache_serde_acme.serde:open_acme")
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
+from lmcache_core.model.errors import DamagedObject
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.testing.lent_memory import object_key
+from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
+
+CANARY = 0xA5
+LAYOUTS = (
+    ObjectLayout(1, 1, 1, 1, "uint8"),
+    ObjectLayout(1, 2, 16, 64, "float32"),
+    ObjectLayout(2, 3, 16, 40, "bfloat16"),
+    ObjectLayout(2, 2, 32, 128, "float16"),
+    ObjectLayout(1, 5, 7, 33, "float8_e4m3fn"),
+)
+_LAYOUT_IDS = [f"{layout.dtype}{list(layout.shape)}" for layout in LAYOUTS]
+
+
+class SerdeSuite(OfferSuite):
+    """Set `offer`; override `takes` where some types of elements are not taken."""
+
+    kind: ClassVar[str] = "serde"
+
+    def takes(self, layout: ObjectLayout) -> bool:
+        """Is this serde made for such objects?"""
+        return True
+
+    @pytest.fixture
+    def serde(self, under_test: OpenableOffer) -> Serde:
+        serde: Serde = under_test.open()
+        return serde
+
+    @pytest.fixture(params=LAYOUTS, ids=_LAYOUT_IDS)
+    def layout(self, request: pytest.FixtureRequest) -> ObjectLayout:
+        layout: ObjectLayout = request.param
+        if not self.takes(layout):
+            pytest.skip(f"not for {layout.dtype}")
+        return layout
+
+    def test_parameters_fit_into_the_header_and_stay_the_same(self, serde: Serde) -> None:
+        assert len(serde.parameters()) <= PARAMETERS_MAX_BYTES
+        assert serde.parameters() == serde.parameters()
+
+    @pytest.mark.parametrize("content", ["random", "constant", "tensor"])
+    def test_what_went_in_comes_back(self, serde: Serde, layout: ObjectLayout, content: str) -> None:
+        """To the bit where it is lossless; within the declared bound where it is not."""
+        payload = _payload(layout, content)
+        back = decode(serde, layout, encode(serde, layout, payload))
+        if serde.lossless:
+            assert back == payload
+        elif content == "tensor" and (given := _numbers(layout, payload)):
+            limit = serde.error_bound * max(map(abs, given))
+            worst = max(abs(a - b) for a, b in zip(given, _numbers(layout, back), strict=True))
+            assert worst <= limit, f"an error of {worst}, the bound declared is {limit}"
+
+    def test_nothing_is_written_beyond_what_was_asked_for(self, serde: Serde, layout: ObjectLayout) -> None:
+        payload = bytearray(_payload(layout, "random"))
+        before = bytes(payload)
+        room = serde.stored_bytes_max(layout)
+        into = bytearray([CANARY]) * (room + 64)
+        length = serde.encode(object_key(1), layout, memoryview(payload), memoryview(into)[:room])
+        assert 0 < length <= room
+        assert bytes(payload) == before, "encoding changed the payload, which is L1's memory"
+        assert into[room:] == bytes([CANARY]) * 64
+        back = bytearray([CANARY]) * (len(payload) + 64)
+        stored = memoryview(into)[:length].toreadonly()
+        serde.decode(object_key(1), layout, serde.parameters(), stored, memoryview(back)[: len(payload)])
+        assert back[len(payload) :] == bytes([CANARY]) * 64
+
+    def test_another_instance_reads_what_one_wrote(
+        self, serde: Serde, layout: ObjectLayout, under_test: OpenableOffer
+    ) -> None:
+        """Objects outlive servers."""
+        payload = _payload(layout, "random")
+        stored = encode(serde, layout, payload)
+        expected = decode(serde, layout, stored)
+        assert decode(under_test.open(), layout, stored, serde.parameters()) == expected
+
+    def test_bytes_that_nobody_wrote_are_rejected_or_harmless(self, serde: Serde, layout: ObjectLayout) -> None:
+        """They cannot come here while digests hold; if they do, nothing but DamagedObject is raised."""
+        stored = encode(serde, layout, _payload(layout, "random"))
+        chance = random.Random(7)
+        broken = [
+            b"",
+            stored[:1],
+            stored[: len(stored) // 2],
+            stored[:-1],
+            stored + b"\0",
+            chance.randbytes(len(stored)),
+        ]
+        for _ in range(50):
+            changed = bytearray(stored)
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+            broken.append(bytes(changed))
+        for each in broken:
+            try:
+                decode(serde, layout, each)
+            except DamagedObject:
+                pass
+
+    def test_several_threads_may_use_it(self, serde: Serde, layout: ObjectLayout) -> None:
+        payloads = [_payload(layout, "random", seed) for seed in range(8)]
+        expected = [decode(serde, layout, encode(serde, layout, payload)) for payload in payloads]
+        seen: list[tuple[int, bytes]] = []
+
+        def work(number: int) -> None:
+            for _ in range(5):
+                back = decode(serde, layout, encode(serde, layout, payloads[number]))
+                seen.append((number, back))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(payloads))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 5 * len(payloads)
+        assert all(back == expected[number] for number, back in seen)
+
+
+def encode(serde: Serde, layout: ObjectLayout, payload: bytes) -> bytes:
+    into = bytearray(serde.stored_bytes_max(layout))
+    return bytes(into[: serde.encode(object_key(1), layout, memoryview(payload), memoryview(into))])
+
+
+def decode(serde: Serde, layout: ObjectLayout, stored: bytes, parameters: bytes | None = None) -> bytes:
+    into = bytearray([CANARY]) * layout.payload_bytes
+    given = serde.parameters() if parameters is None else parameters
+    serde.decode(object_key(1), layout, given, memoryview(stored), memoryview(into))
+    return bytes(into)
+
+
+def _payload(layout: ObjectLayout, content: str, seed: int = 1) -> bytes:
+    chance = random.Random(seed)
+    if content == "constant":
+        return bytes(layout.payload_bytes)
+    if content == "random" or layout.dtype not in ("float32", "float16", "bfloat16"):
+        return chance.randbytes(layout.payload_bytes)
+    values = [chance.gauss(0, 1) for _ in range(layout.payload_bytes // (4 if layout.dtype == "float32" else 2))]
+    if layout.dtype == "bfloat16":
+        return b"".join(struct.pack("<f", value)[2:] for value in values)
+    return struct.pack(f"<{len(values)}{'f' if layout.dtype == 'float32' else 'e'}", *values)
+
+
+def _numbers(layout: ObjectLayout, payload: bytes) -> Sequence[float]:
+    """The elements, for the types that can be read without a tensor library; none for the others."""
+    formats: dict[str, Any] = {"float32": ("f", 4), "float16": ("e", 2)}
+    if layout.dtype == "bfloat16":
+        pairs = (payload[at : at + 2] for at in range(0, len(payload), 2))
+        return [struct.unpack("<f", b"\0\0" + pair)[0] for pair in pairs]
+    if layout.dtype not in formats:
+        return ()
+    code, size = formats[layout.dtype]
+    return struct.unpack(f"<{len(payload) // size}{code}", payload)
