@@ -1,0 +1,187 @@
+"""A plugin that implements every hook, and writes down what the server does with what it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lmcache_core import (
+    AccessFacts,
+    AdapterContext,
+    AdapterFacts,
+    Bitmap,
+    BlockingL2Adapter,
+    Call,
+    ChunksStored,
+    CommandContext,
+    EvictionDemand,
+    EvictionPolicy,
+    Handler,
+    HandlerMode,
+    InsertFacts,
+    L2Adapter,
+    LentBuffer,
+    ModuleContext,
+    ObjectKey,
+    Offer,
+    Operation,
+    Outcome,
+    PrefetchPlan,
+    PrefetchPolicy,
+    RequestModule,
+    ServerInfo,
+    StoredObject,
+    StorePlan,
+    StorePolicy,
+    Subscriber,
+    hookimpl,
+)
+
+LMCACHE_PLUGIN_API = 1
+CALLS: list[str] = []
+"""What was called, in order; tests read and clear it."""
+GREET = Operation("stranger_greet", None, (str,), str, "")
+
+
+class Shelf(BlockingL2Adapter):
+    def __init__(self, context: AdapterContext) -> None:
+        self._objects: dict[bytes, bytes] = {}
+        super().__init__(context, workers=1)
+
+    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        self._objects[key.object_id] = bytes(buffer.view)
+        CALLS.append("adapter.store")
+        return Outcome.DONE
+
+    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        data = self._objects.get(key.object_id)
+        if data is None:
+            return Outcome.MISSING
+        if len(data) != buffer.length:
+            return Outcome.DAMAGED
+        buffer.view[:] = data
+        CALLS.append("adapter.load")
+        return Outcome.DONE
+
+    def contains(self, key: ObjectKey) -> bool:
+        return key.object_id in self._objects
+
+
+class AnyVictim(EvictionPolicy):
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        CALLS.append("eviction.on_insert")
+        self._slots.update(dict.fromkeys(slots, facts.slot_bytes))
+
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        CALLS.append("eviction.on_access")
+
+    def on_remove(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self._slots.pop(slot, None)
+
+    def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+        CALLS.append("eviction.victims")
+        return [slot for slot in self._slots if may_evict(slot)]
+
+
+class ToAll(StorePolicy):
+    def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
+        CALLS.append("store.plan")
+        return StorePlan((tuple(range(len(adapters))),) * len(objects))
+
+
+class FromFirst(PrefetchPolicy):
+    def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
+        CALLS.append("prefetch.plan")
+        there = set(found[0]) if found else set()
+        return PrefetchPlan(tuple(0 if number in there else None for number in range(found[0].size)))
+
+
+class Greeter(RequestModule):
+    def handlers(self) -> Sequence[Handler]:
+        return [Handler(GREET, self.greet, HandlerMode.POOLED)]
+
+    def greet(self, call: Call, name: str) -> str:
+        return f"hello {name}"
+
+
+class Listener(Subscriber):
+    def subscriptions(self) -> Mapping[Any, Callable[[Any], None]]:
+        return {ChunksStored: lambda event: CALLS.append(f"subscriber.stored {event.chunks}")}
+
+
+def open_shelf(settings: None, context: AdapterContext) -> L2Adapter:
+    return Shelf(context)
+
+
+def open_any_victim(settings: None) -> EvictionPolicy:
+    return AnyVictim()
+
+
+def open_to_all(settings: None) -> StorePolicy:
+    return ToAll()
+
+
+def open_from_first(settings: None) -> PrefetchPolicy:
+    return FromFirst()
+
+
+def open_greeter(settings: None, context: ModuleContext) -> RequestModule:
+    return Greeter()
+
+
+def open_listener(settings: None) -> Subscriber:
+    return Listener()
+
+
+def run_shout(arguments: Sequence[str], context: CommandContext) -> int:
+    print(" ".join(arguments).upper(), "/", *(offer.name for offer in context.plugins.offers("eviction_policy")))
+    return 7
+
+
+@hookimpl
+def lmcache_l2_adapters() -> Sequence[Offer]:
+    return [Offer("shelf", "for tests", f"{__name__}:open_shelf")]
+
+
+@hookimpl
+def lmcache_eviction_policies() -> Sequence[Offer]:
+    return [Offer("any_victim", "for tests", f"{__name__}:open_any_victim")]
+
+
+@hookimpl
+def lmcache_store_policies() -> Sequence[Offer]:
+    return [Offer("to_all", "for tests", f"{__name__}:open_to_all")]
+
+
+@hookimpl
+def lmcache_prefetch_policies() -> Sequence[Offer]:
+    return [Offer("from_first", "for tests", f"{__name__}:open_from_first")]
+
+
+@hookimpl
+def lmcache_request_modules() -> Sequence[Offer]:
+    return [Offer("greeter", "for tests", f"{__name__}:open_greeter", default=True)]
+
+
+@hookimpl
+def lmcache_subscribers() -> Sequence[Offer]:
+    return [Offer("listener", "for tests", f"{__name__}:open_listener", default=True)]
+
+
+@hookimpl
+def lmcache_commands() -> Sequence[Offer]:
+    return [Offer("shout", "for tests", f"{__name__}:run_shout")]
+
+
+@hookimpl
+def lmcache_server_started(server: ServerInfo) -> None:
+    CALLS.append(f"started {server.chunk_tokens}")
+
+
+@hookimpl
+def lmcache_server_stopping(server: ServerInfo) -> None:
+    CALLS.append("stopping")

@@ -1,0 +1,135 @@
+"""For each hook: a server that is given a stranger's offer uses it.  A hook without a test here is an error."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from lmcache_core.app.build import build
+from lmcache_core.app.cli import main
+from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.server import Server
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts import hookspecs
+from lmcache_core.testing.fake_engine import FakeEngine
+from tests.hooks import stranger
+
+PLUGIN = stranger.__name__
+TOKENS = list(range(64))
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    stranger.CALLS.clear()
+    settings: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "chunk_size": 16,
+        "l1_size_gb": 1 / 16,
+        "http_enabled": False,
+        "shm_name": f"test-{uuid.uuid4().hex}",
+        "l2_adapter": ({"type": "shelf"},),
+        "eviction_policy": "any_victim",
+        "l2_store_policy": "to_all",
+        "l2_prefetch_policy": "from_first",
+    }
+    server = build(ServerSettings(**settings), load_plugins([PLUGIN]))
+    server.start()
+    yield server
+    server.stop(5.0)
+
+
+@pytest.fixture
+def engine(server: Server) -> Iterator[FakeEngine]:
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        yield engine
+
+
+def wait_for(what: str, count: int = 1) -> None:
+    end = time.monotonic() + 20
+    while stranger.CALLS.count(what) < count:
+        assert time.monotonic() < end, f"{what} did not come: {stranger.CALLS}"
+        time.sleep(0.01)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, stranger.CALLS
+        time.sleep(0.01)
+
+
+def is_empty_after_clear(server: Server, engine: FakeEngine) -> bool:
+    engine.scheduler.clear(force=True)
+    return bool(server.status()["l1"]["cached"] == 0)
+
+
+def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:
+    assert engine.store(TOKENS)
+    wait_for("adapter.store", 4)
+    wait_until(lambda: is_empty_after_clear(server, engine))
+    assert engine.lookup(TOKENS) == 4
+    assert stranger.CALLS.count("adapter.load") == 4
+    assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
+
+
+def test_lmcache_eviction_policies(server: Server, engine: FakeEngine) -> None:
+    """A store that is larger than L1 is what asks for victims."""
+    chunks = server.status()["l1"]["capacity_bytes"] // engine.layout.payload_bytes
+    for start in range(0, chunks, 512):
+        engine.store([start, *range(512 * 16 - 1)], request=f"r{start}")
+    engine.lookup(TOKENS)
+    wait_for("eviction.victims")
+    assert "eviction.on_insert" in stranger.CALLS
+
+
+def test_lmcache_store_policies(engine: FakeEngine) -> None:
+    engine.store(TOKENS)
+    wait_for("store.plan")
+
+
+def test_lmcache_prefetch_policies(engine: FakeEngine) -> None:
+    engine.lookup(TOKENS)
+    wait_for("prefetch.plan")
+
+
+def test_lmcache_request_modules(server: Server) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(server.info.engine_endpoint)
+        socket.send_multipart([b"1", msgspec.msgpack.encode("stranger_greet"), msgspec.msgpack.encode("world")])
+        assert socket.poll(10_000)
+        assert msgspec.msgpack.decode(socket.recv_multipart()[-1]) == "hello world"
+
+
+def test_lmcache_subscribers(engine: FakeEngine) -> None:
+    engine.store(TOKENS)
+    wait_for("subscriber.stored 4")
+
+
+def test_lmcache_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMCACHE_PLUGINS", PLUGIN)
+    assert main(["shout", "hello", "there"]) == 7
+    assert capsys.readouterr().out == "HELLO THERE / LRU any_victim\n"
+
+
+def test_lmcache_server_started(server: Server) -> None:
+    assert stranger.CALLS.count("started 16") == 1
+
+
+def test_lmcache_server_stopping(server: Server) -> None:
+    assert "stopping" not in stranger.CALLS
+    server.stop(5.0)
+    assert stranger.CALLS.count("stopping") == 1
+
+
+def test_every_hook_is_tested_here() -> None:
+    hooks = [name for name, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec")]
+    assert len(hooks) >= 9
+    assert [hook for hook in hooks if f"test_{hook}" not in globals()] == []
