@@ -1,0 +1,1 @@
+"""Objects of the KV-cache server in an SQLite database."""
