@@ -68,13 +68,17 @@ if TYPE_CHECKING:
     from lmcache_core.contracts.settings import PluginSettings
     from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, Storage, StoredSpace
     from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
+    from lmcache_core.jobs.async_adapter import AsyncL2Adapter
     from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
+    from lmcache_core.jobs.byte_ledger import ByteLedger
+    from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
     from lmcache_core.jobs.completion_queue import CompletionQueue
+    from lmcache_core.jobs.retry import RetryBudget, RetryPolicy
     from lmcache_core.model.bitmap import Bitmap
     from lmcache_core.model.errors import (
         AdapterError,
         ConfigError,
-        DamagedObject,
+        DamagedObjectError,
         LMCacheError,
         PluginError,
         ProtocolError,
@@ -177,13 +181,24 @@ _HOMES = {
         "Subscriber",
         "Subscriptions",
     ),
+    "jobs.async_adapter": ("AsyncL2Adapter",),
     "jobs.blocking_adapter": ("BlockingL2Adapter",),
+    "jobs.byte_ledger": ("ByteLedger",),
+    "jobs.circuit_breaker": (
+        "CircuitBreaker",
+        "CircuitState",
+        "CircuitStatus",
+    ),
     "jobs.completion_queue": ("CompletionQueue",),
+    "jobs.retry": (
+        "RetryBudget",
+        "RetryPolicy",
+    ),
     "model.bitmap": ("Bitmap",),
     "model.errors": (
         "AdapterError",
         "ConfigError",
-        "DamagedObject",
+        "DamagedObjectError",
         "LMCacheError",
         "PluginError",
         "ProtocolError",
@@ -221,9 +236,11 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "AdapterContext",
     "AdapterError",
     "AdapterFacts",
+    "AsyncL2Adapter",
     "Bitmap",
     "BlockingL2Adapter",
     "BuffersReleased",
+    "ByteLedger",
     "Call",
     "Capability",
     "Check",
@@ -231,13 +248,16 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "ChunksEvicted",
     "ChunksRetrieved",
     "ChunksStored",
+    "CircuitBreaker",
+    "CircuitState",
+    "CircuitStatus",
     "Clock",
     "CommandContext",
     "Completion",
     "CompletionQueue",
     "CompletionSource",
     "ConfigError",
-    "DamagedObject",
+    "DamagedObjectError",
     "EngineKey",
     "Event",
     "EvictionDemand",
@@ -279,6 +299,8 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "RequestFacts",
     "RequestModule",
     "ResourceError",
+    "RetryBudget",
+    "RetryPolicy",
     "Serde",
     "ServerInfo",
     "Shard",

@@ -3,17 +3,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lmcache_core import AdapterContext, L2Adapter, Outcome
+from lmcache_core import LentBuffer, Outcome
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
 from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, L2AdapterSuite, counted, put
+from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
-
-
-class TestMemory(L2AdapterSuite):
-    @pytest.fixture
-    def opened(self, context: AdapterContext) -> L2Adapter:
-        return open_memory(MemorySettings(), context)
 
 
 def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None:
@@ -29,6 +23,21 @@ def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None
     driver.delete(keys[0])
     assert driver.store((late, buffer)) == (Outcome.DONE,)
     assert adapter.usage().capacity_bytes == 3 * OBJECT_BYTES
+    adapter.close(5)
+
+
+def test_where_this_machine_has_no_memory_left_it_rejects_and_promises_nothing() -> None:
+    class TooLarge(LentBuffer):
+        @property
+        def view(self) -> memoryview:
+            raise MemoryError
+
+    memory = LentMemory()
+    adapter = open_memory(MemorySettings(max_size_gb=2 * OBJECT_BYTES / 2**30), adapter_context(memory))
+    driver = L2Driver(adapter)
+    for _ in range(3):
+        assert driver.store((object_key(0), TooLarge(memory.region, 0, OBJECT_BYTES))) == (Outcome.REJECTED,)
+    put(driver, memory, 2)
     adapter.close(5)
 
 

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from lmcache_core.contracts.serde import Serde
-from lmcache_core.model.errors import DamagedObject
+from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.testing.serde_suite import LAYOUTS, SerdeSuite
@@ -33,9 +33,9 @@ class Deflate(Serde):
         try:
             data = zlib.decompress(stored)
         except zlib.error as error:
-            raise DamagedObject(str(error)) from None
+            raise DamagedObjectError(str(error)) from None
         if len(data) != len(into):
-            raise DamagedObject(f"{len(data)} bytes")
+            raise DamagedObjectError(f"{len(data)} bytes")
         into[:] = data
 
 
@@ -58,7 +58,7 @@ class HalfPrecision(Serde):
         self, key: ObjectKey, layout: ObjectLayout, parameters: bytes, stored: memoryview, into: memoryview
     ) -> None:
         if 2 * len(stored) != len(into):
-            raise DamagedObject(f"{len(stored)} bytes")
+            raise DamagedObjectError(f"{len(stored)} bytes")
         count = len(stored) // 2
         into[:] = struct.pack(f"<{count}f", *struct.unpack(f"<{count}e", stored))
 

@@ -16,6 +16,7 @@ from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import Capability
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
+from lmcache_core.jobs.byte_ledger import ByteLedger
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
@@ -36,22 +37,26 @@ class MemoryAdapter(BlockingL2Adapter):
     capabilities = CAPABILITIES
 
     def __init__(self, settings: MemorySettings, context: AdapterContext) -> None:
-        self._capacity_bytes = int(settings.max_size_gb * 2**30)
-        self._lock = threading.Lock()  # guards the two below
+        self._room = ByteLedger(int(settings.max_size_gb * 2**30))
+        self._lock = threading.Lock()  # guards changes of the one below
         self._objects: dict[bytes, tuple[ObjectKey, bytes]] = {}
-        self._used_bytes = 0
         super().__init__(context, workers=2)
 
     def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         object_id = key.object_id
-        with self._lock:
-            if object_id in self._objects:
-                return Outcome.DONE
-            if self._used_bytes + buffer.length > self._capacity_bytes:
-                return Outcome.REJECTED
-            self._objects[object_id] = (key, bytes(buffer.view))
-            self._used_bytes += buffer.length
+        if object_id in self._objects:
             return Outcome.DONE
+        if not self._room.reserve(buffer.length):
+            return Outcome.REJECTED
+        try:
+            data = bytes(buffer.view)
+        except MemoryError:
+            self._room.release(buffer.length)
+            return Outcome.REJECTED
+        with self._lock:
+            self._objects[object_id] = (key, data)
+        self._room.commit(buffer.length)
+        return Outcome.DONE
 
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         _, data = self._objects.get(key.object_id, (key, None))
@@ -68,13 +73,13 @@ class MemoryAdapter(BlockingL2Adapter):
     def delete(self, key: ObjectKey) -> Outcome:
         with self._lock:
             _, data = self._objects.pop(key.object_id, (key, None))
-            if data is None:
-                return Outcome.MISSING
-            self._used_bytes -= len(data)
-            return Outcome.DONE
+        if data is None:
+            return Outcome.MISSING
+        self._room.drop(len(data))
+        return Outcome.DONE
 
     def usage(self) -> Usage:
-        return Usage(self._used_bytes, self._capacity_bytes, len(self._objects))
+        return Usage(self._room.used_bytes, self._room.capacity_bytes, len(self._objects))
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         """In the order of object ids; the cursor is the last one that was given, as hex digits."""

@@ -52,8 +52,8 @@ class L2Adapter(ABC):
 
     Every `submit_*` returns at once and is answered through `completions()`, with one outcome per key in the order
     given; a batch of no keys is answered like any other.  `submit_*` and `unpin` may be called from any thread.
-    Buffers are lent until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter`, which
-    does all of this for them.
+    Buffers are lent until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter` or
+    `AsyncL2Adapter`, which do all of this for them.
     """
 
     capabilities: Capability = Capability.NONE
@@ -98,4 +98,5 @@ class L2Adapter(ABC):
 
     @abstractmethod
     def close(self, deadline_seconds: float) -> None:
-        """Stop, finishing what is in flight if that takes no longer than the deadline.  Calling it again does nothing."""
+        """Stop, finishing what is in flight if that takes no longer than the deadline.  Calling it again only waits, as long
+        at most, for the end of that."""

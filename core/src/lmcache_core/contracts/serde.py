@@ -39,5 +39,5 @@ class Serde(ABC):
     def decode(
         self, key: ObjectKey, layout: ObjectLayout, parameters: bytes, stored: memoryview, into: memoryview
     ) -> None:
-        """Fill `into`, which has the payload's length.  Raises DamagedObject where `stored` cannot be this object's;
+        """Fill `into`, which has the payload's length.  Raises DamagedObjectError where `stored` cannot be this object's;
         `into` is thrown away then."""

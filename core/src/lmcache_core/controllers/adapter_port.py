@@ -106,6 +106,7 @@ class AdapterPort:
     def status(self) -> dict[str, object]:
         usage = self._guard("usage", self.adapter.usage)
         counters = getattr(self.adapter, "counters", None)
+        circuit = getattr(self.adapter, "circuit", None)
         return {
             "name": self.name,
             "healthy": self.healthy,
@@ -114,6 +115,7 @@ class AdapterPort:
             "timeouts": self.timeouts,
             "faults": self.faults,
             "usage": usage._asdict() if usage else None,
+            "circuit": {**circuit._asdict(), "state": circuit.state.value} if circuit else None,
             "counters": dict(self._guard("counters", counters) or {}) if counters else {},
         }
 

@@ -13,10 +13,14 @@ from lmcache_core.model.results import Outcome
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One `submit_*` call.  Changed by its table only."""
+    """One `submit_*` call.  Changed by its table only.
+
+    An object of it has an outcome when there is one to report, and is settled when its buffer is not touched any more:
+    the second may come later."""
 
     id: JobId
     outcomes: list[Outcome | None]
+    undecided: int
     unsettled: int
     lends_buffers: bool
     answered: bool = False
@@ -40,7 +44,7 @@ class JobTable:
     def open(self, size: int, *, lends_buffers: bool) -> Job:
         """A new job of `size` objects.  One of none is answered at once."""
         with self._lock:
-            job = Job(JobId(next(self._ids)), [None] * size, size, lends_buffers)
+            job = Job(JobId(next(self._ids)), [None] * size, size, size, lends_buffers)
             if size:
                 self._open[job.id] = job
                 self._in_flight += size
@@ -48,28 +52,43 @@ class JobTable:
                 self._answer(job)
             return job
 
-    def settle(self, job: Job, index: int, outcome: Outcome) -> None:
-        """Object `index` of the job has come to its end, and its buffer is not touched any more."""
+    def settle(self, job: Job, index: int, outcome: Outcome) -> bool:
+        """Object `index` of the job has come to its end, and its buffer is not touched any more.
+
+        False: another outcome was reported before."""
         with self._lock:
-            job.outcomes[index] = outcome
             job.unsettled -= 1
-            if job.unsettled:
-                return
+            if job.answered:
+                if job.lends_buffers and not job.unsettled:
+                    self._queue.post(BuffersReleased(job.id))
+                return False
+            return self._decide(job, index, outcome)
+
+    def give_up(self, job: Job, index: int, outcome: Outcome) -> None:
+        """Report this for object `index`, whose buffer stays lent until it is settled."""
+        with self._lock:
             if not job.answered:
-                self._answer(job)
-            elif job.lends_buffers:
-                self._queue.post(BuffersReleased(job.id))
+                self._decide(job, index, outcome)
 
     def abandon(self) -> int:
-        """Answer every open job now: what is not settled is FAILED, and its buffers stay lent until it is settled.
+        """Answer every open job now: what has no outcome is FAILED, and its buffers stay lent until it is settled.
 
-        Returns how many objects that concerns."""
+        Returns how many objects are not settled."""
         with self._lock:
             unsettled = 0
             for job in list(self._open.values()):
                 unsettled += job.unsettled
                 self._answer(job)
             return unsettled
+
+    def _decide(self, job: Job, index: int, outcome: Outcome) -> bool:
+        if job.outcomes[index] is not None:
+            return False
+        job.outcomes[index] = outcome
+        job.undecided -= 1
+        if not job.undecided:
+            self._answer(job)
+        return True
 
     def _answer(self, job: Job) -> None:
         job.answered = True

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, TypeVar
 
 CONDEMNED_MAX: Final = 65_536
 """So many rejected objects are remembered; an older one is found out again by its next load."""
 
 
+class Turn(Protocol):
+    """What somebody waits for: an event of threads, or of an event loop."""
+
+    def set(self) -> object:
+        """Now.  Called without a lock, by whoever had the turn before."""
+
+
+AnyTurn = TypeVar("AnyTurn", bound=Turn)
+
+
 class ObjectGuard:
-    """Book-keeping by object id.  One lock, held for dictionary operations only; waiting is on single objects."""
+    """Book-keeping by object id.  Any thread; nothing here waits, and the lock covers dictionary operations only."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        # All below is guarded by _changed.
+        self._lock = threading.Lock()
+        # All below is guarded by _lock.
         self._pins: dict[bytes, int] = {}
         self._changing: set[bytes] = set()
+        self._waiting: dict[bytes, deque[Turn]] = {}
         self._removing: set[bytes] = set()
         self._condemned: dict[bytes, None] = {}
 
     def pin(self, object_id: bytes) -> bool:
         """Count one pin.  False, and no pin, where the object is being removed or was condemned."""
-        with self._changed:
+        with self._lock:
             if object_id in self._removing or object_id in self._condemned:
                 return False
             self._pins[object_id] = self._pins.get(object_id, 0) + 1
@@ -32,7 +43,7 @@ class ObjectGuard:
 
     def unpin(self, object_ids: Iterable[bytes]) -> None:
         """Take one pin from each that has one."""
-        with self._changed:
+        with self._lock:
             for object_id in object_ids:
                 count = self._pins.get(object_id, 0)
                 if count > 1:
@@ -40,37 +51,52 @@ class ObjectGuard:
                 elif count:
                     del self._pins[object_id]
 
-    @contextmanager
-    def changing(self, object_id: bytes) -> Iterator[None]:
-        """Wait until nobody else changes this object, and keep others from it."""
-        with self._changed:
-            while object_id in self._changing:
-                self._changed.wait()
-            self._changing.add(object_id)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._changing.discard(object_id)
-                self._changed.notify_all()
+    def begin_change(self, object_id: bytes, new_turn: Callable[[], AnyTurn]) -> AnyTurn | None:
+        """Keep others from changing this object, until `end_change`.  None: from now on; otherwise from when the turn
+        is set, which comes in the order of asking."""
+        with self._lock:
+            if object_id not in self._changing:
+                self._changing.add(object_id)
+                return None
+            turn = new_turn()
+            self._waiting.setdefault(object_id, deque()).append(turn)
+            return turn
 
-    @contextmanager
-    def removing(self, object_id: bytes) -> Iterator[bool]:
-        """Yields whether the object may be removed, which is while it has no pin; new pins are refused meanwhile."""
-        with self.changing(object_id):
-            with self._changed:
-                free = object_id not in self._pins
-                if free:
-                    self._removing.add(object_id)
-            try:
-                yield free
-            finally:
-                with self._changed:
-                    self._removing.discard(object_id)
+    def end_change(self, object_id: bytes) -> None:
+        """Whoever waits next may change it."""
+        with self._lock:
+            self._removing.discard(object_id)
+            waiting = self._waiting.get(object_id)
+            if waiting is None:
+                self._changing.discard(object_id)
+                return
+            turn = waiting.popleft()
+            if not waiting:
+                del self._waiting[object_id]
+        turn.set()
+
+    def give_up_turn(self, object_id: bytes, turn: Turn) -> None:
+        """Do not wait any longer.  A turn that has come meanwhile passes to the next."""
+        with self._lock:
+            waiting = self._waiting.get(object_id)
+            if waiting is not None and turn in waiting:
+                waiting.remove(turn)
+                if not waiting:
+                    del self._waiting[object_id]
+                return
+        self.end_change(object_id)
+
+    def begin_removal(self, object_id: bytes) -> bool:
+        """Whoever changes this object may remove it, which is while it has no pin; none is given until `end_change`."""
+        with self._lock:
+            free = object_id not in self._pins
+            if free:
+                self._removing.add(object_id)
+            return free
 
     def condemn(self, object_id: bytes) -> bool:
         """Do not offer this object any more.  False when that is so already."""
-        with self._changed:
+        with self._lock:
             if object_id in self._condemned:
                 return False
             if len(self._condemned) >= CONDEMNED_MAX:
@@ -80,7 +106,7 @@ class ObjectGuard:
 
     def absolve(self, object_id: bytes) -> None:
         """Another object may take its place."""
-        with self._changed:
+        with self._lock:
             self._condemned.pop(object_id, None)
 
     def is_condemned(self, object_id: bytes) -> bool:

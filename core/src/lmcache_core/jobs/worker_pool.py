@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from lmcache_core.jobs.lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
 Task = TypeVar("Task")
-
-URGENT_RUN_MAX: Final = 16
-"""So many urgent tasks are taken in a row while others wait; then one of the others has its turn."""
 
 
 class WorkerPool(Generic[Task]):
@@ -26,9 +24,7 @@ class WorkerPool(Generic[Task]):
         self._on_stopped = on_stopped
         self._changed = threading.Condition()
         # All below is guarded by _changed.
-        self._urgent: deque[Task] = deque()
-        self._others: deque[Task] = deque()
-        self._urgent_run = 0
+        self._lanes = Lanes[Task]()
         self._busy = 0
         self._alive = workers
         self._closing = False
@@ -38,11 +34,11 @@ class WorkerPool(Generic[Task]):
 
     def submit(self, tasks: Iterable[Task]) -> bool:
         """Run these when a thread is free.  False, and nothing is run, once the pool is closing."""
-        return self._add(self._others, tasks)
+        return self._add(self._lanes.add, tasks)
 
     def submit_urgent(self, tasks: Iterable[Task]) -> bool:
         """Run these before what `submit` was given.  False, and nothing is run, once the pool is closing."""
-        return self._add(self._urgent, tasks)
+        return self._add(self._lanes.add_urgent, tasks)
 
     def close(self, deadline_seconds: float) -> list[Task]:
         """Finish what is queued if that takes no longer than the deadline, and stop.  Returns the tasks that were never
@@ -51,9 +47,7 @@ class WorkerPool(Generic[Task]):
             self._closing = True
             self._changed.notify_all()
             self._changed.wait_for(self._is_idle, max(deadline_seconds, 0.0))
-            unstarted = [*self._urgent, *self._others]
-            self._urgent.clear()
-            self._others.clear()
+            unstarted = self._lanes.clear()
             stuck = self._busy
             self._changed.notify_all()
         if not stuck:
@@ -61,25 +55,17 @@ class WorkerPool(Generic[Task]):
                 thread.join()
         return unstarted
 
-    def _add(self, lane: deque[Task], tasks: Iterable[Task]) -> bool:
+    def _add(self, add: Callable[[Iterable[Task]], None], tasks: Iterable[Task]) -> bool:
         with self._changed:
             if self._closing:
                 return False
-            before = len(lane)
-            lane.extend(tasks)
-            self._changed.notify(len(lane) - before)
+            before = len(self._lanes)
+            add(tasks)
+            self._changed.notify(len(self._lanes) - before)
             return True
 
     def _is_idle(self) -> bool:
-        return not (self._busy or self._urgent or self._others)
-
-    def _take(self) -> Task | None:
-        """The next task, or None when there is none; the caller holds _changed."""
-        if self._urgent and (self._urgent_run < URGENT_RUN_MAX or not self._others):
-            self._urgent_run += 1
-            return self._urgent.popleft()
-        self._urgent_run = 0
-        return self._others.popleft() if self._others else None
+        return not (self._busy or self._lanes)
 
     def _work(self) -> None:
         while self._work_once():
@@ -93,7 +79,7 @@ class WorkerPool(Generic[Task]):
 
     def _work_once(self) -> bool:
         with self._changed:
-            while (task := self._take()) is None:
+            while (task := self._lanes.take()) is None:
                 if self._closing:
                     return False
                 self._changed.wait()

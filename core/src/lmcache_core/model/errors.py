@@ -7,7 +7,7 @@ LMCacheError
  |   |- PluginLoadError        it cannot be imported, found, or is built for another contract
  |   '- PluginContractError    it answers a hook with something that the contract does not allow
  |- StorageError
- |   |- DamagedObject      bytes that are not the object they claim to be
+ |   |- DamagedObjectError bytes that are not the object they claim to be
  |   '- AdapterError       carries .adapter
  '- ProtocolError          the peer broke the wire contract
 """
@@ -47,7 +47,7 @@ class StorageError(LMCacheError):
     """Root of what goes wrong while bytes are kept or moved."""
 
 
-class DamagedObject(StorageError):
+class DamagedObjectError(StorageError):
     """Stored bytes that cannot be the object they claim to be.  A miss, never a hit."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
-from lmcache_core.model.errors import DamagedObject
+from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.testing.lent_memory import object_key
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
@@ -92,7 +92,7 @@ class SerdeSuite(OfferSuite):
         assert decode(under_test.open(), layout, stored, serde.parameters()) == expected
 
     def test_bytes_that_nobody_wrote_are_rejected_or_harmless(self, serde: Serde, layout: ObjectLayout) -> None:
-        """They cannot come here while digests hold; if they do, nothing but DamagedObject is raised."""
+        """They cannot come here while digests hold; if they do, nothing but DamagedObjectError is raised."""
         stored = encode(serde, layout, _payload(layout, "random"))
         chance = random.Random(7)
         broken = [
@@ -110,7 +110,7 @@ class SerdeSuite(OfferSuite):
         for each in broken:
             try:
                 decode(serde, layout, each)
-            except DamagedObject:
+            except DamagedObjectError:
                 pass
 
     def test_several_threads_may_use_it(self, serde: Serde, layout: ObjectLayout) -> None:

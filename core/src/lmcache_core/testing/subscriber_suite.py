@@ -26,6 +26,8 @@ from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
 
+WARM_EVENTS = 20_000
+"""So many names a subscriber may remember before it has to forget."""
 MEMORY_EVENTS = 3_000
 EVENT_BYTES_MAX = 10
 """What may stay of an event on average; a request id alone is more."""
@@ -101,19 +103,20 @@ class SubscriberSuite(OfferSuite):
         """Requests, models and workers come and go for months; what is kept of them is bounded."""
         callbacks = list(subscriber.subscriptions().items())
 
-        def feed(first: int) -> None:
-            for number in range(first, first + MEMORY_EVENTS):
+        def feed(first: int, count: int) -> None:
+            for number in range(first, first + count):
                 for kind, callback in callbacks:
                     for event in _samples(kind, number):
                         callback(event)
             gc.collect()
 
         logging.disable()  # test runners keep every record
-        tracemalloc.start()
         try:
-            feed(0)
+            feed(0, WARM_EVENTS)
+            tracemalloc.start()
+            feed(WARM_EVENTS, MEMORY_EVENTS)
             before = tracemalloc.get_traced_memory()[0]
-            feed(MEMORY_EVENTS)
+            feed(WARM_EVENTS + MEMORY_EVENTS, MEMORY_EVENTS)
             grown = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()

@@ -34,6 +34,8 @@ PUBLISH_ATTEMPTS: Final = 3
 """A store looks again when a file appears in its place while it writes; only outsiders can cause that."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
+"""A signal, a lock of the file system, a handle that a network file system has to look up again."""
 
 
 class FsAdapter(BlockingL2Adapter):
@@ -60,7 +62,7 @@ class FsAdapter(BlockingL2Adapter):
             standing = self._standing(key, buffer.length)
             if standing is not Outcome.MISSING:
                 return standing
-            if not self._index.reserve(buffer.length):
+            if not self._index.room.reserve(buffer.length):
                 self._count("rejected_full")
                 return Outcome.REJECTED
             written = False
@@ -78,7 +80,7 @@ class FsAdapter(BlockingL2Adapter):
                 if written:
                     self._index.commit(key.object_id, buffer.length)
                 else:
-                    self._index.release(buffer.length)
+                    self._index.room.release(buffer.length)
             return Outcome.DONE
         return Outcome.FAILED
 
@@ -128,8 +130,11 @@ class FsAdapter(BlockingL2Adapter):
             self._set_aside(key)
         return True
 
+    def is_transient(self, error: Exception) -> bool:
+        return super().is_transient(error) or (isinstance(error, OSError) and error.errno in _PASSING)
+
     def usage(self) -> Usage:
-        return Usage(self._index.used_bytes, self._index.capacity_bytes, len(self._index))
+        return Usage(self._index.room.used_bytes, self._index.room.capacity_bytes, len(self._index))
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key."""
@@ -149,7 +154,7 @@ class FsAdapter(BlockingL2Adapter):
         `rejected_full`."""
         with self._counts_lock:
             counts = {name: self._counts[name] for name in ("foreign", "damaged", "rejected_full")}
-        return {"objects": len(self._index), "bytes": self._index.used_bytes, **counts}
+        return {"objects": len(self._index), "bytes": self._index.room.used_bytes, **counts}
 
     def stopped(self) -> None:
         try:

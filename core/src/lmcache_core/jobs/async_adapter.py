@@ -1,0 +1,104 @@
+"""A whole L2 adapter from a few `async` methods that each deal with one object.
+
+class Acme(AsyncL2Adapter):
+    async def started(self):
+        self.client = await acme.connect(self.settings.address)
+
+    async def load(self, key, buffer):
+        return Outcome.DONE if await self.client.read_into(key.object_id, buffer.view) else Outcome.MISSING
+
+    async def store(self, key, buffer):
+        await self.client.write(key.object_id, buffer.view)
+        return Outcome.DONE
+
+    async def contains(self, key):
+        return await self.client.exists(key.object_id)
+
+    async def stopped(self):
+        await self.client.close()
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.jobs.circuit_breaker import CircuitBreaker
+from lmcache_core.jobs.loop_executor import LoopExecutor
+from lmcache_core.jobs.object_adapter import ObjectL2Adapter
+from lmcache_core.jobs.retry import RetryPolicy
+from lmcache_core.model.errors import LMCacheError, ResourceError
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Outcome
+
+
+class AsyncL2Adapter(ObjectL2Adapter):
+    """Write `store`, `load` and `contains` (and `delete`, `usage`, `list_keys` where you declare them; the last two are
+    plain methods, called from other threads).
+
+    All runs on one event loop in one daemon thread of the adapter's own: up to `concurrency` transfers at a time, loads
+    first, and as many lookups beside them.  The rest is as with `BlockingL2Adapter`: retries, the breaker, pins, one
+    completion per job, and one change of an object at a time.
+
+    An operation that takes longer than `operation_timeout_seconds`, from its start and with all its attempts, is
+    cancelled and TIMED_OUT.  **Its buffer counts as released when its coroutine has ended**, so nothing that a method
+    started may touch the buffer beyond that: a thread (`asyncio.to_thread`) does not end when it is cancelled, so shield
+    it, and wait for it before you let the cancellation pass.
+
+    Call `super().__init__` last: it runs `started` and raises ResourceError where that fails.
+    """
+
+    def __init__(
+        self,
+        context: AdapterContext,
+        concurrency: int = 64,
+        operation_timeout_seconds: float = 30.0,
+        *,
+        breaker: CircuitBreaker | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """`breaker` and `retry` replace those that suit most backends; give each adapter its own."""
+        executor = LoopExecutor(f"l2-{context.name}", concurrency, operation_timeout_seconds)
+        super().__init__(context, executor, breaker, retry)
+        try:
+            executor.start(self.started, self.stopped)
+        except LMCacheError:
+            raise
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise ResourceError(
+                f"{context.name}: the adapter could not be started within {operation_timeout_seconds:g} s ({reason}); "
+                "check its settings, and that its backend is reachable"
+            ) from error
+
+    async def started(self) -> None:
+        """Called once, on the loop, before anything else there.  Open the client here.  What it raises, or a time-out,
+        stops the opening of the adapter; `stopped` is not called then."""
+
+    @abstractmethod
+    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        """Keep the bytes of the buffer under this key.  DONE (also when it is there already), or REJECTED where there
+        is no room.  This and the other methods must not block, and may raise."""
+
+    @abstractmethod
+    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        """Fill the buffer.  DONE only when every byte was written; MISSING; DAMAGED when the object has another length."""
+
+    @abstractmethod
+    async def contains(self, key: ObjectKey) -> bool:
+        """Is there an object under this key?"""
+
+    async def delete(self, key: ObjectKey) -> Outcome:
+        """Remove it: DONE, or MISSING where there was none.  Never called for a pinned object."""
+        return Outcome.REJECTED
+
+    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        """What was loaded under this key is DAMAGED or FOREIGN.  True: nothing is in the way of a new object now.
+
+        Until it has returned True, the key is neither offered nor stored again in the life of this adapter."""
+        return outcome is Outcome.DAMAGED and await self.delete(key) in (Outcome.DONE, Outcome.MISSING)
+
+    async def stopped(self) -> None:
+        """Called once, on the loop, after `close`, when no operation runs any more.  Close the client here, within
+        what is left of the deadline, or a moment."""

@@ -1,0 +1,84 @@
+"""The one place where an author's code is called: what it raises becomes an outcome, retries and the breaker included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.jobs.author import Author
+from lmcache_core.jobs.circuit_breaker import CircuitBreaker, Permit
+from lmcache_core.jobs.executor import Executor, Method, Result
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.jobs.retry import RetryPolicy
+from lmcache_core.model.results import Outcome
+
+
+class BackendCalls:
+    """Calls of one adapter.  MISSING, REJECTED, DAMAGED and FOREIGN are answers of a healthy backend; what raised and is
+    not retried, or returned what it must not, is FAILED and counts against the backend.  Any thread."""
+
+    def __init__(
+        self, context: AdapterContext, executor: Executor, faults: FaultLog, breaker: CircuitBreaker, retry: RetryPolicy
+    ) -> None:
+        self._executor = executor
+        self._awaits = executor.awaits
+        self._faults = faults
+        self._breaker = breaker
+        self._retry = retry
+        self._budget = retry.budget
+        self._name = context.name
+        self._logger = context.logger
+
+    async def run(
+        self, author: Author, kind: type[Result], method: Method[Result], *arguments: object
+    ) -> Result | Outcome:
+        """What the method returns, which is to be a `kind`; else FAILED."""
+        permit = self._breaker.admit()
+        if permit is None:
+            return Outcome.FAILED
+        self._budget.deposit()
+        result: Result | Outcome = Outcome.FAILED
+        failures = 0
+        try:
+            while True:
+                try:
+                    returned: Any = method(*arguments)
+                    if self._awaits:
+                        returned = await returned
+                    break
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's boundary: a fault at one object is its outcome
+                    failures += 1
+                    delay = self._delay(author, error, failures)
+                    if delay is None or not await self._executor.pause(delay) or not self._breaker.is_current(permit):
+                        self._faults.exception("an l2 operation raised")
+                        return Outcome.FAILED
+            if isinstance(returned, kind):
+                result = returned
+            else:
+                self._faults.error(f"an l2 operation returned {returned!r} where a value of {kind.__name__} belongs")
+        finally:  # also where the operation was cancelled because its time was over
+            if result is Outcome.FAILED or result is Outcome.TIMED_OUT:
+                self._failed(permit)
+            elif self._breaker.succeeded(permit):
+                self._logger.info("l2 adapter resumed, its backend answers again adapter=%s", self._name)
+        return result
+
+    def _delay(self, author: Author, error: BaseException, failures: int) -> float | None:
+        """Seconds until the next attempt; None: leave it."""
+        if not isinstance(error, Exception):
+            return None
+        try:
+            may_pass = author.is_transient(error)
+        except Exception:  # noqa: BLE001 - a plugin's boundary
+            self._faults.exception("is_transient raised")
+            return None
+        return self._retry.next_delay(failures) if may_pass else None
+
+    def _failed(self, permit: Permit) -> None:
+        cool_down = self._breaker.failed(permit)
+        if cool_down is not None:
+            self._logger.warning(
+                "l2 adapter paused adapter=%s failures_in_a_row=%d probe_in_seconds=%.1f; until then every operation "
+                "fails at once and nothing is asked of the backend: check that it is reachable",
+                self._name, self._breaker.status.failures_in_a_row, cool_down,
+            )  # fmt: skip

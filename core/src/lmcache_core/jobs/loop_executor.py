@@ -1,0 +1,191 @@
+"""Runs an adapter's work on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from lmcache_core.jobs.executor import Executor, Task
+from lmcache_core.jobs.lanes import Lanes
+from lmcache_core.jobs.loop_thread import STOP_SECONDS, LoopThread
+from lmcache_core.jobs.object_guard import Turn
+from lmcache_core.model.results import Outcome
+
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_SECONDS: Final = 0.5
+"""So long may an operation that was cancelled put things in order before it is reported without its buffer."""
+
+
+class _Room:
+    """What may run at the same time.  The executor's lock guards it."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.lanes = Lanes[Task]()
+        self.busy = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.busy or self.lanes)
+
+
+class _Operation:
+    """A task that runs.  Belongs to the loop."""
+
+    __slots__ = ("coroutine", "is_over_time", "room", "task", "timer")
+
+    def __init__(self, room: _Room, task: Task, loop: asyncio.AbstractEventLoop, timeout_seconds: float) -> None:
+        self.room = room
+        self.task = task
+        self.coroutine = loop.create_task(task.run())
+        self.timer = loop.call_later(timeout_seconds, self._expire, loop)
+        self.is_over_time = False
+
+    def outcome(self) -> Outcome:
+        """What it came to, when it has ended.  What is DONE is DONE, even if it was about to be cancelled."""
+        outcome = Outcome.FAILED
+        if self.coroutine.cancelled():
+            pass  # its time was over, or the executor is closing, or the author cancelled it
+        elif error := self.coroutine.exception():  # a fault of this package, since an author's are dealt with
+            logger.error("an l2 operation was lost", exc_info=error)
+        else:
+            outcome = self.coroutine.result()
+        return Outcome.TIMED_OUT if self.is_over_time and outcome is not Outcome.DONE else outcome
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_over_time = True
+        self.coroutine.cancel()
+        self.timer = loop.call_later(CANCEL_GRACE_SECONDS, self.task.give_up)
+
+
+class LoopExecutor(Executor):
+    """Up to `concurrency` transfers at a time, loads first, and beside them as many lookups, on one loop in one daemon
+    thread.
+
+    An operation that takes longer than `timeout_seconds`, from its start and with all its attempts, is cancelled and
+    TIMED_OUT.  One that does not end when it is cancelled keeps its buffer and its place until it does."""
+
+    awaits = True
+
+    def __init__(self, name: str, concurrency: int, timeout_seconds: float) -> None:
+        if concurrency < 1 or timeout_seconds <= 0:
+            raise ValueError("an event loop of an adapter needs concurrency >= 1 and a time-out above 0 seconds")
+        self._timeout = timeout_seconds
+        self._changed = threading.Condition()
+        # Guarded by _changed.
+        self._transfers = _Room(concurrency)
+        self._lookups = _Room(concurrency)
+        self._closing = False
+        self._will_start = False
+        # Belongs to the loop.
+        self._running: set[_Operation] = set()
+        self._no_pauses = asyncio.Event()
+        self._is_last_call = False
+        self._drained = asyncio.Event()
+        self._loop = LoopThread(name)
+
+    def start(self, started: Callable[[], Awaitable[None]], stopped: Callable[[], Awaitable[None]]) -> None:
+        """Run `started` on the loop and wait for it; `stopped` runs there when all work has ended after `close`.
+        Raises what `started` raises, or TimeoutError, and leaves no thread then."""
+        self._loop.start(started, self._drained.wait, stopped, self._timeout)
+
+    def submit(self, tasks: Sequence[Task]) -> bool:
+        return self._add(self._transfers.lanes.add, tasks)
+
+    def submit_urgent(self, tasks: Sequence[Task]) -> bool:
+        return self._add(self._transfers.lanes.add_urgent, tasks)
+
+    def submit_lookups(self, tasks: Sequence[Task]) -> bool:
+        return self._add(self._lookups.lanes.add, tasks)
+
+    def close(self, deadline_seconds: float) -> Sequence[Task]:
+        """What runs is cancelled so early that it may end by the deadline."""
+        end = time.monotonic() + deadline_seconds
+        grace = min(CANCEL_GRACE_SECONDS, deadline_seconds / 4)
+        with self._changed:
+            self._closing = True
+            self._loop.post(self._no_pauses.set)
+            self._changed.wait_for(self._is_idle, max(deadline_seconds - grace, 0.0))
+            unstarted = [*self._transfers.lanes.clear(), *self._lookups.lanes.clear()]
+            self._loop.post(self._cancel_all)
+            is_idle = self._changed.wait_for(self._is_idle, max(end - time.monotonic(), 0.0))
+        seconds_left = max(end - time.monotonic(), 0.0)
+        self._loop.stop_seconds = max(seconds_left, STOP_SECONDS)
+        self._loop.post(self._end)
+        if is_idle and not self._loop.join(seconds_left + 2 * STOP_SECONDS):
+            logger.error("an event loop did not end with its adapter thread=%s; it is left behind", self._loop.name)
+        return unstarted
+
+    def wait_stopped(self, timeout_seconds: float) -> None:
+        self._loop.join(max(timeout_seconds, 0.0))
+
+    def new_turn(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    async def wait_turn(self, turn: Turn) -> None:
+        assert isinstance(turn, asyncio.Event)
+        await turn.wait()
+
+    async def pause(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._no_pauses.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    def _add(self, add: Callable[[Sequence[Task]], None], tasks: Sequence[Task]) -> bool:
+        with self._changed:
+            if self._closing:
+                return False
+            add(tasks)
+            if not self._will_start:
+                self._will_start = True
+                self._loop.post(self._start_some)
+            return True
+
+    def _is_idle(self) -> bool:
+        return self._transfers.is_idle and self._lookups.is_idle
+
+    # On the loop.
+
+    def _start_some(self) -> None:
+        ready: list[tuple[_Room, Task]] = []
+        with self._changed:
+            self._will_start = False
+            for room in (self._lookups, self._transfers):
+                while room.busy < room.limit and (task := room.lanes.take()) is not None:
+                    room.busy += 1
+                    ready.append((room, task))
+        for room, task in ready:
+            operation = _Operation(room, task, asyncio.get_running_loop(), self._timeout)
+            self._running.add(operation)
+            operation.coroutine.add_done_callback(partial(self._ended, operation))
+
+    def _ended(self, operation: _Operation, _: asyncio.Task[Outcome]) -> None:
+        operation.timer.cancel()
+        operation.task.settle(operation.outcome())
+        self._running.discard(operation)
+        with self._changed:
+            operation.room.busy -= 1
+            if self._closing:
+                self._changed.notify_all()
+        if self._is_last_call:
+            self._end()
+        else:
+            self._start_some()
+
+    def _cancel_all(self) -> None:
+        for operation in self._running:
+            operation.coroutine.cancel()
+
+    def _end(self) -> None:
+        self._is_last_call = True
+        if not self._running:
+            self._drained.set()

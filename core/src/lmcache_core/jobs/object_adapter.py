@@ -1,0 +1,146 @@
+"""An L2 adapter from methods that each deal with one object: what `BlockingL2Adapter` and `AsyncL2Adapter` share."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.completion import CompletionSource, JobId
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
+from lmcache_core.jobs.backend_calls import BackendCalls
+from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitStatus
+from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.jobs.executor import Executor, Task
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.jobs.job_table import Job, JobTable
+from lmcache_core.jobs.object_guard import ObjectGuard
+from lmcache_core.jobs.object_task import LookupTask, ObjectTask, UnreportedTask, Verb
+from lmcache_core.jobs.object_verbs import ObjectVerbs
+from lmcache_core.jobs.retry import RetryPolicy
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+
+class ObjectL2Adapter(L2Adapter):
+    """Batches become tasks of an executor; their outcomes become one completion per job.  Subclass one of the two."""
+
+    max_object_bytes: int | None = None
+    """A longer object is REJECTED without asking `store`.  None: no limit."""
+
+    def __init__(
+        self, context: AdapterContext, executor: Executor, breaker: CircuitBreaker | None, retry: RetryPolicy | None
+    ) -> None:
+        self.context: Final = context
+        self.__executor = executor
+        self.__queue = CompletionQueue()
+        self.__jobs = JobTable(self.__queue)
+        self.__guard = ObjectGuard()
+        self.__breaker = breaker or CircuitBreaker(context.clock)
+        self.__faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
+        calls = BackendCalls(context, executor, self.__faults, self.__breaker, retry or RetryPolicy())
+        self.__verbs = ObjectVerbs(self.__guard, calls, executor)
+        self.__closed = threading.Lock()  # held from the first `close` on
+
+    # What an author writes.
+
+    @abstractmethod
+    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+
+    @abstractmethod
+    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+
+    @abstractmethod
+    def contains(self, key: ObjectKey) -> bool | Awaitable[bool]: ...
+
+    @abstractmethod
+    def delete(self, key: ObjectKey) -> Outcome | Awaitable[Outcome]: ...
+
+    @abstractmethod
+    def discard(self, key: ObjectKey, outcome: Outcome) -> bool | Awaitable[bool]: ...
+
+    def is_transient(self, error: Exception) -> bool:
+        """May what a method raised pass by itself?  Then it is called again, up to twice and within a budget, so each
+        method must be safe to repeat."""
+        return isinstance(error, (TimeoutError, ConnectionError))
+
+    def usage(self) -> Usage | None:
+        return None
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        return KeyPage((), None)
+
+    # What follows from it.
+
+    @property
+    def in_flight(self) -> int:
+        """Objects whose job was not answered yet: the backlog."""
+        return self.__jobs.in_flight
+
+    @property
+    def circuit(self) -> CircuitStatus:
+        """Is the backend being asked at all?"""
+        return self.__breaker.status
+
+    def completions(self) -> CompletionSource:
+        return self.__queue
+
+    def submit_store(self, batch: Sequence[StoreItem]) -> JobId:
+        job = self.__jobs.open(len(batch), lends_buffers=True)
+        return self.__start(self.__executor.submit, job, ObjectTask, self.__verbs.store, batch)
+
+    def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
+        job = self.__jobs.open(len(batch), lends_buffers=True)
+        return self.__start(self.__executor.submit_urgent, job, ObjectTask, self.__verbs.load, batch)
+
+    def submit_delete(self, keys: Sequence[ObjectKey]) -> JobId:
+        job = self.__jobs.open(len(keys), lends_buffers=False)
+        return self.__start(self.__executor.submit, job, ObjectTask, self.__verbs.delete, keys)
+
+    def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
+        job = self.__jobs.open(len(keys), lends_buffers=False)
+        return self.__start(self.__executor.submit_lookups, job, LookupTask, self.__verbs.lookup, keys)
+
+    def unpin(self, keys: Sequence[ObjectKey]) -> None:
+        self.__guard.unpin(key.object_id for key in keys)
+
+    def reject(self, key: ObjectKey, outcome: Outcome) -> None:
+        """Takes effect at once for lookups and loads; `discard` follows where stores run."""
+        if self.__guard.condemn(key.object_id):
+            self.__executor.submit([UnreportedTask(partial(self.__verbs.discard, self, key, outcome))])
+
+    def close(self, deadline_seconds: float) -> None:
+        """Stop.  What was not started by the deadline is FAILED; what is still running then is FAILED too, keeps its
+        buffers, and a `BuffersReleased` follows when it has ended.  Calling it again only waits, at most so long,
+        until that has happened and what was opened is given back."""
+        if not self.__closed.acquire(blocking=False):
+            self.__executor.wait_stopped(deadline_seconds)
+            return
+        for task in self.__executor.close(deadline_seconds):
+            task.settle(Outcome.FAILED)
+        if stuck := self.__jobs.abandon():
+            self.context.logger.error(
+                "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
+                self.context.name, deadline_seconds, stuck,
+            )  # fmt: skip
+
+    # How.
+
+    def __start(
+        self,
+        submit: Callable[[Sequence[Task]], bool],
+        job: Job,
+        kind: type[ObjectTask],
+        verb: Verb,
+        subjects: Sequence[Any],
+    ) -> JobId:
+        table = self.__jobs
+        tasks = [kind(table, verb, self, job, index, subject) for index, subject in enumerate(subjects)]
+        if tasks and not submit(tasks):
+            for task in tasks:
+                task.settle(Outcome.FAILED)
+        return job.id
