@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
-from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted
-from lmcache_core.contracts.policies import StorePlan
+from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, StoresDropped
+from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -418,3 +418,73 @@ def test_one_scheduler_cannot_hold_any_number_of_lookups(house: House, monkeypat
         house.ask(*CHUNKS, request=str(number))
     assert house.storage.lookups_open == 10
     assert (house.answer("0"), house.answer("49")) == (0, 8)
+
+
+class OnSecondUse(StorePolicy):
+    """Nothing when it is stored, everything when it is hit."""
+
+    plans_hits = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, bool]] = []
+
+    def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
+        self.asked.append((len(objects), objects[0].hit))
+        return StorePlan(tuple((0,) if item.hit else () for item in objects))
+
+
+@pytest.fixture
+def second_use(house: House) -> OnSecondUse:
+    policy = OnSecondUse()
+    house.store._policy = policy
+    return policy
+
+
+def test_a_policy_that_plans_hits_is_asked_again_when_they_come(house: House, second_use: OnSecondUse) -> None:
+    house.put(*CHUNKS[:3])
+    house.settle()
+    assert house.adapter.objects == {}
+    house.ask(*CHUNKS)
+    house.settle()
+    house.settle()
+    assert (house.answer(), second_use.asked) == (3, [(3, False), (3, True)])
+    assert len(house.adapter.objects) == 3
+    house.storage.end_lookup(b"c", "r")
+    house.settle()
+    assert house.cache.census().held == 0
+    assert house.store.status()["backlog_bytes"] == 0
+
+
+def test_what_is_on_its_way_is_not_planned_again(house: House, second_use: OnSecondUse) -> None:
+    """Its header page would be written anew while the adapter reads it."""
+    house.put(*CHUNKS[:2])
+    house.turn()
+    house.ask(*CHUNKS[:2], request="a")
+    house.turn()
+    (job,) = house.adapter.waiting
+    page = bytes(job.buffers[0].view[:4096])
+    house.clock.advance(1)
+    house.ask(*CHUNKS[:2], request="b")
+    house.turn()
+    assert house.adapter.waiting == [job]
+    assert bytes(job.buffers[0].view[:4096]) == page
+    house.settle()
+    for request in ("a", "b"):
+        house.storage.end_lookup(b"c", request)
+    assert house.cache.census().held == 0
+    assert house.store.status()["backlog_bytes"] == 0
+    house.ask(*CHUNKS[:2], request="c")
+    house.turn()
+    assert len(house.adapter.waiting) == 1, "when it has arrived, it is planned again"
+    house.settle()
+    house.storage.end_lookup(b"c", "c")
+
+
+def test_hits_that_find_no_room_in_the_backlog_are_no_drops(house: House, second_use: OnSecondUse) -> None:
+    house.put(*CHUNKS[:2])
+    house.settle()
+    house.store._backlog_max = 0
+    house.ask(*CHUNKS[:2])
+    house.settle()
+    assert (house.answer(), len(second_use.asked)) == (2, 1)
+    assert not [event for event in house.events.events if isinstance(event, StoresDropped)]

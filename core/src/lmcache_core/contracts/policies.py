@@ -54,7 +54,7 @@ NO_SALTS: Mapping[str, int] = MappingProxyType({})
 
 
 class EvictionDemand(NamedTuple):
-    """How many bytes are to be freed.  The three add up; a victim counts for the first of them that it fits."""
+    """How many bytes are to be freed.  The three add up, and are served in this order: by salt, by size, any."""
 
     any_bytes: int
     """From slots of any size."""
@@ -74,6 +74,11 @@ def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384
 
 class EvictionPolicy(ABC):
     """Which objects of L1 go first.  Objects are known by slot number, a small integer that is reused after removal."""
+
+    evicts: bool = True
+    """False: it leaves demands unmet although slots could go."""
+    isolates_salts: bool = False
+    """True: it serves `EvictionDemand.by_salt`."""
 
     @abstractmethod
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
@@ -102,6 +107,8 @@ class StoredObject(NamedTuple):
     space: KeySpace
     chunk_hash: bytes
     object_bytes: int
+    hit: bool = False
+    """False: it has just been stored in L1.  True: it has been hit there, and the policy wants to hear of that."""
 
 
 class AdapterFacts(NamedTuple):
@@ -123,6 +130,10 @@ class StorePlan:
 
 class StorePolicy(ABC):
     """Which objects go to which adapters."""
+
+    plans_hits: bool = False
+    """True: objects are planned again when a lookup hits them in L1, unless they are on their way just then.  It costs a
+    little for every hit, on the store controller's thread."""
 
     @abstractmethod
     def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan: ...

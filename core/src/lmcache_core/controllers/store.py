@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
@@ -40,6 +40,8 @@ class Batch:
     lease: Lease
     slots: tuple[int, ...]
     size_bytes: int
+    hit: bool = False
+    """True: they have been there, and were hit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +102,8 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._events = events
         self._lock = threading.Lock()
         self._jobs = 0
+        self._busy: set[int] = set()
+        """Slots of units that are not finished: adapters read them, so their header pages must stay as they are."""
         self._idle = threading.Event()
         self._idle.set()
 
@@ -108,15 +112,23 @@ class StoreController(MessageLoop[Batch | Answer]):
         """Is there anything to store to?"""
         return bool(self._queues)
 
-    def admit(self, count: int, object_bytes: int) -> Lease | None:
+    @property
+    def plans_hits(self) -> bool:
+        """Does the policy want to hear of hits?"""
+        return self.active and self._policy.plans_hits
+
+    def admit(self, count: int, object_bytes: int, *, hit: bool = False) -> Lease | None:
         """Room in the backlog for `count` objects: an empty lease to publish them with, or None, and they are counted
-        as dropped.  An admitted batch must be followed by `offer` or `withdraw`."""
+        as dropped, unless they were there before and only `hit`.  An admitted batch must be followed by `offer` or
+        `withdraw`."""
         size = count * object_bytes
         with self._lock:
             full = self._backlog + size > self._backlog_max
             if not full:
                 self._backlog += size
                 self._idle.clear()
+        if full and hit:
+            return None
         if full:
             for queue in self._queues:
                 queue.dropped += count
@@ -127,6 +139,10 @@ class StoreController(MessageLoop[Batch | Answer]):
     def withdraw(self, lease: Lease, count: int, object_bytes: int) -> None:
         """The admitted batch was not published."""
         self._cache.end(lease)
+        self._shrink(count * object_bytes)
+
+    def forgo(self, count: int, object_bytes: int) -> None:
+        """So many objects of an admitted batch are gone."""
         self._shrink(count * object_bytes)
 
     def offer(self, batch: Batch) -> None:
@@ -167,6 +183,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             case Batch():
                 for queue in self._queues:
                     queue.waiting = deque(unit for unit in queue.waiting if unit.lease is not message.lease)
+                self._busy.difference_update(message.slots)
                 self._cache.end(message.lease)
                 self._shrink(message.size_bytes)
             case JobAnswer(_Job() as job, _, released):
@@ -177,8 +194,11 @@ class StoreController(MessageLoop[Batch | Answer]):
                     self._quarantine(job)
 
     def _enqueue(self, batch: Batch) -> None:
+        if busy := [slot for slot in batch.slots if slot in self._busy]:
+            batch = self._without(batch, busy)
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length) for item in items]
+        objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, batch.hit) for item in items]
+        self._busy.update(batch.slots)
         try:
             plan = self._policy.plan(objects, [queue.port.facts for queue in self._queues])
             targets = plan.targets
@@ -197,6 +217,16 @@ class StoreController(MessageLoop[Batch | Answer]):
                 self._queues[index].waiting.append(unit)
             if not queues:
                 self._finish([unit])
+
+    def _without(self, batch: Batch, busy: Sequence[int]) -> Batch:
+        """The batch, less what is on its way already: a hit can be told while, or before, its store is."""
+        size = batch.size_bytes // len(batch.slots) * len(busy)
+        self._cache.release(batch.lease, busy)
+        self._shrink(size)
+        left = tuple(slot for slot in batch.slots if slot not in self._busy)
+        if not left:
+            self._cache.end(batch.lease)
+        return replace(batch, slots=left, size_bytes=batch.size_bytes - size)
 
     def _pump(self, queue: _Queue) -> None:
         while queue.waiting:
@@ -265,6 +295,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             unit.remaining -= 1
             if unit.remaining == 0:
                 done.setdefault(unit.lease, []).append(unit.slot)
+                self._busy.discard(unit.slot)
                 size += unit.item.buffer.length
                 if unit.leave_l1:
                     self._cache.drop_when_released([unit.slot])

@@ -123,6 +123,16 @@ class L1Cache:
             self._hold(lease, slots)
         return slots
 
+    def share(self, lease: Lease, held: Lease, slots: Sequence[int]) -> list[int]:
+        """Hold by `lease`, too, what `held` holds of these.  Returns the slots that this is so for."""
+        with self._lock:
+            if LeaseState.ENDED in (lease.state, held.state):
+                return []
+            there = set(held.slots)
+            shared = [slot for slot in slots if slot in there]
+            self._hold(lease, shared)
+        return shared
+
     def note_access(self, slots: list[int], facts: AccessFacts) -> None:
         """Tell the eviction policy that a request hit these, which it holds."""
         if not slots:

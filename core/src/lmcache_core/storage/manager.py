@@ -344,8 +344,28 @@ class StorageManager:
         first, lookup.noted_chunks = lookup.noted_chunks, max(lookup.noted_chunks, hit_chunks)
         facts = AccessFacts(first, self._facts_of(lookup))
         for row in lookup.rows:
-            self._cache.note_access([slot for slot in row.in_l1[first:hit_chunks] if slot != ABSENT], facts)
+            hit = [slot for slot in row.in_l1[first:hit_chunks] if slot != ABSENT]
             row.in_l1 = []
+            self._cache.note_access(hit, facts)
+            if hit and self._store.plans_hits:
+                self._offer_again(lookup, hit)
+
+    def _offer_again(self, lookup: Lookup, slots: Sequence[int]) -> None:
+        """The store policy may want what was used again in L2 after all."""
+        by_size: dict[int, list[int]] = {}
+        for slot in slots:
+            by_size.setdefault(self._cache.buffer(slot).length, []).append(slot)
+        for object_bytes, alike in by_size.items():
+            lease = self._store.admit(len(alike), object_bytes, hit=True)
+            if lease is None:
+                continue
+            shared = self._cache.share(lease, lookup.lease, alike)
+            if missing := len(alike) - len(shared):
+                self._store.forgo(missing, object_bytes)
+            if shared:
+                self._store.offer(Batch(lease, tuple(shared), len(shared) * object_bytes, hit=True))
+            else:
+                self._cache.end(lease)
 
     def _request_facts(self, request_id: str) -> RequestFacts:
         """What the open lookups of a request say about it; where engines share the id, the latest."""
