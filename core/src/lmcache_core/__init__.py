@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+    from lmcache_core.contracts.capability import Capability
     from lmcache_core.contracts.clock import Clock, SystemClock
     from lmcache_core.contracts.command import CommandContext, PluginCatalog
     from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
         WorkerRegistered,
     )
     from lmcache_core.contracts.hookspecs import hookimpl
-    from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
+    from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
     from lmcache_core.contracts.offer import Offer
     from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
     from lmcache_core.contracts.policies import (

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import Capability
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.blocking_adapter import BlockingL2Adapter
 from lmcache_core.jobs.byte_ledger import ByteLedger

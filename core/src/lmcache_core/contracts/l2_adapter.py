@@ -4,33 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from enum import Flag, auto
 from typing import NamedTuple
 
 from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
-
-
-class Capability(Flag):
-    """What an adapter promises beyond store, lookup and load.  The server and the conformance kit act on it."""
-
-    NONE = 0
-    DELETE = auto()
-    """`submit_delete` removes objects."""
-    USAGE = auto()
-    """`usage` is exact once nothing is in flight."""
-    LIST = auto()
-    """`list_keys` names every object, and survives changes between two pages."""
-    DURABLE = auto()
-    """What was stored is found again after the process was killed."""
-    SHARED = auto()
-    """Several servers may use one backend at once."""
-    ZERO_COPY = auto()
-    """Bytes go between lent memory and the backend without a copy in this process."""
-    VERIFIES = auto()
-    """Loads are checked against header and digest while the bytes pass; core does not check them again."""
 
 
 class StoreItem(NamedTuple):
@@ -57,6 +37,8 @@ class L2Adapter(ABC):
     """
 
     capabilities: Capability = Capability.NONE
+    max_object_bytes: int | None = None
+    """Longest object, header page included, that the backend takes; a longer one is REJECTED.  None: no limit."""
 
     @abstractmethod
     def submit_store(self, batch: Sequence[StoreItem]) -> JobId:
@@ -82,7 +64,7 @@ class L2Adapter(ABC):
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
         """What was loaded under `key` is DAMAGED (move it aside) or FOREIGN (leave it alone).  Do not offer it again.
 
-        Called by core after its check, unless the adapter declares VERIFIES.  Must not block."""
+        Called by core after its own check, and for what the adapter itself found so.  Must not block."""
 
     @abstractmethod
     def completions(self) -> CompletionSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmcache_core.contracts.l2_adapter import Capability
+from lmcache_core.contracts.capability import Capability
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lmcache_core.contracts.l2_adapter import Capability
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 
 from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
@@ -47,6 +47,16 @@ def _fault(fault: Mapping[str, Any], model: type[BaseModel]) -> str:
     if fault["type"] == "missing":
         return f"field '{path}' is required"
     message = str(fault["msg"]).removeprefix("Value error, ")
-    shown = repr(fault.get("input"))
-    subject = f"field '{path}' is {shown[:80]}: " if path else ""
+    field = model.model_fields.get(str(fault["loc"][0])) if fault["loc"] else None
+    shown = "" if field is None or _holds_secret(field.annotation) else f" is {repr(fault.get('input'))[:80]}"
+    subject = f"field '{path}'{shown}: " if path else ""
     return f"{subject}{message[:1].lower()}{message[1:]}"
+
+
+def _holds_secret(kind: Any) -> bool:
+    """Is this the type of a secret, or of something that has one inside?"""
+    if isinstance(kind, type) and issubclass(kind, SecretStr | SecretBytes):
+        return True
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return any(_holds_secret(field.annotation) for field in kind.model_fields.values())
+    return any(_holds_secret(part) for part in get_args(kind))

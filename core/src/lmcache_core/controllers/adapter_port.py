@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
-from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, PrefetchSubmitted, Publisher
-from lmcache_core.contracts.l2_adapter import Capability, LoadItem
+from lmcache_core.contracts.l2_adapter import LoadItem
 from lmcache_core.contracts.policies import PrefetchPolicy, RequestFacts
 from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.message_loop import MessageLoop

@@ -1,0 +1,25 @@
+"""What adapters may promise.  Alone in its file, so that listing offers imports nothing else."""
+
+from __future__ import annotations
+
+from enum import Flag, auto
+
+
+class Capability(Flag):
+    """What an adapter promises beyond store, lookup and load.  The server and the conformance kit act on it."""
+
+    NONE = 0
+    DELETE = auto()
+    """`submit_delete` removes objects."""
+    USAGE = auto()
+    """`usage` is exact once nothing is in flight."""
+    LIST = auto()
+    """`list_keys` names every object, and survives changes between two pages."""
+    DURABLE = auto()
+    """What was stored is found again after the process was killed."""
+    SHARED = auto()
+    """Several servers may use one backend at once."""
+    ZERO_COPY = auto()
+    """Bytes go between lent memory and the backend without a copy in this process."""
+    VERIFIES = auto()
+    """Loads are checked against header and digest while the bytes pass; core does not check them again."""
