@@ -12,9 +12,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lmcache_core.builtin.lru import LeastRecentlyUsed, open_lru
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, InsertFacts
 from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.testing.eviction_suite import EvictionPolicySuite
 
 SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
 SMALL, LARGE = 10, 100
+
+
+class TestLaws(EvictionPolicySuite):
+    offer = "LRU"
+    bytes_per_slot_max = 40
 
 
 def facts(slot_bytes: int) -> InsertFacts:

@@ -10,6 +10,7 @@ from lmcache_core.builtin import plugin
 from lmcache_core.builtin.log_subscriber import open_log_subscriber
 from lmcache_core.builtin.memory_l2 import CAPABILITIES
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.events import (
     Event,
     LeasesExpired,
@@ -21,14 +22,23 @@ from lmcache_core.contracts.events import (
     WorkerLeft,
     WorkerRegistered,
 )
-from lmcache_core.contracts.l2_adapter import Capability
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.testing.prefetch_policy_suite import PrefetchPolicySuite
+from lmcache_core.testing.store_policy_suite import StorePolicySuite
 
 SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
 UP = AdapterFacts("up", Capability.NONE, healthy=True)
 DOWN = AdapterFacts("down", Capability.NONE, healthy=False)
+
+
+class TestStoreLaws(StorePolicySuite):
+    offer = "default"
+
+
+class TestPrefetchLaws(PrefetchPolicySuite):
+    offer = "default"
 
 
 def test_every_object_goes_to_every_healthy_adapter_and_stays_in_l1() -> None:

@@ -240,6 +240,7 @@ def test_notes_tell_the_policy_everything(cache: L1Cache, space: SpaceRecord) ->
     cache.clear(force=False)
     notes, _ = cache.take_notes()
     assert [type(note) for note in notes] == [Inserted, Accessed, Removed]
+    assert isinstance(notes[0], Inserted)
     assert notes[0].facts.keys == tuple(keys(space, 1, 2))
     assert notes[0].slots == slots
     assert notes[1].slots == slots[:1]

@@ -1,23 +1,101 @@
+"""The `fs` adapter keeps every law, each way it can be set up."""
+
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core import AdapterContext, L2Adapter
-from lmcache_core.testing.l2_suite import L2AdapterSuite
-from lmcache_l2_fs.adapter import open_fs
-from lmcache_l2_fs.config import FsSettings
-
-WAYS: dict[str, dict[str, object]] = {
-    "buffered": {},
-    "fsync": {"fsync": True},
-    "odirect": {"use_odirect": True, "num_workers": 2},
-    "read_ahead": {"read_ahead_size": 4096, "relative_tmp_dir": "work/parts"},
-}
+from lmcache_core import ObjectKey, media_path
+from lmcache_core.testing import L2AdapterSuite, Media
+from lmcache_l2_fs.adapter import FsAdapter
 
 
-class TestFs(L2AdapterSuite):
-    @pytest.fixture(params=WAYS)
-    def opened(self, request: pytest.FixtureRequest, tmp_path: Path, context: AdapterContext) -> L2Adapter:
-        return open_fs(FsSettings.model_validate({"base_path": str(tmp_path / "kv"), **WAYS[request.param]}), context)
+class Files(Media):
+    """The files below a root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, key: ObjectKey) -> bytes | None:
+        path = self._root / media_path(key)
+        return path.read_bytes() if path.exists() else None
+
+    def write(self, key: ObjectKey, data: bytes) -> None:
+        path = self._root / media_path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def remove(self, key: ObjectKey) -> None:
+        (self._root / media_path(key)).unlink(missing_ok=True)
+
+
+class FsLaws(L2AdapterSuite):
+    offer = "fs"
+    way: ClassVar[Mapping[str, Any]] = {}
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return tmp_path / "kv"
+
+    @pytest.fixture
+    def settings(self, root: Path) -> Mapping[str, Any]:
+        return {"base_path": str(root), **self.way}
+
+    @pytest.fixture
+    def small_settings(self, tmp_path: Path) -> Mapping[str, Any]:
+        return {"base_path": str(tmp_path / "small"), "max_capacity_gb": self.small_bytes / 2**30, **self.way}
+
+    @pytest.fixture
+    def media(self, root: Path) -> Files:
+        return Files(root)
+
+    @pytest.fixture
+    def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+        go_on = threading.Event()
+        go_on.set()
+        for verb in ("store", "load", "contains", "delete"):
+            method = getattr(FsAdapter, verb)
+
+            def waiting(self: FsAdapter, *arguments: Any, method: Any = method) -> Any:
+                go_on.wait(30)
+                return method(self, *arguments)
+
+            monkeypatch.setattr(FsAdapter, verb, waiting)
+
+        @contextmanager
+        def stalled() -> Iterator[None]:
+            go_on.clear()
+            try:
+                yield
+            finally:
+                go_on.set()
+
+        return stalled
+
+
+class Reduced(FsLaws):
+    """What does not depend on how files are written is shown once."""
+
+    payload_bytes_max = 8 * 2**20 + 1
+    open_close_rounds = 50
+
+
+class TestBuffered(FsLaws):
+    pass
+
+
+class TestSynced(Reduced):
+    way: ClassVar[Mapping[str, Any]] = {"fsync": True}
+
+
+class TestDirect(Reduced):
+    way: ClassVar[Mapping[str, Any]] = {"use_odirect": True, "num_workers": 2}
+
+
+class TestReadAhead(Reduced):
+    way: ClassVar[Mapping[str, Any]] = {"read_ahead_size": 4096, "relative_tmp_dir": "work/parts"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -104,6 +105,7 @@ def test_what_cannot_be_opened_leaves_nothing_taken(
 
 def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here: Open, memory: LentMemory) -> None:
     for warm_up in (True, False):
+        gc.collect()  # what earlier tests left
         before = (descriptors(), threading.active_count())
         for _ in range(5 if warm_up else 100):
             adapter = open_here()
@@ -114,6 +116,7 @@ def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here:
 
 
 def test_an_adapter_that_nobody_holds_has_given_everything_back(root: Path, memory: LentMemory) -> None:
+    gc.collect()
     before = descriptors()
     adapter = open_fs(FsSettings(base_path=root), adapter_context(memory))
     adapter.close(30)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,6 +212,37 @@ def test_what_the_system_says_becomes_an_outcome(
     assert driver.store((key, memory.sealed(key, b"x"))) == (outcome,)
     monkeypatch.undo()
     assert driver.store((key, memory.sealed(key, b"x"))) == (DONE,)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT])
+def test_what_passes_by_itself_is_tried_again(
+    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    driver = L2Driver(open_here())
+    faults = [OSError(number, os.strerror(number)) for _ in range(2)]
+    pwrite, preadv = os.pwrite, os.preadv
+
+    def write(*arguments: Any) -> int:
+        if faults:
+            raise faults.pop()
+        return pwrite(*arguments)
+
+    def read(*arguments: Any) -> int:
+        if faults:
+            raise faults.pop()
+        return preadv(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "preadv", read)
+    key = object_key(0)
+    assert driver.store((key, memory.sealed(key, payload_of(0, 5_000)))) == (DONE,)
+    assert faults == []
+    assert list((root / ".tmp").rglob("*.tmp")) == []
+    faults.append(OSError(number, os.strerror(number)))
+    buffer = memory.lend(HEADER_BYTES + 5_000)
+    assert driver.load((key, buffer)) == (DONE,)
+    assert check(buffer.view, key).outcome is DONE
+    assert counted(driver) == (1, HEADER_BYTES + 5_000)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
-from lmcache_core.contracts.l2_adapter import Capability, L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage

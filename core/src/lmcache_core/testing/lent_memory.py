@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import logging
 import mmap
 import uuid
+
+from blake3 import blake3
 
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.contracts.clock import Clock, SystemClock
@@ -16,6 +17,7 @@ from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, seal
 
 ALIGN_BYTES = 4096
+UNWRITTEN = b"\xee"
 SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3, b"layout-of-tests!")
 
 
@@ -30,9 +32,14 @@ class LentMemory:
 
     def lend(self, length: int) -> LentBuffer:
         """A buffer that is full of 0xEE, so that bytes which nobody wrote are seen."""
+        end = self._next + -(-length // ALIGN_BYTES) * ALIGN_BYTES
+        if end > self.region.length:
+            raise ValueError(
+                f"{length} bytes are too many for a memory of {self.region.length} that has lent {self._next}"
+            )
         buffer = LentBuffer(self.region, self._next, length)
-        self._next += -(-length // ALIGN_BYTES) * ALIGN_BYTES
-        buffer.view[:] = b"\xee" * length
+        self._next = end
+        buffer.view[:] = UNWRITTEN * length
         return buffer
 
     def sealed(self, key: ObjectKey, payload: bytes) -> LentBuffer:
@@ -76,5 +83,4 @@ def object_key(number: int, space: KeySpace = SPACE) -> ObjectKey:
 
 def payload_of(number: int, size: int) -> bytes:
     """Bytes that differ from number to number, and from place to place."""
-    words = itertools.islice(itertools.count(number * 2654435761), -(-size // 8))
-    return b"".join((word % 2**64).to_bytes(8, "little") for word in words)[:size]
+    return blake3(number.to_bytes(8, "little")).digest(size)

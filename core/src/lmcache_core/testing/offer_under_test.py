@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
 import pytest
 
-from lmcache_core.app.plugins import load_plugins
-from lmcache_core.contracts.l2_adapter import Capability
+from lmcache_core.app.plugin_selection import selection_from
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 
@@ -21,7 +22,7 @@ class OpenableOffer:
     """An offer and what to open it with; travels to child processes as text."""
 
     offer: Offer
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)  # they may hold secrets, and failing tests print what they compare
 
     def open(self, *context: Any) -> Any:
         """Validate the settings and call the offer's `open`.  Raises ConfigError for settings that are not its own."""
@@ -69,7 +70,7 @@ class OfferSuite:
 
 def installed_offer(kind: str, offer: str | Offer) -> Offer:
     """The offer itself, or the installed one of this name.  Raises ConfigError where there is none."""
-    return offer if isinstance(offer, Offer) else load_plugins(strict=False).offer(kind, offer)
+    return offer if isinstance(offer, Offer) else selection_from(os.environ).load().offer(kind, offer)
 
 
 def _named(target: str) -> Any:

@@ -1,0 +1,96 @@
+"""What pytest needs to run the laws well; loaded by its entry point, or with `-p lmcache_core.testing.pytest_plugin`.
+
+Importing it loads nothing of lmcache_core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+LEFT_BEHIND = "lmcache_left_behind"
+SHOWN_MAX = 5
+
+pytest.register_assert_rewrite(
+    "lmcache_core.testing.l2",
+    "lmcache_core.testing.l2_driver",
+    "lmcache_core.testing.eviction_suite",
+    "lmcache_core.testing.store_policy_suite",
+    "lmcache_core.testing.prefetch_policy_suite",
+    "lmcache_core.testing.request_module_suite",
+    "lmcache_core.testing.subscriber_suite",
+    "lmcache_core.testing.serde_suite",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lmcache")
+    group.addoption("--lmcache-report", metavar="FILE", help="write what became of each law to FILE, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Laws(config), "lmcache-laws")
+
+
+class Laws:
+    """What became of each law, in this run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.passed: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self.warned: list[str] = []
+        self.left_behind: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == LEFT_BEHIND and report.when == "teardown" and isinstance(value, Iterable):
+                self.left_behind += value
+        if report.failed:
+            self.failed.setdefault(report.nodeid, _reason(report))
+        elif report.skipped:
+            self.skipped[report.nodeid] = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        elif report.when == "call":
+            self.passed.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = _reason(report)
+
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        if warning_message.category.__name__ == "UndeclaredCapability":
+            self.warned.append(str(warning_message.message))
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        write = terminalreporter.write_line
+        if path := self._config.getoption("--lmcache-report"):
+            Path(path).write_text(json.dumps(self.to_json(), indent=1))
+        if self.left_behind:
+            write("Left behind in the backends under test, because the adapter could not or must not delete it:")
+            for name in self.left_behind[:SHOWN_MAX]:
+                write(f"    {name}")
+            if (more := len(self.left_behind) - SHOWN_MAX) > 0:
+                write(f"    and {more} more; --lmcache-report names them all")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "skipped": self.skipped,
+            "failed": self.failed,
+            "warned": self.warned,
+            "left_behind": self.left_behind,
+        }
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The first line that says what was wrong."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash else str(report.longrepr)
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,8 @@
+"""Adapters with one fault each, and the law that must find it."""
+
+from __future__ import annotations
+
+from core.tests.testing.mutants import buffers, completions, contents, counts, lives, names, presence
+from core.tests.testing.mutants.law import LAWS
+
+__all__ = ["LAWS", "buffers", "completions", "contents", "counts", "lives", "names", "presence"]

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import lmcache_core.testing
+
+
+def test_every_name_of_the_kit_can_be_imported_and_the_three_lists_agree() -> None:
+    kit = lmcache_core.testing
+    assert sorted(kit.__all__) == sorted(kit._HOME_OF) == sorted(dir(kit))
+    for name in kit.__all__:
+        assert getattr(kit, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'L3AdapterSuite'"):
+        _ = kit.L3AdapterSuite
+
+
+@pytest.mark.parametrize("module", ["lmcache_core.testing", "lmcache_core.testing.faulty_offer"])
+def test_opening_the_door_loads_no_library(module: str) -> None:
+    assert loaded_by(module, "{'pytest', 'hypothesis', 'pydantic', 'zmq'}") == "[]"
+
+
+def test_the_pytest_plugin_loads_nothing_of_core_but_the_doors() -> None:
+    found = loaded_by("lmcache_core.testing.pytest_plugin", "{m for m in sys.modules if m.startswith('lmcache_core')}")
+    assert found == "['lmcache_core', 'lmcache_core.testing', 'lmcache_core.testing.pytest_plugin']"
+
+
+def loaded_by(module: str, asked: str) -> str:
+    code = f"import sys, {module}; print(sorted({asked} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
