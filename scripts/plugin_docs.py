@@ -84,8 +84,8 @@ def laws_page() -> str:
         "# The laws\n",
         _MARK,
         (
-            "\nWhat the conformance kit (`lmcache plugins check`, and the suites of `lmcache_core.testing`) holds every plugin\n"
-            "to. Each line is a test; its name in a report is the line with underscores.\n"
+            "\nWhat the conformance kit (`lmcache plugins check`, and the suites of `lmcache_core.testing`) holds every\n"
+            "plugin to. Each line is a test; its name in a report is the line with underscores.\n"
         ),
     ]
     for name in kit.__all__:

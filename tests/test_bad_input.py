@@ -48,7 +48,7 @@ def adapter(**fields: object) -> list[str]:
         (adapter(type="fs", base_path="/proc/nope"), RESOURCE, ["'/proc/nope' cannot be used", "create and write to"]),
         (["--l2-adapter", "{type:fs}"], USAGE, ["--l2-adapter", "not JSON"]),
         (["--eviction-polcy", "LRU"], USAGE, ["--eviction-polcy", "did you mean --eviction-policy?"]),
-        (["--eviction-policy", "LFU"], USAGE, ["'LFU'", "pip install lmcache-policies"]),
+        (["--eviction-policy", "LFUU"], USAGE, ["--eviction-policy: ", "'LFUU'", "did you mean 'LFU'?"]),
         (["--l1-size-gb", "-1"], USAGE, ["--l1-size-gb", "greater than 0"]),
         (["--supported-transfer-mode", "lmcache_driven"], USAGE, ["pip install lmcache-transfer-torch"]),
         (["--plugin", "nonesuch"], USAGE, ["nonesuch"]),

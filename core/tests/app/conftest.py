@@ -12,6 +12,7 @@ from textwrap import dedent
 import pytest
 
 from lmcache_core.app.configuration import variable_of
+from lmcache_core.app.discovery import Origin, discover
 from lmcache_core.app.settings import ServerSettings
 
 Install = Callable[..., Path]
@@ -54,6 +55,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for name in set(sys.modules) - before:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == tmp_path:
             del sys.modules[name]
+
+
+@pytest.fixture
+def only_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else is installed beside core is not seen."""
+    core = [candidate for candidate in discover() if candidate.origin is Origin.BUILTIN]
+    monkeypatch.setattr("lmcache_core.app.plugins.discover", lambda: core)
 
 
 @pytest.fixture(autouse=True)

@@ -303,8 +303,8 @@ def test_cores_names_stay_cores(install: Install) -> None:
 # what is asked for and not there
 
 
-def test_an_unknown_name_is_answered_with_what_is_installed_and_what_could_be() -> None:
-    plugins = load_plugins(["builtin"])
+def test_an_unknown_name_is_answered_with_what_is_installed_and_what_could_be(only_core: None) -> None:
+    plugins = load_plugins()
     with pytest.raises(ConfigError) as caught:
         plugins.offer("l2_adapter", "s4")
     assert str(caught.value) == (

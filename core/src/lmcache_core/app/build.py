@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,12 +14,16 @@ from lmcache_core.admin.token import read_token
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.server import ADAPTER_CLOSE_SECONDS, Parts, Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -29,7 +32,7 @@ from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.errors import PluginContractError, ResourceError
+from lmcache_core.model.errors import ResourceError
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.hasher import Chain, SessionHasher
 from lmcache_core.server.pools import AffinePool, Pool
@@ -55,15 +58,17 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
     instance_id = settings.instance_id or str(uuid.uuid4())
     chain = HashChain.named(settings.hash_algorithm)
     supervisor = Supervisor()
+    adapters, offers = adapter_specs(settings.l2_adapter, plugins), offer_specs(settings, plugins)
 
     with ExitStack() as undo:
-        bus = EventBus(_subscribers(settings, plugins), settings.event_bus_queue_size)
+        subscribers = {spec.name: spec.open_as(Subscriber, plugins) for spec in offers.subscribers}
+        bus = EventBus(subscribers, settings.event_bus_queue_size)
         arena = _arena(settings, boot_id)
         undo.callback(arena.close)
         cache = L1Cache(arena, settings.l1_align_bytes)
 
         ports = []
-        for index, spec in enumerate(adapter_specs(settings.l2_adapter, plugins)):
+        for index, spec in enumerate(adapters):
             context = AdapterContext(
                 name=spec.name,
                 instance_id=instance_id,
@@ -74,7 +79,8 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                 events=bus,
                 logger=logging.getLogger(f"lmcache.l2.{spec.name}"),
             )
-            adapter = plugins.open(OfferKind.L2_ADAPTER, spec.offer.name, spec.settings, context)
+            offer = OfferSpec(OfferKind.L2_ADAPTER, spec.offer.name, spec.settings)
+            adapter = offer.open_as(L2Adapter, plugins, context)
             port = AdapterPort(index, spec.name, adapter, adapter.capabilities, clock, settings.l2_timeout_seconds)
             undo.callback(port.close, ADAPTER_CLOSE_SECONDS)
             ports.append(port)
@@ -83,7 +89,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
         store = StoreController(
             cache,
             ports,
-            _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
+            offers.store_policy.open_as(StorePolicy, plugins),
             _backlog(settings),
             clock,
             bus,
@@ -91,14 +97,14 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
         prefetch = PrefetchController(
             cache,
             ports,
-            _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
+            offers.prefetch_policy.open_as(PrefetchPolicy, plugins),
             settings.l2_prefetch_max_in_flight,
             clock,
             bus,
         )
         eviction = EvictionController(
             cache,
-            _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
+            offers.eviction_policy.open_as(EvictionPolicy, plugins),
             settings.eviction_trigger_watermark,
             settings.eviction_ratio,
             bus,
@@ -119,21 +125,20 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
             settings.session_ttl_seconds,
             clock,
         )
-        modules = _modules(
-            settings,
-            plugins,
-            ModuleContext(
-                storage=storage,
-                hasher=hasher,
-                workers=workers,
-                chunk_tokens=settings.chunk_size,
-                chain=chain,
-                segment=arena.segment,
-                l1_bytes=arena.size_bytes,
-                clock=clock,
-                events=bus,
-            ),
+        context_of_modules = ModuleContext(
+            storage=storage,
+            hasher=hasher,
+            workers=workers,
+            chunk_tokens=settings.chunk_size,
+            chain=chain,
+            segment=arena.segment,
+            l1_bytes=arena.size_bytes,
+            clock=clock,
+            events=bus,
         )
+        modules = {
+            spec.name: spec.open_as(RequestModule, plugins, context_of_modules) for spec in offers.request_modules
+        }
         for module in modules.values():
             undo.callback(module.close)
         pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
@@ -207,47 +212,6 @@ def _arena(settings: ServerSettings, boot_id: str) -> Arena:
 def _backlog(settings: ServerSettings) -> int:
     gigabytes = settings.l2_store_max_backlog_gb
     return int((settings.l1_size_gb / 2 if gigabytes is None else gigabytes) * GIB)
-
-
-def _subscribers(settings: ServerSettings, plugins: LoadedPlugins) -> Mapping[str, Any]:
-    if settings.disable_observability:
-        return {}
-    names = [offer.name for offer in plugins.defaults(OfferKind.SUBSCRIBER)]
-    if settings.disable_logging:
-        names = [name for name in names if name != "log"]
-    return {name: _policy(plugins, OfferKind.SUBSCRIBER, name) for name in names}
-
-
-def _policy(plugins: LoadedPlugins, kind: OfferKind, name: str) -> Any:
-    """Something that is opened with its settings alone."""
-    model = plugins.model(kind, name)
-    return plugins.open(kind, name, model() if model else None)
-
-
-def _modules(settings: ServerSettings, plugins: LoadedPlugins, context: ModuleContext) -> Mapping[str, RequestModule]:
-    names = [offer.name for offer in plugins.defaults(OfferKind.REQUEST_MODULE)]
-    names += _transfer_modules(settings, plugins)
-    if settings.engine_type != "default":
-        names.append(settings.engine_type)
-    modules: dict[str, RequestModule] = {}
-    for name in dict.fromkeys(names):
-        model = plugins.model(OfferKind.REQUEST_MODULE, name)
-        module = plugins.open(OfferKind.REQUEST_MODULE, name, model() if model else None, context)
-        if not isinstance(module, RequestModule):
-            raise PluginContractError(
-                name, f"request module '{name}' is a {type(module).__name__}, not a RequestModule"
-            )
-        modules[name] = module
-    return modules
-
-
-def _transfer_modules(settings: ServerSettings, plugins: LoadedPlugins) -> Sequence[str]:
-    match settings.supported_transfer_mode:
-        case "engine_driven" | "lmcache_driven" as mode:
-            return (mode,)
-        case _:
-            offered = {offer.name for offer in plugins.offers(OfferKind.REQUEST_MODULE)}
-            return tuple(mode for mode in ("engine_driven", "lmcache_driven") if mode in offered)
 
 
 def _admin(settings: ServerSettings, status: Any, health: Any) -> AdminServer | None:

@@ -15,7 +15,7 @@ from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 _SHOWN_FAULTS = 3
-_HIDDEN = frozenset({"l2_adapter"})
+_HIDDEN = frozenset({"l2_adapter", "eviction_policy", "l2_store_policy", "l2_prefetch_policy", "offer_settings"})
 """Values that may hold secrets and are not repeated in messages."""
 
 

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from lmcache_core.app.command_line import Parser
 from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_FLAGS, NEEDLESS_FLAGS
+from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import GROUPS, ServerSettings
 from lmcache_core.model.errors import ConfigError
 
@@ -45,16 +46,6 @@ def group_fields(group: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
     return [(name, ServerSettings.model_fields[name]) for name in group.model_fields]
 
 
-def default_text(field: FieldInfo) -> str:
-    """The default for people; empty where there is none to speak of."""
-    default = field.get_default()
-    if default is None or default in ((), ""):
-        return ""
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
 def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
     flag, default = flag_of(name, field), default_text(field)
     text = f"{field.description} (default: {default})" if default else str(field.description)
@@ -68,8 +59,10 @@ def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
+    if name in ("l2_adapter", "offer_settings"):
+        return "JSON"
     if isinstance(field.default, tuple):
-        return "JSON" if name == "l2_adapter" else "NAME"
+        return "NAME"
     words = {"int": "N", "float": "N", "Annotated": "N", "Literal": "WORD"}
     kind = str(field.annotation)
     return next((metavar for word, metavar in words.items() if word in kind), name.rpartition("_")[2].upper())

@@ -79,26 +79,27 @@ NEEDLESS_FLAGS: Final = MappingProxyType(
 
 _FOREIGN_VARIABLES: Final = frozenset(
     {
+        "LMCACHE_CHECK",
         "LMCACHE_CONFIG_FILE",
         "LMCACHE_DISABLE_BANNER",
         "LMCACHE_LOG_FORMAT",
         "LMCACHE_MP_TRANSFER_MODE",
+        "LMCACHE_TRACE_HOOKS",
         "LMCACHE_TRACK_USAGE",
         "LMCACHE_USE_EXPERIMENTAL",
         "LMCACHE_USE_UPSTREAM_MP",
     }
 )
-_KUBERNETES_VARIABLE: Final = re.compile(
-    r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
-)
-_KUBERNETES_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+_KUBERNETES_VARIABLE: Final = r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+_KUBERNETES_ADDRESSES: Final = ("tcp://", "udp://", "sctp://")
 
 
 def is_foreign_variable(name: str) -> bool:
-    """Does `name`, which begins like ours, belong to an engine-side library or to Kubernetes' links to services?"""
-    return name in _FOREIGN_VARIABLES or _KUBERNETES_VARIABLE.fullmatch(name) is not None
+    """Is `name`, which begins like our settings, none of them on purpose: a switch of ours for finding faults, an
+    engine-side library's, or one of Kubernetes' links to services?"""
+    return name in _FOREIGN_VARIABLES or re.fullmatch(_KUBERNETES_VARIABLE, name) is not None
 
 
 def is_service_address(value: str) -> bool:
     """Is this what Kubernetes puts into `<SERVICE>_PORT`?  A service called `lmcache` collides with LMCACHE_PORT."""
-    return _KUBERNETES_ADDRESS.match(value) is not None
+    return value.startswith(_KUBERNETES_ADDRESSES)

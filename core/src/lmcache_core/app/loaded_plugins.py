@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lmcache_core.app.core_commands import CORE_COMMANDS
 from lmcache_core.app.discovery import Candidate, Origin
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.offer_kind import OfferKind
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Key = tuple[OfferKind, str]
+"""What names an offer: its kind, and its name among those of the kind."""
+
 
 class LoadedPlugins:
     """Who offers what, fixed once loading is over.  Used by the thread that starts and stops the server; `rows` by any."""
 
     def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], warnings: Sequence[str]) -> None:
         self._hooks = hooks
-        self._rows = tuple(rows)
         self._used: set[str] = set()
-        owners: dict[tuple[OfferKind, str], list[tuple[Candidate, Offer]]] = defaultdict(list)
+        owners: dict[Key, list[tuple[Candidate, Offer]]] = defaultdict(list)
         for row in rows:
             for offered in row.offers:
                 owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
-        self._owners = {key: _rightful(offers) for key, offers in owners.items()}
-        clashes = [_clash(key, offers) for key, offers in owners.items() if len(offers) > 1]
-        self.warnings = (*warnings, *clashes)
+        conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
+        self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
+        self._rows = tuple(replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
+        self.warnings = (*warnings, *conflicts.values())
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
 
     def rows(self) -> tuple[PluginRow, ...]:
@@ -65,6 +69,10 @@ class LoadedPlugins:
         have it is unusable, PluginContractError when two plugins have it."""
         return self._find(OfferKind(kind), name)[1]
 
+    def owner(self, kind: str, name: str) -> Candidate:
+        """The plugin that has this offer.  Raises as `offer` does."""
+        return self._find(OfferKind(kind), name)[0]
+
     def model(self, kind: str, name: str) -> type[PluginSettings] | None:
         """The offer's settings model, None when it takes no settings.  Imports it."""
         candidate, offer = self._find(OfferKind(kind), name)
@@ -81,12 +89,18 @@ class LoadedPlugins:
             )
         return model
 
+    def opener(self, kind: str, name: str) -> Callable[..., Any]:
+        """The offer's `open`, imported.  Raises PluginLoadError where that cannot be done."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        function: Callable[..., Any] = _resolve(candidate, OfferKind(kind), offer, offer.open)
+        return function
+
     def open(self, kind: str, name: str, *arguments: Any) -> Any:
         """Call the offer's `open` with what the hook's docstring says: settings first, then the context, if any.
 
         The server's own errors pass through; any other is a PluginLoadError with the remedy."""
         candidate, offer = self._find(OfferKind(kind), name)
-        function = _resolve(candidate, OfferKind(kind), offer, offer.open)
+        function = self.opener(kind, name)
         try:
             opened = function(*arguments)
         except LMCacheError:
@@ -108,7 +122,7 @@ class LoadedPlugins:
         for name in self._hooks.names:
             try:
                 self._hooks.call(name, hook, server=server)
-            except Exception:  # a plugin's fault at start or stop is not the server's
+            except (Exception, SystemExit):  # a plugin's fault at start or stop is not the server's
                 logger.exception("plugin failed plugin=%s hook=%s", name, hook)
 
     def _find(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
@@ -147,7 +161,23 @@ def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Of
     return [found for found in offers if found[0].origin is Origin.BUILTIN] or offers
 
 
-def _clash(key: tuple[OfferKind, str], offers: list[tuple[Candidate, Offer]]) -> str:
+def _is_core_command(key: Key) -> bool:
+    return key[0] is OfferKind.COMMAND and key[1] in CORE_COMMANDS
+
+
+def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:
+    if _is_core_command(key):
+        owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
+        return f"command '{key[1]}' of {owners} is not used: the name is that of a command of core"
+    return _clash(key, offers) if len(offers) > 1 else None
+
+
+def _conflicts_of(row: PluginRow, conflicts: Mapping[Key, str]) -> tuple[str, ...]:
+    keys = [(offered.kind, offered.offer.name) for offered in row.offers]
+    return tuple(conflicts[key] for key in keys if key in conflicts)
+
+
+def _clash(key: Key, offers: list[tuple[Candidate, Offer]]) -> str:
     kind, name = key
     owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
     kept = _rightful(offers)

@@ -6,7 +6,6 @@ answers when one plugin raises.  Here each plugin is looked at before it is regi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 
 import pluggy
 
+from lmcache_core.app.hook_trace import HookTrace
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugin_modules import describe
 from lmcache_core.contracts import hookspecs
@@ -22,8 +22,6 @@ from lmcache_core.model.errors import PluginContractError
 from lmcache_core.model.spelling import nearest
 
 _PREFIX = f"{hookspecs.PROJECT}_"
-_OFFER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_IMPORT_STRING = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +35,11 @@ class Offered:
 class PluginHooks:
     """The connected plugins.  Used while the server starts and stops, by the thread that does that."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: HookTrace | None = None) -> None:
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        if trace:
+            trace.watch(self._manager)
 
     def connect(self, name: str, module: ModuleType) -> tuple[Offered, ...]:
         """Register a plugin and collect its offers.  One that breaks the contract is not registered, and raises
@@ -79,7 +79,9 @@ class PluginHooks:
         try:
             answers = self.call(name, kind.hook)
             offers = list(answers[0]) if answers else None
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise PluginContractError(name, f"{kind.hook} failed: {describe(error)}") from error
         if offers is None:
             raise PluginContractError(name, f"{kind.hook} returned nothing; it must return a list of Offer")
@@ -124,15 +126,33 @@ def _check_offers(name: str, kind: OfferKind, offers: list[Any]) -> None:
     for offer in offers:
         if not isinstance(offer, Offer):
             raise PluginContractError(name, f"{kind.hook} returned {type(offer).__name__} where Offer belongs")
-        if not isinstance(offer.name, str) or not _OFFER_NAME.fullmatch(offer.name):
+        if not _is_offer_name(offer.name):
             raise PluginContractError(
                 name, f"{kind.hook} returned an Offer with the name {offer.name!r}; a name is a word such as 'fs'"
             )
         for part, text in (("open", offer.open), ("settings", offer.settings or "none:none")):
-            if not isinstance(text, str) or not _IMPORT_STRING.fullmatch(text):
+            if not _is_import_string(text):
                 raise PluginContractError(
                     name, f"{kind.label} '{offer.name}': {part} is {text!r}, not an import string 'package.module:name'"
                 )
         if offer.name in seen:
             raise PluginContractError(name, f"{kind.label} '{offer.name}' is offered twice")
         seen.add(offer.name)
+
+
+# Without regular expressions, which would cost every listing the time to compile them.
+
+
+def _is_offer_name(name: object) -> bool:
+    """A letter, then letters, digits and any of "_.-"."""
+    if not (isinstance(name, str) and name.isascii() and name[:1].isalpha()):
+        return False
+    return all(each.isalnum() or each in "_.-" for each in name)
+
+
+def _is_import_string(text: object) -> bool:
+    """`package.module:name`"""
+    if not isinstance(text, str):
+        return False
+    module, _, name = text.partition(":")
+    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))

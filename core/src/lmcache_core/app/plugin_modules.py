@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from stevedore.named import NamedExtensionManager
 
@@ -17,7 +18,13 @@ from lmcache_core.model.errors import PluginLoadError
 STATEMENT = "LMCACHE_PLUGIN_API"
 """What a module without a distribution says about itself, since there is no metadata to ask."""
 
-Loaded = dict[str, ModuleType | PluginLoadError]
+
+class Import(NamedTuple):
+    """What became of importing one plugin."""
+
+    module: ModuleType | PluginLoadError
+    seconds: float
+    """By the clock, since that is what a start waits for."""
 
 
 class _ContainedEntryPoint(EntryPoint):
@@ -26,64 +33,69 @@ class _ContainedEntryPoint(EntryPoint):
     stevedore lets an AssertionError through and knows nothing of SystemExit; both are a broken plugin here."""
 
     def load(self) -> Any:
-        try:
-            plugin = super().load()
-        except (Exception, SystemExit) as error:
-            raise PluginLoadError(self.name, describe(error)) from error
+        return _contained(self.name, super().load, self._must_be_module)
+
+    def _must_be_module(self, plugin: Any) -> None:
         if not isinstance(plugin, ModuleType):
             raise PluginLoadError(self.name, f"entry point '{self.value}' names no module but {type(plugin).__name__}")
-        return plugin
 
 
-class _PluginModules(NamedExtensionManager[ModuleType]):
+class _PluginImports(NamedExtensionManager[Import]):
     """stevedore, fed with the entry points that were just enumerated: its own list comes from a cache on disk, which
     can be older than the last `pip install`."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self.modules: Loaded = {}
         self._entry_points: list[EntryPoint] = [
             _ContainedEntryPoint(candidate.name, candidate.module, ENTRY_POINT_GROUP) for candidate in candidates
         ]
-        super().__init__(
-            ENTRY_POINT_GROUP,
-            names=[candidate.name for candidate in candidates],
-            on_load_failure_callback=self._keep_failure,
-            on_missing_entrypoints_callback=None,
-        )
-        for extension in self.extensions:
-            module: Any = extension.plugin  # stevedore's types expect classes
-            self.modules[extension.name] = module
+        names = [candidate.name for candidate in candidates]
+        super().__init__(ENTRY_POINT_GROUP, names=names, on_missing_entrypoints_callback=None)
 
     def list_entry_points(self) -> list[EntryPoint]:
         return self._entry_points
 
-    def _keep_failure(self, manager: Any, entry_point: EntryPoint, error: BaseException) -> None:
-        if not isinstance(error, PluginLoadError):
-            error = PluginLoadError(entry_point.name, describe(error))
-        self.modules[entry_point.name] = error
+    def by_name(self) -> dict[str, Import]:
+        loaded: list[tuple[str, Any]] = [(each.name, each.plugin) for each in self.extensions]
+        return dict(loaded)  # through Any: stevedore's types expect classes
 
 
-def load_modules(candidates: Sequence[Candidate]) -> Loaded:
+def load_modules(candidates: Sequence[Candidate]) -> Mapping[str, Import]:
     """By name, the module of each candidate, or why there is none.  Names are unique among the candidates."""
-    return _PluginModules(candidates).modules if candidates else {}
+    return _PluginImports(candidates).by_name() if candidates else {}
 
 
-def load_named_module(name: str) -> ModuleType:
-    """A plugin that is only a module (`--plugin package.module`).  Raises PluginLoadError."""
-    try:
-        module = import_module(name)
-    except (Exception, SystemExit) as error:
-        raise PluginLoadError(name, describe(error)) from error
+def load_named_module(name: str) -> Import:
+    """A plugin that is only a module (`--plugin package.module`)."""
+    return _contained(name, lambda: import_module(name), lambda module: _must_state_contract(name, module))
+
+
+def _must_state_contract(name: str, module: ModuleType) -> None:
     stated = getattr(module, STATEMENT, None)
     if stated != CONTRACT_VERSION:
         says = "states no" if stated is None else f"states {stated!r} as its"
         raise PluginLoadError(
             name, f"{says} {STATEMENT}; a plugin for this server has the line {STATEMENT} = {CONTRACT_VERSION}"
         )
-    return module
+
+
+def _contained(name: str, load: Callable[[], Any], check: Callable[[Any], None]) -> Import:
+    """Whatever the plugin raises is the plugin's; Ctrl-C alone is the user's, and passes."""
+    begun = time.perf_counter()
+    module: ModuleType | PluginLoadError
+    try:
+        module = load()
+        check(module)
+    except KeyboardInterrupt:
+        raise
+    except PluginLoadError as error:
+        module = error
+    except BaseException as error:  # noqa: BLE001 - a plugin's boundary
+        module = PluginLoadError(name, describe(error))
+        module.__cause__ = error
+    return Import(module, time.perf_counter() - begun)
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """The first line of an exception, with its type."""
+    lines = [text for line in str(error).splitlines() if (text := " ".join(line.split()))]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

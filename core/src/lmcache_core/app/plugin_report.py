@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from lmcache_core.app.plugin_hooks import Offered
 from lmcache_core.app.plugin_row import PluginRow
 from lmcache_core.app.text_table import text_table
+from lmcache_core.contracts.capability import Capability
 
 
 def as_table(rows: Sequence[PluginRow], verbose: bool) -> str:
@@ -17,12 +19,14 @@ def as_table(rows: Sequence[PluginRow], verbose: bool) -> str:
     report = [lines[0]]
     for row, line in zip(rows, lines[1:], strict=True):
         report.append(line)
-        report += [f"    {text}" for text in (*_complaints(row), *(_details(row) if verbose else ()))]
+        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness) if text]
+        report += [f"    {text}" for text in (*below, *(_details(row) if verbose else ()))]
     return "\n".join(report)
 
 
 def as_json(rows: Sequence[PluginRow]) -> str:
-    return json.dumps([_record(row) for row in rows], indent=2)
+    """A list with one object per plugin."""
+    return json.dumps([record(row) for row in rows], indent=2)
 
 
 def _cells(row: PluginRow) -> tuple[str, ...]:
@@ -31,20 +35,19 @@ def _cells(row: PluginRow) -> tuple[str, ...]:
     return (about.name, about.distribution or "-", about.version or "-", about.origin, row.status, offers or "-")
 
 
-def _complaints(row: PluginRow) -> list[str]:
-    return [text for text in (row.error, row.remedy) if text]
-
-
 def _details(row: PluginRow) -> list[str]:
     lines = [f"module {row.candidate.module}"]
+    if row.setup_ms is not None:
+        lines.append(f"set up in {row.setup_ms:.1f} ms")
+    lines += (row.traceback or "").splitlines()
     for offered in row.offers:
         default = " (active by default)" if offered.offer.default else ""
-        able = f" [{_capabilities(offered.offer.capabilities)}]" if offered.offer.capabilities else ""
+        able = f" [{capability_words(offered.offer.capabilities)}]" if offered.offer.capabilities else ""
         lines.append(f"{offered.kind.label} '{offered.offer.name}': {offered.offer.summary}{able}{default}")
     return lines
 
 
-def _record(row: PluginRow) -> dict[str, Any]:
+def record(row: PluginRow) -> dict[str, Any]:
     about = row.candidate
     return {
         "name": about.name,
@@ -55,20 +58,25 @@ def _record(row: PluginRow) -> dict[str, Any]:
         "status": row.status,
         "error": row.error,
         "remedy": row.remedy,
-        "offers": [
-            {
-                "kind": offered.kind,
-                "name": offered.offer.name,
-                "summary": offered.offer.summary,
-                "default": offered.offer.default,
-                "capabilities": [str(each.name) for each in offered.offer.capabilities],
-                "settings": offered.offer.settings,
-                "open": offered.offer.open,
-            }
-            for offered in row.offers
-        ],
+        "conflicts": list(row.conflicts),
+        "traceback": row.traceback,
+        "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 3),
+        "offers": [offer_record(offered) for offered in row.offers],
     }
 
 
-def _capabilities(flags: Any) -> str:
+def offer_record(offered: Offered) -> dict[str, Any]:
+    offer = offered.offer
+    return {
+        "kind": offered.kind,
+        "name": offer.name,
+        "summary": offer.summary,
+        "default": offer.default,
+        "capabilities": [str(each.name) for each in offer.capabilities],
+        "settings": offer.settings,
+        "open": offer.open,
+    }
+
+
+def capability_words(flags: Capability) -> str:
     return ", ".join(str(each.name).lower() for each in flags)

@@ -7,39 +7,51 @@ configuration or the command line needs just that one.
 
 from __future__ import annotations
 
+import os
+import time
+import traceback
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 from lmcache_core.app.discovery import CORE_DISTRIBUTION, Candidate, Origin, discover
+from lmcache_core.app.hook_trace import VARIABLE as TRACE_VARIABLE
+from lmcache_core.app.hook_trace import HookTrace
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_PLUGINS
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugin_hooks import PluginHooks
-from lmcache_core.app.plugin_modules import load_modules, load_named_module
+from lmcache_core.app.plugin_modules import Import, load_modules, load_named_module
 from lmcache_core.app.plugin_row import PluginRow, Status
 from lmcache_core.model.errors import ConfigError, PluginError, PluginLoadError
 from lmcache_core.model.spelling import nearest
 
 
-def load_plugins(selected: Sequence[str] = (), blocked: Sequence[str] = (), *, strict: bool = True) -> LoadedPlugins:
-    """Find, import and connect plugins: all of them, or only the `selected` ones, but never a `blocked` one.
+def load_plugins(
+    selected: Sequence[str] = (), blocked: Sequence[str] = (), *, safe_mode: bool = False, strict: bool = True
+) -> LoadedPlugins:
+    """Find, import and connect plugins: all of them, or only the `selected` ones, but never a `blocked` one; in safe mode
+    core's own alone, whatever is selected.
 
     Raises ConfigError for a selected name that is not there, and, where `strict`, PluginLoadError when a selected plugin
     or core's own cannot be used; a list wants to show those, too."""
     candidates = discover()
     _check_blocked(blocked)
+    ignored, selected = (selected, ()) if safe_mode else ((), selected)
     modules = _named_modules(selected, candidates)
-    plan = [_planned(row, selected, blocked) for row in _without_doubles(candidates)]
+    plan = [_planned(row, selected, blocked, safe_mode) for row in _without_doubles(candidates)]
     wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
-    loaded = load_modules(wanted) | modules
+    loaded = {**load_modules(wanted), **modules}
     plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
-    hooks = PluginHooks()
+    hooks = PluginHooks(HookTrace() if os.environ.get(TRACE_VARIABLE, "0") not in ("", "0") else None)
     rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
     if strict:
         _check_needed(rows, selected)
     warnings = [str(row) for row in rows if row.unusable]
+    warnings += [
+        f"plugin '{row.candidate.name}' ({row.candidate.owner}) {row.slowness}" for row in rows if row.slowness
+    ]
     warnings += [f"--no-plugin {name}: no plugin is called so" for name in _strangers(blocked, candidates)]
+    warnings += [f"--plugin {name} is not considered in safe mode" for name in ignored]
     return LoadedPlugins(hooks, rows, warnings)
 
 
@@ -50,16 +62,13 @@ def _check_blocked(blocked: Sequence[str]) -> None:
         )
 
 
-def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, ModuleType | PluginLoadError]:
+def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, Import]:
     """The modules that `--plugin package.module` names."""
-    modules: dict[str, ModuleType | PluginLoadError] = {}
+    modules = {}
     for name in _strangers(selected, candidates):
         if "." not in name:
             raise ConfigError(_no_plugin(name, candidates))
-        try:
-            modules[name] = load_named_module(name)
-        except PluginLoadError as error:
-            modules[name] = error
+        modules[name] = load_named_module(name)
     return modules
 
 
@@ -95,10 +104,12 @@ def _without_doubles(candidates: Sequence[Candidate]) -> list[PluginRow]:
     return rows
 
 
-def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str]) -> PluginRow:
+def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str], safe_mode: bool) -> PluginRow:
     candidate = row.candidate
     if candidate.origin is Origin.BUILTIN and candidate.mismatch is None:
         return row
+    if safe_mode:
+        return PluginRow(candidate, Status.BLOCKED, error="blocked by safe mode")
     if candidate.name in blocked:
         return PluginRow(candidate, Status.BLOCKED, error="blocked by --no-plugin")
     if selected and candidate.name not in selected:
@@ -109,17 +120,27 @@ def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str]) ->
     return row
 
 
-def _connected(row: PluginRow, loaded: dict[str, ModuleType | PluginLoadError], hooks: PluginHooks) -> PluginRow:
+def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks) -> PluginRow:
     name = row.candidate.name
-    module = loaded.get(name) or PluginLoadError(name, "was not loaded")
+    module, seconds = loaded[name]
+    begun = time.perf_counter()
     try:
         if isinstance(module, PluginLoadError):
             raise module
         offers = hooks.connect(name, module)
     except PluginError as error:
-        return replace(row, status=Status.BROKEN, error=str(error), remedy=_repair(row.candidate))
-    used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
-    return replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers)
+        row = replace(
+            row, status=Status.BROKEN, error=str(error), remedy=_repair(row.candidate), traceback=_whole(error)
+        )
+    else:
+        used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
+        row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers)
+    return replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
+
+
+def _whole(error: PluginError) -> str | None:
+    cause = error.__cause__
+    return "".join(traceback.format_exception(cause)) if cause else None
 
 
 def _repair(candidate: Candidate) -> str:

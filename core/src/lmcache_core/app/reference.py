@@ -7,19 +7,17 @@ python -m lmcache_core.app.reference fs                           # one offer of
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, get_args
+from collections.abc import Iterable, Sequence
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from lmcache_core.app.configuration import flag_of, variable_of
 from lmcache_core.app.discovery import Origin
-from lmcache_core.app.flags import default_text, group_fields
+from lmcache_core.app.flags import group_fields
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.setting_text import default_text, type_text
 from lmcache_core.app.settings import GROUPS
 from lmcache_core.model.errors import ConfigError
 
@@ -71,7 +69,7 @@ def _setting_row(name: str, field: FieldInfo) -> list[str]:
     return [
         f"`{flag_of(name, field)}`",
         f"`{variable_of(name)}`",
-        _type(field),
+        type_text(field),
         f"`{default}`" if default else "",
         str(field.description),
     ]
@@ -81,46 +79,10 @@ def _field_row(name: str, field: FieldInfo) -> list[str]:
     default = "required" if field.is_required() else default_text(field)
     return [
         f"`{name}`",
-        _type(field),
+        type_text(field),
         f"`{default}`" if default and default != "required" else default,
         field.description or "",
     ]
-
-
-def _type(field: FieldInfo) -> str:
-    return ", ".join([_type_name(field.annotation), *_limits(field.metadata), *_inner_limits(field.annotation)])
-
-
-def _type_name(kind: Any) -> str:
-    if kind is bool:
-        return "switch"
-    known = {int: "integer", float: "number", str: "text", Path: "path"}
-    if kind in known:
-        return known[kind]
-    options = [each for each in get_args(kind) if each is not type(None)]
-    if options and all(isinstance(each, str) for each in options):
-        return " or ".join(f"`{each}`" for each in options)
-    if hasattr(kind, "__metadata__"):
-        return _type_name(options[0])
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return "object"
-    if options and str(kind).startswith("tuple"):
-        return "list of " + ("names" if options[0] is str else "objects")
-    return " or ".join(dict.fromkeys(_type_name(each) for each in options)) or getattr(kind, "__name__", str(kind))
-
-
-def _inner_limits(kind: Any) -> Iterator[str]:
-    """The limits of an optional, annotated type."""
-    for each in get_args(kind):
-        for part in getattr(each, "__metadata__", ()):
-            yield from _limits(part.metadata if isinstance(part, FieldInfo) else [part])
-
-
-def _limits(metadata: Iterable[Any]) -> Iterator[str]:
-    for sign, attribute in ((">", "gt"), (">=", "ge"), ("<", "lt"), ("<=", "le")):
-        for limit in metadata:
-            if (bound := getattr(limit, attribute, None)) is not None:
-                yield f"{sign} {bound:g}"
 
 
 def main(names: Sequence[str]) -> str:

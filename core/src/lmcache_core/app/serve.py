@@ -83,7 +83,7 @@ def serve(settings: ServerSettings, build: Build) -> ExitCode:
     signals.install()
     server = None
     try:
-        plugins = load_plugins(settings.plugins, settings.no_plugins)
+        plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
         for line in (*advice(settings, os.environ), *plugins.warnings):
             logger.warning("%s", line)
         server = build(settings, plugins)

@@ -11,6 +11,7 @@ from typing import Any
 import lmcache_core
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugin_row import PluginRow
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread
@@ -155,6 +156,7 @@ class Server:
                 "waiting_affine": parts.affine.waiting,
             },
             "modules": {name: module.status() for name, module in parts.modules.items()},
+            "plugins": [_plugin(row) for row in parts.plugins.rows()],
             "events": {
                 "delivered": events.delivered,
                 "waiting": events.waiting,
@@ -177,3 +179,13 @@ class Server:
             *((f"affine-{i}", parts.affine.body(i)) for i in range(parts.affine.size)),
             ("router", parts.router.run),
         ]
+
+
+def _plugin(row: PluginRow) -> dict[str, Any]:
+    return {
+        "name": row.candidate.name,
+        "version": row.candidate.version,
+        "status": row.status,
+        "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 1),
+        "error": row.error,
+    }

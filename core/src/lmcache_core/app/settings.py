@@ -84,7 +84,9 @@ class L1Settings(BaseModel):
 class EvictionSettings(BaseModel):
     """Eviction"""
 
-    eviction_policy: str = Field("LRU", min_length=1, description="Which objects leave L1 first.")
+    eviction_policy: str | dict[str, Any] = Field(
+        "LRU", description="Which objects leave L1 first: a name, or a JSON object with its `type` and its settings."
+    )
     eviction_trigger_watermark: Ratio = Field(0.8, description="Used share of L1 at which eviction starts.")
     eviction_ratio: Ratio = Field(0.2, description="Share of the used part of L1 that one eviction frees.")
 
@@ -97,8 +99,14 @@ class L2Settings(BaseModel):
         description="A storage backend as a JSON object with its `type`. Repeatable; "
         "stores go to all of them, loads ask them in this order. In the environment: one object, or a JSON list.",
     )
-    l2_store_policy: str = Field("default", min_length=1, description="Which objects go to which backend.")
-    l2_prefetch_policy: str = Field("default", min_length=1, description="Which backend an object is loaded from.")
+    l2_store_policy: str | dict[str, Any] = Field(
+        "default",
+        description="Which objects go to which backend: a name, or a JSON object with its `type` and its settings.",
+    )
+    l2_prefetch_policy: str | dict[str, Any] = Field(
+        "default",
+        description="Which backend an object is loaded from: a name, or a JSON object with its `type` and its settings.",
+    )
     l2_prefetch_max_in_flight: Count = Field(8, description="Lookups that may load from L2 at once.")
     l2_timeout_seconds: PositiveSeconds = Field(30.0, description="How long a backend may take for one job.")
     l2_store_max_backlog_gb: Gigabytes | None = Field(
@@ -151,6 +159,12 @@ class PluginSelectionSettings(BaseModel):
         (),
         json_schema_extra={"flag": "no-plugin"},
         description="Never load this plugin. Repeatable; comma list in the environment.",
+    )
+    safe_mode: bool = Field(False, description="Consider core's own plugin alone; nothing else is imported.")
+    offer_settings: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Settings of subscribers and request modules, a JSON object by kind:name such as "
+        '`{"subscriber:log": {}}`. A subscriber that is not active by itself becomes so by being named here.',
     )
     config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")
 
@@ -210,6 +224,23 @@ class ServerSettings(
             if not isinstance(item, dict):
                 raise ValueError(f'[{index}] is no JSON object; expected one such as {{"type": "memory"}}')
         return tuple(objects)
+
+    @field_validator("eviction_policy", "l2_store_policy", "l2_prefetch_policy", mode="before")
+    @classmethod
+    def _name_or_object(cls, value: Any) -> Any:
+        given = _from_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+        name = given.get("type") if isinstance(given, dict) else given
+        if not isinstance(name, str) or not name:
+            raise ValueError('expected a name, or a JSON object such as {"type": "LRU"}')
+        return given
+
+    @field_validator("offer_settings", mode="before")
+    @classmethod
+    def _settings_by_offer(cls, value: Any) -> Any:
+        given = _from_json(value) if isinstance(value, str) else value
+        if not isinstance(given, dict) or not all(isinstance(values, dict) for values in given.values()):
+            raise ValueError('expected a JSON object of objects such as {"subscriber:log": {}}')
+        return given
 
     @field_validator("plugins", "no_plugins", mode="before")
     @classmethod

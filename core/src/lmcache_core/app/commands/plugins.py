@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
-from lmcache_core.app.command_line import Parser
 from lmcache_core.app.exit_code import ExitCode
-from lmcache_core.app.plugin_report import as_json, as_table
-from lmcache_core.app.plugins import load_plugins
 from lmcache_core.model.errors import ConfigError
+from lmcache_core.model.spelling import nearest
+
+COMMANDS: Final = {
+    "list": "show which plugins are installed, and what is wrong with any of them",
+    "show": "show what something is, its settings and an example",
+    "check": "run the laws of its kind against your own disk, bucket or server",
+    "new": "start a plugin of your own",
+}
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: lmcache plugins list [--json] [--verbose] [--plugin NAME] [--no-plugin NAME]")
+        lines = [f"  {name:<6} {about}" for name, about in COMMANDS.items()]
+        print("\n".join(["usage: lmcache plugins COMMAND ...", "", *lines]))
         return ExitCode.STOPPED if arguments else ExitCode.USAGE
-    if arguments[0] != "list":
-        raise ConfigError(f"no command is called 'plugins {arguments[0]}'; did you mean 'plugins list'?")
-    return _list(arguments[1:])
-
-
-def _list(arguments: Sequence[str]) -> ExitCode:
-    parser = Parser("lmcache plugins list", "Show which plugins are installed, and what is wrong with any of them.")
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
-    parser.add_argument("--verbose", action="store_true", help="print what each offer is")
-    parser.add_argument("--plugin", action="append", metavar="NAME", help="as for lmcache server")
-    parser.add_argument("--no-plugin", action="append", metavar="NAME", help="as for lmcache server")
-    given = parser.parse_all(arguments)
-    selected = given.plugin if given.plugin is not None else _names("LMCACHE_PLUGINS")
-    blocked = given.no_plugin if given.no_plugin is not None else _names("LMCACHE_NO_PLUGINS")
-    rows = load_plugins(selected, blocked, strict=False).rows()
-    print(as_json(rows) if given.json else as_table(rows, given.verbose))
-    return ExitCode.STOPPED
-
-
-def _names(variable: str) -> list[str]:
-    return [name for part in os.environ.get(variable, "").split(",") if (name := part.strip())]
+    name = arguments[0]
+    if name not in COMMANDS:
+        meant = nearest(name, COMMANDS)
+        remedy = f"did you mean 'plugins {meant}'?" if meant else f"known: {', '.join(COMMANDS)}"
+        raise ConfigError(f"no command is called 'plugins {name}'; {remedy}")
+    # imported when it is asked for, so that each costs only what it needs
+    command = import_module(f"lmcache_core.app.commands.plugins_{name}")
+    done: ExitCode = command.run(arguments[1:])
+    return done

@@ -1,0 +1,131 @@
+"""`lmcache plugins check`"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from lmcache_core.app.command_line import Parser
+from lmcache_core.app.conformance import Verdict, check_file, run_laws
+from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.offer_names import find_offer
+from lmcache_core.app.offer_specs import offer_spec
+from lmcache_core.app.plugin_selection import add_selection_flags, selection_of
+from lmcache_core.model.errors import ConfigError
+
+_REASON_LINES: Final = 8
+_LEFT_LINES: Final = 20
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
+    """Exit code 0 when every law that applies holds, 1 when one does not."""
+    parser = Parser(
+        "lmcache plugins check",
+        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
+        "and remove what that left there.",
+    )
+    parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
+    parser.add_argument("--settings", metavar="JSON", help="its settings, as in the configuration of a server")
+    parser.add_argument(
+        "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
+    )
+    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
+    parser.add_argument("-k", metavar="EXPR", dest="only", help="only laws whose names match, as for pytest")
+    add_selection_flags(parser)
+    given = parser.parse_all(arguments)
+    selection = selection_of(given)
+    plugins = selection.load()
+    offered = find_offer(plugins, given.name).offered
+    assert offered is not None
+    kind, name = offered.kind, offered.offer.name
+    path = check_file(kind)
+    settings, where = _settings(given.settings, given.settings_file)
+    if settings.get("type") == name:  # as it stands in a configuration
+        settings = {field: value for field, value in settings.items() if field != "type"}
+    spec = offer_spec(plugins, kind, name, settings, where)
+    secrets = sorted(_secrets(spec.settings), key=len, reverse=True)
+    counts: Counter[str] = Counter()
+    left: list[str] = []
+    for verdict in run_laws(path, kind, name, settings, selection, given.only):
+        counts[verdict.outcome] += 1
+        left += verdict.left
+        for line in _lines(verdict, given.verbose):
+            print(_masked(line, secrets), flush=True)
+    for line in _left_behind(left):
+        print(_masked(line, secrets))
+    print(summary(name, counts))
+    return ExitCode.FAILED if counts["broken"] else ExitCode.STOPPED
+
+
+def summary(name: str, counts: Mapping[str, int]) -> str:
+    """As in "fs: 61 laws hold, 0 do not, 4 do not apply"."""
+    held, broken, other = (counts.get(outcome, 0) for outcome in ("holds", "broken", "not applicable"))
+    first = f"{held} law holds" if held == 1 else f"{held} laws hold"
+    return f"{name}: {first}, {broken} {_do(broken)} not, {other} {_do(other)} not apply"
+
+
+def _do(count: int) -> str:
+    return "does" if count == 1 else "do"
+
+
+def _settings(text: str | None, file: str | None) -> tuple[dict[str, Any], str]:
+    """The settings and what to call them in messages."""
+    if text is not None and file is not None:
+        raise ConfigError("--settings and --settings-file: give one of them")
+    where = f"--settings-file {file}" if file is not None else "--settings"
+    try:
+        values = json.loads(Path(file).read_text("utf-8") if file is not None else text or "{}")
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: expected a JSON object of settings")
+    return values, where
+
+
+def _lines(verdict: Verdict, verbose: bool) -> list[str]:
+    if verdict.outcome == "holds":
+        return [f"holds: {verdict.law}"] if verbose else []
+    if verdict.outcome == "not applicable":
+        return [f"does not apply: {verdict.law} ({verdict.reason})"] if verbose else []
+    said = (verdict.whole if verbose else verdict.reason).splitlines()
+    shown = said if verbose else [line for line in said if line.strip()][:_REASON_LINES]
+    more = ["..."] if len(shown) < len(said) and not verbose else []
+    return [f"does not hold: {verdict.law}", *(f"    {line}" for line in (*shown, *more))]
+
+
+def _left_behind(left: Sequence[str]) -> list[str]:
+    if not left:
+        return []
+    count = "1 object was" if len(left) == 1 else f"{len(left)} objects were"
+    return [
+        f"{count} left behind, because the adapter could not or must not delete what it stored:",
+        *(f"    {each}" for each in left[:_LEFT_LINES]),
+        *(["    ..."] if len(left) > _LEFT_LINES else []),
+    ]
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    """What must not be printed although a failure may quote it."""
+    if isinstance(value, SecretStr | SecretBytes):
+        secret = value.get_secret_value()
+        text = secret if isinstance(secret, str) else secret.decode(errors="replace")
+        yield from (text,) if text else ()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _secrets(getattr(value, name))
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _secrets(inner)
+
+
+def _masked(line: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        line = line.replace(secret, "**********")
+    return line

@@ -1,0 +1,32 @@
+"""`lmcache plugins new`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmcache_core.app.command_line import Parser
+from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.new_plugin import write_plugin
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.model.errors import ConfigError
+from lmcache_core.model.spelling import nearest
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
+    parser = Parser("lmcache plugins new", "Write a plugin that works, to start one of your own from.")
+    parser.add_argument("kind", metavar="KIND", help=", ".join(OfferKind))
+    parser.add_argument("name", metavar="NAME", help="what users will write in their configuration, such as acme")
+    parser.add_argument("--into", metavar="DIR", default=".", help="where its folder is made (default: here)")
+    given = parser.parse_all(arguments)
+    new = write_plugin(_kind(given.kind), given.name, Path(given.into))
+    print(f"wrote {new.folder}; to go on:\n\n  pip install -e '{new.folder}[testing]'\n  {new.check}")
+    return ExitCode.STOPPED
+
+
+def _kind(word: str) -> OfferKind:
+    if word in list(OfferKind):
+        return OfferKind(word)
+    guess = nearest(word, OfferKind)
+    remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(OfferKind)}"
+    raise ConfigError(f"no kind of plugin is called '{word}'; {remedy}")

@@ -1,0 +1,17 @@
+"""What `lmcache` can do without any plugin."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+CORE_COMMANDS: Final = MappingProxyType(
+    {
+        "server": "run a cache server",
+        "ping": "ask a server's engine port whether it answers",
+        "status": "show the state of a running server",
+        "plugins": "list, show, check or start plugins",
+        "version": "show the version",
+    }
+)
+"""Names and what each does; no plugin can take one of them.  Each is a module of `app.commands`."""

@@ -1,0 +1,153 @@
+"""What the configuration asks for besides adapters, checked against each thing's own settings.
+
+A policy is named by its flag, as a word or as an object with its `type` and settings.  Subscribers and request modules
+that are active without being named take theirs from `--offer-settings`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.contracts.settings import PluginSettings, validate
+from lmcache_core.model.errors import ConfigError, PluginContractError
+
+if TYPE_CHECKING:
+    from lmcache_core.app.settings import ServerSettings
+
+_FLAG: Final = "--offer-settings"
+_BY_THEIR_FLAG: Final = {
+    OfferKind.L2_ADAPTER: "--l2-adapter",
+    OfferKind.EVICTION_POLICY: "--eviction-policy",
+    OfferKind.STORE_POLICY: "--l2-store-policy",
+    OfferKind.PREFETCH_POLICY: "--l2-prefetch-policy",
+}
+_TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSpec:
+    """One thing to open, with its settings checked."""
+
+    kind: OfferKind
+    name: str
+    settings: PluginSettings | None
+
+    def open(self, plugins: LoadedPlugins, *context: Any) -> Any:
+        """As `LoadedPlugins.open`."""
+        return plugins.open(self.kind, self.name, self.settings, *context)
+
+    def open_as(self, wanted: type[Any], plugins: LoadedPlugins, *context: Any) -> Any:
+        """The same: a `wanted`.  Raises PluginContractError for anything else."""
+        opened = self.open(plugins, *context)
+        if not isinstance(opened, wanted):
+            plugin = plugins.owner(self.kind, self.name)
+            raise PluginContractError(
+                plugin.name,
+                f"{self.kind.label} '{self.name}' ({plugin.owner}) opens as {type(opened).__name__}, "
+                f"which is no {wanted.__name__}",
+            )
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSpecs:
+    """Everything that is opened besides adapters."""
+
+    eviction_policy: OfferSpec
+    store_policy: OfferSpec
+    prefetch_policy: OfferSpec
+    subscribers: tuple[OfferSpec, ...]
+    request_modules: tuple[OfferSpec, ...]
+
+
+def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
+    """Raises ConfigError that names the flag and the field, before anything is opened."""
+    given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
+    subscribers, modules = _subscribers(settings, plugins, given), _request_modules(settings, plugins)
+    for kind, name in given:
+        if kind is OfferKind.REQUEST_MODULE and name not in modules:
+            raise ConfigError(
+                f"{_FLAG}: request module '{name}' is not in use; name it with --engine-type or leave its settings out"
+            )
+    return OfferSpecs(
+        _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
+        _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
+        _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
+        tuple(_configured(plugins, OfferKind.SUBSCRIBER, name, given) for name in subscribers),
+        tuple(_configured(plugins, OfferKind.REQUEST_MODULE, name, given) for name in modules),
+    )
+
+
+def offer_spec(plugins: LoadedPlugins, kind: OfferKind, name: str, values: Mapping[str, Any], where: str) -> OfferSpec:
+    """The offer of this name with these settings.  Raises ConfigError that begins with `where`."""
+    try:
+        model = plugins.model(kind, name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if values and model is None:
+        raise ConfigError(f"{where}: {kind.label} '{name}' takes no settings; leave out '{next(iter(values))}'")
+    return OfferSpec(kind, name, validate(model, values, where) if model else None)
+
+
+def _policy(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, Any]) -> OfferSpec:
+    values = {} if isinstance(given, str) else {field: value for field, value in given.items() if field != "type"}
+    return offer_spec(plugins, kind, given if isinstance(given, str) else given["type"], values, _BY_THEIR_FLAG[kind])
+
+
+Given = Mapping[tuple[OfferKind, str], Mapping[str, Any]]
+
+
+def _key(text: str, plugins: LoadedPlugins) -> tuple[OfferKind, str]:
+    word, colon, name = text.partition(":")
+    if not (colon and name and word in list(OfferKind)):
+        raise ConfigError(f"{_FLAG}: '{text}' is not of the form kind:name, such as subscriber:log")
+    kind = OfferKind(word)
+    if flag := _BY_THEIR_FLAG.get(kind):
+        example = json.dumps({"type": name, "...": "..."})
+        raise ConfigError(f"{_FLAG}: '{text}': these settings go with the name: {flag} '{example}'")
+    if kind is OfferKind.COMMAND:
+        raise ConfigError(f"{_FLAG}: '{text}': commands have flags of their own, see `lmcache {name} --help`")
+    try:
+        plugins.offer(kind, name)
+    except ConfigError as error:
+        raise ConfigError(f"{_FLAG}: {error}") from None
+    return kind, name
+
+
+def _configured(plugins: LoadedPlugins, kind: OfferKind, name: str, given: Given) -> OfferSpec:
+    where = f"{_FLAG} {kind}:{name}"
+    if (kind, name) in given:
+        return offer_spec(plugins, kind, name, given[kind, name], where)
+    try:
+        return offer_spec(plugins, kind, name, {}, where)
+    except ConfigError as error:  # nobody asked for it: it is active because it is installed
+        raise ConfigError(
+            f"{error}; or leave the plugin out with --no-plugin {plugins.owner(kind, name).name}"
+        ) from None
+
+
+def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
+    """Those that are active by themselves, and those whose settings were given: nothing else could name them."""
+    if settings.disable_observability:
+        return ()
+    names = [offer.name for offer in plugins.defaults(OfferKind.SUBSCRIBER)]
+    names += [name for kind, name in given if kind is OfferKind.SUBSCRIBER and name not in names]
+    return tuple(name for name in names if not (settings.disable_logging and name == "log"))
+
+
+def _request_modules(settings: ServerSettings, plugins: LoadedPlugins) -> tuple[str, ...]:
+    names = [offer.name for offer in plugins.defaults(OfferKind.REQUEST_MODULE)]
+    match settings.supported_transfer_mode:
+        case "engine_driven" | "lmcache_driven" as mode:
+            names.append(mode)
+        case _:
+            offered = {offer.name for offer in plugins.offers(OfferKind.REQUEST_MODULE)}
+            names += [mode for mode in _TRANSFER_MODES if mode in offered]
+    if settings.engine_type != "default":
+        names.append(settings.engine_type)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,106 @@
+"""--plugin, --no-plugin and --safe-mode, wherever plugins are loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from core.tests.app.test_cli import Environment, lmcache
+from lmcache_core.app.plugin_row import Status
+from lmcache_core.app.plugin_selection import PluginSelection, leading_selection, selection_from
+from lmcache_core.app.plugins import load_plugins
+from lmcache_core.model.errors import ConfigError
+
+Install = Callable[..., Path]
+COMMAND = """
+    from lmcache_core import Offer, hookimpl
+
+    @hookimpl
+    def lmcache_commands():
+        return [Offer("{name}", "does {name}", "{name}_plugin:run")]
+
+    def run(arguments, context):
+        print("{name} runs")
+        return 0
+    """
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"LMCACHE_PLUGINS": "a, b,", "LMCACHE_NO_PLUGINS": "c", "LMCACHE_SAFE_MODE": "TRUE"}
+    assert selection_from(given) == PluginSelection(("a", "b"), ("c",), True)
+    assert selection_from({}) == PluginSelection()
+    with pytest.raises(ConfigError, match="LMCACHE_SAFE_MODE is 'maybe': must be true or false"):
+        selection_from({"LMCACHE_SAFE_MODE": "maybe"})
+
+
+def test_flags_in_front_of_a_command_beat_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMCACHE_PLUGINS", "a")
+    monkeypatch.setenv("LMCACHE_SAFE_MODE", "1")
+    given, rest = leading_selection(["--plugin", "b", "--plugin=c", "--no-safe-mode", "x", "--plugin", "d"])
+    assert given == PluginSelection(("b", "c"), (), False)
+    assert rest == ["x", "--plugin", "d"]
+    assert leading_selection(["x"]) == (PluginSelection(("a",), (), True), ["x"])
+
+
+def test_in_safe_mode_nothing_of_another_distribution_is_imported(install: Install) -> None:
+    mark = "from pathlib import Path\nPath(__file__).with_suffix('.imported').touch()"
+    folder = install("acme", mark).parent
+    install("zeta", mark, requires="lmcache-core>=99")
+    (folder / "mine.py").write_text(f"LMCACHE_PLUGIN_API = 1\n{mark}")
+    plugins = load_plugins(["acme", "mine.module", "nobody"], safe_mode=True)
+    rows = {row.candidate.name: row for row in plugins.rows()}
+    assert rows["builtin"].status is Status.ACTIVE
+    assert {rows[name].status for name in ("acme", "zeta")} == {Status.BLOCKED}
+    assert rows["acme"].error == "blocked by safe mode"
+    assert list(folder.glob("*.imported")) == []
+    assert "--plugin acme is not considered in safe mode" in plugins.warnings
+    with pytest.raises(ConfigError, match="L2 adapter 'acme' cannot be had: plugin 'acme' is blocked by safe mode"):
+        plugins.offer("l2_adapter", "acme")
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags"),
+    [
+        ({"LMCACHE_SAFE_MODE": "1"}, ()),
+        ({"LMCACHE_PLUGINS": "builtin"}, ()),
+        ({"LMCACHE_NO_PLUGINS": "acme"}, ()),
+        ({}, ("--safe-mode",)),
+        ({}, ("--plugin", "builtin")),
+        ({}, ("--no-plugin", "acme")),
+    ],
+)
+def test_every_command_that_loads_plugins_obeys(
+    install: Install, child_environment: Environment, variables: Environment, flags: tuple[str, ...]
+) -> None:
+    install("acme", COMMAND.format(name="acme"))
+    environment = {**child_environment, **variables}
+    (listed,) = [
+        row
+        for row in json.loads(lmcache(environment, "plugins", "list", "--json", *flags).stdout)
+        if row["name"] == "acme"
+    ]
+    assert listed["status"] == "blocked"
+    assert "blocked" in lmcache(environment, "plugins", "show", "acme", *flags).stdout
+    for done in (
+        lmcache(environment, *flags, "acme"),
+        lmcache(environment, "plugins", "check", "l2_adapter:acme", *flags),
+        lmcache(environment, "server", "--l2-adapter", '{"type": "acme"}', "--port", "0", "--no-http", *flags),
+    ):
+        assert done.returncode in (2, 4), done.stderr
+        assert "'acme'" in done.stderr
+    assert "does acme" not in lmcache(environment, *flags, "--help").stdout
+
+
+def test_without_a_selection_it_is_there(install: Install, child_environment: Environment) -> None:
+    install("acme", COMMAND.format(name="acme"))
+    assert lmcache(child_environment, "acme").stdout == "acme runs\n"
+    assert "does acme" in lmcache(child_environment, "--help").stdout
+
+
+def test_the_flags_of_a_core_command_stand_behind_it(child_environment: Environment) -> None:
+    done = lmcache(child_environment, "--safe-mode", "server")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "give it behind the command: lmcache server ... --safe-mode" in done.stderr

@@ -1,0 +1,370 @@
+"""`lmcache plugins check`: from laws to lines and an exit code, with laws that were made for these tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from lmcache_core.app import conformance
+from lmcache_core.app.check_reporter import law_of
+from lmcache_core.app.cli import main
+from lmcache_core.app.commands.plugins_check import summary
+from lmcache_core.app.conformance import Verdict, check_file, run_laws
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugin_selection import PluginSelection, selection_from
+from lmcache_core.model.errors import ConfigError, LMCacheError
+
+Install = Callable[..., Path]
+ADAPTER = OfferKind.L2_ADAPTER
+LAWS = """
+    import json, os
+    import pytest
+
+    SUBJECT = json.loads(os.environ["LMCACHE_CHECK"])
+
+    class TestOffer:
+        def test_it_is_told_what_to_check(self):
+            assert SUBJECT == {"kind": "l2_adapter", "name": "acme", "settings": {"password": "hunter2"}}
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_a_number_is_one(self, number):
+            assert number == 1, f"{number} with {SUBJECT['settings']['password']}"
+
+        def test_what_is_not_declared_does_not_apply(self, record_property):
+            pytest.skip("the adapter does not declare LIST")
+
+        @pytest.fixture
+        def left(self, record_property):
+            yield
+            record_property("lmcache_left_behind", ["one", "two"])
+
+        def test_what_cannot_be_removed_is_named(self, left):
+            pass
+
+        @pytest.fixture
+        def broken(self):
+            yield
+            raise OSError("cannot clean up")
+
+        def test_a_tear_down_that_fails_breaks_the_law(self, broken):
+            pass
+    """
+OFFER = """
+    from pydantic import SecretStr
+    from lmcache_core import Offer, PluginSettings, hookimpl
+
+    class AcmeSettings(PluginSettings):
+        password: SecretStr
+
+    @hookimpl
+    def lmcache_l2_adapters():
+        return [Offer("acme", "for tests", "acme_plugin:open_it", "acme_plugin:AcmeSettings")]
+    """
+
+
+@pytest.fixture
+def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a file of laws in the place of the kit's."""
+
+    def put(source: str) -> Path:
+        folder = tmp_path / "checks"
+        folder.mkdir(exist_ok=True)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        path = folder / "check_l2_adapter.py"
+        path.write_text(dedent(source))
+        monkeypatch.setattr("lmcache_core.app.commands.plugins_check.check_file", lambda kind: path)
+        return path
+
+    return put
+
+
+def verdicts(path: Path, only: str | None = None) -> dict[str, Verdict]:
+    return {
+        each.law: each for each in run_laws(path, ADAPTER, "acme", {"password": "hunter2"}, PluginSelection(), only)
+    }
+
+
+# laws and verdicts
+
+
+def test_each_law_has_its_verdict(laws: Callable[[str], Path]) -> None:
+    found = verdicts(laws(LAWS))
+    assert {law: verdict.outcome for law, verdict in found.items()} == {
+        "it is told what to check": "holds",
+        "a number is one (1)": "holds",
+        "a number is one (2)": "broken",
+        "what is not declared does not apply": "not applicable",
+        "what cannot be removed is named": "holds",
+        "a tear down that fails breaks the law": "broken",
+    }
+    assert found["a number is one (2)"].reason.splitlines()[:2] == ["AssertionError: 2 with hunter2", "assert 2 == 1"]
+    assert "test_a_number_is_one" in found["a number is one (2)"].whole
+    assert found["what is not declared does not apply"].reason == "the adapter does not declare LIST"
+    assert found["what cannot be removed is named"].left == ["one", "two"]
+    assert "cannot clean up" in found["a tear down that fails breaks the law"].reason
+
+
+def test_some_laws_alone(laws: Callable[[str], Path]) -> None:
+    assert list(verdicts(laws(LAWS), "told or removed")) == [
+        "it is told what to check",
+        "what cannot be removed is named",
+    ]
+    with pytest.raises(ConfigError, match="no law matches -k 'zzz'"):
+        verdicts(laws(LAWS), "zzz")
+
+
+def test_nothing_of_the_current_directory_applies(
+    laws: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = laws("def test_the_way_things_are(): pass")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    (elsewhere / "conftest.py").write_text("raise AssertionError('read')\n")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    assert [each.outcome for each in verdicts(path).values()] == ["holds"]
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["conftest.py", "pytest.ini"]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            "import no_such_library",
+            "the conformance kit failed with exit code 2: ModuleNotFoundError: No module named 'no_such_library'",
+        ),
+        (
+            "import os, signal\ndef test_something_dies(): os.kill(os.getpid(), signal.SIGKILL)",
+            "the conformance kit was killed by SIGKILL during the law 'something dies'",
+        ),
+    ],
+)
+def test_a_kit_that_fails_is_no_verdict(laws: Callable[[str], Path], source: str, says: str) -> None:
+    with pytest.raises(LMCacheError, match=says):
+        verdicts(laws(source))
+
+
+def test_the_settings_are_in_no_command_line(laws: Callable[[str], Path]) -> None:
+    source = """
+        from pathlib import Path
+        def test_nobody_sees_it():
+            assert b"hunter2" not in Path("/proc/self/cmdline").read_bytes()
+        """
+    assert verdicts(laws(source))["nobody sees it"].outcome == "holds"
+
+
+def test_kinds_without_laws_and_a_missing_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="there are no laws for a command to be checked against"):
+        check_file(OfferKind.COMMAND)
+    monkeypatch.setattr(conformance, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"^pytest and hypothesis not installed: pip install 'lmcache-core\[testing\]'$"
+    ):
+        check_file(ADAPTER)
+
+
+def test_every_kind_of_object_has_laws() -> None:
+    for kind in OfferKind:
+        if kind is not OfferKind.COMMAND:
+            assert check_file(kind).is_file()
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("a/b.py::TestFs::test_what_was_stored_is_found", "what was stored is found"),
+        ("a.py::test_a_limit[3-x_y]", "a limit (3-x_y)"),
+    ],
+)
+def test_a_law_is_words(node: str, words: str) -> None:
+    assert law_of(node) == words
+
+
+def test_the_kit_considers_the_same_plugins(laws: Callable[[str], Path]) -> None:
+    source = """
+        import os
+        def test_it_is_told():
+            names = ("LMCACHE_PLUGINS", "LMCACHE_NO_PLUGINS", "LMCACHE_SAFE_MODE")
+            assert [os.environ[name] for name in names] == ["a,b", "c", "1"]
+        """
+    selection = PluginSelection(("a", "b"), ("c",), True)
+    assert selection_from(selection.variables()) == selection
+    assert [each.outcome for each in run_laws(laws(source), ADAPTER, "acme", {}, selection)] == ["holds"]
+
+
+# the command
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
+    code = main(["plugins", "check", "acme", *arguments])
+    return code, capsys.readouterr().out.splitlines()
+
+
+SETTINGS = ("--settings", '{"password": "hunter2"}')
+
+
+def test_failures_are_short_and_secrets_are_masked(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", OFFER)
+    laws(LAWS)
+    code, lines = check(capsys, *SETTINGS)
+    assert code == 1
+    assert lines[:3] == [
+        "does not hold: a number is one (2)",
+        "    AssertionError: 2 with **********",
+        "    assert 2 == 1",
+    ]
+    assert lines[-4:] == [
+        "2 objects were left behind, because the adapter could not or must not delete what it stored:",
+        "    one",
+        "    two",
+        "acme: 3 laws hold, 2 do not, 1 does not apply",
+    ]
+
+
+def test_verbose_names_every_law(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", OFFER)
+    laws(LAWS)
+    code, lines = check(capsys, *SETTINGS, "--verbose", "-k", "told or applies or apply or two or number")
+    assert code == 1
+    assert "holds: it is told what to check" in lines
+    assert "does not apply: what is not declared does not apply (the adapter does not declare LIST)" in lines
+    assert any("def test_a_number_is_one" in line or "in test_a_number_is_one" in line for line in lines)
+    assert not any("hunter2" in line for line in lines)
+
+
+def test_when_every_law_holds_the_summary_is_all_there_is(
+    install: Install, laws: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", OFFER)
+    laws("def test_one(): pass")
+    file = tmp_path / "settings.json"
+    file.write_text('{"type": "acme", "password": "hunter2"}')
+    assert check(capsys, "--settings-file", str(file)) == (0, ["acme: 1 law holds, 0 do not, 0 do not apply"])
+
+
+def test_the_summary_counts() -> None:
+    assert summary("fs", {"holds": 61, "not applicable": 4}) == "fs: 61 laws hold, 0 do not, 4 do not apply"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "--settings: field 'password' is required"),
+        (["--settings", "{"], "--settings: not JSON: "),
+        (["--settings", "[]"], "--settings: expected a JSON object of settings"),
+        (["--settings", '{"pasword": 1}'], "no field is called 'pasword'; did you mean 'password'?"),
+        (["--settings", "{}", "--settings-file", "x"], "--settings and --settings-file: give one of them"),
+        (
+            ["--settings-file", "/no/such/file"],
+            "--settings-file /no/such/file: cannot be read: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_settings_are_one_line(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    install("acme", OFFER)
+    laws("def test_one(): raise AssertionError('ran')")
+    assert main(["plugins", "check", "acme", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lmcache: ")
+    assert says in said
+    assert said.count("\n") == 1
+
+
+# interruption
+
+SLOW = """
+    import os, subprocess, sys, time
+    from pathlib import Path
+    import pytest
+
+    HERE = Path(os.environ["PROOF"])
+
+    @pytest.fixture
+    def backend():
+        deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+        child.stdout.readline()
+        (HERE / "pids").write_text(f"{os.getpid()} {child.pid}")
+        yield
+        (HERE / "cleaned").touch()
+
+    def test_something_takes_long(backend):
+        time.sleep(600)
+    """
+RUN = """
+import sys
+from pathlib import Path
+from lmcache_core.app.conformance import run_laws
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugin_selection import PluginSelection
+try:
+    for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+        pass
+except KeyboardInterrupt:
+    sys.exit(9)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_check_cleans_up_and_leaves_nothing_running(
+    laws: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    environment = {**os.environ, "PROOF": str(tmp_path), "TMPDIR": str(tmp_path)}
+    child = subprocess.Popen([sys.executable, "-c", RUN, str(laws(SLOW))], env=environment)
+    try:
+        pids = wait_for(tmp_path / "pids")
+        child.send_signal(number)
+        assert child.wait(30) == 9
+    finally:
+        child.kill()
+        child.wait()
+    assert (tmp_path / "cleaned").exists()
+    assert not any(is_running(pid) for pid in pids)
+    assert list(tmp_path.glob("lmcache-check-*")) == []
+
+
+def wait_for(path: Path) -> Sequence[int]:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if path.exists() and len(numbers := path.read_text().split()) == 2:
+            return [int(number) for number in numbers]
+        time.sleep(0.05)
+    raise AssertionError(f"{path} did not come")
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended and was not waited for yet does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# for real
+
+
+def test_core_s_own_adapter_keeps_some_of_its_laws(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(
+        ["plugins", "check", "memory", "--settings", json.dumps({"max_size_gb": 0.5}), "-k", "found or missing"]
+    )
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert code == 0, last
+    assert last.startswith("memory: ")
+    assert int(last.split()[1]) > 0
+    assert " 0 do not, " in last

@@ -1,0 +1,106 @@
+"""`lmcache plugins new`: what it writes can be installed, is listed, keeps the laws of its kind, and can be removed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.environment import quiet_environment
+from lmcache_core.app.offer_kind import OfferKind
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Site:
+    """An environment of its own, which sees core and what it needs, and into which plugins are installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder / "venv", with_pip=False)
+        self.python = folder / "venv/bin/python"
+        (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+        ours = [sysconfig.get_paths()[name] for name in ("purelib", "platlib")]
+        # not only a path: core may be installed as a link, which is read by `addsitedir` alone
+        lines = [f"import site; site.addsitedir({path!r})" for path in dict.fromkeys(ours)]
+        (packages / "core.pth").write_text("\n".join(lines))
+
+    def pip(self, *arguments: str) -> None:
+        self.run(sys.executable, "-m", "pip", "--python", str(self.python), "-q", *arguments)
+
+    def lmcache(self, *arguments: str) -> str:
+        return self.run(str(self.python), "-m", "lmcache_core", *arguments)
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            timeout=240,
+            env=quiet_environment() | {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def offers(self) -> set[str]:
+        """What is usable, as kind:name."""
+        rows = json.loads(self.lmcache("plugins", "list", "--json"))
+        assert [row for row in rows if row["error"]] == []
+        return {f"{offer['kind']}:{offer['name']}" for row in rows for offer in row["offers"]}
+
+
+def named(kind: OfferKind) -> str:
+    return f"{kind}_thing"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """With a new plugin of each kind installed, all of which are gone again afterwards."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    before = site.offers()
+    for kind in OfferKind:
+        site.lmcache("plugins", "new", kind, named(kind), "--into", str(site.folder))
+    folders = sorted(site.folder.glob("lmcache-*"))
+    assert len(folders) == len(OfferKind)
+    site.pip("install", "--no-deps", "--no-build-isolation", *map(str, folders))
+    assert site.offers() - before == {f"{kind}:{named(kind)}" for kind in OfferKind}
+    yield site
+    site.pip("uninstall", "-y", *(folder.name for folder in folders))
+    assert site.offers() == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OfferKind if kind is not OfferKind.COMMAND])
+def test_what_is_new_keeps_the_laws_of_its_kind(site: Site, kind: OfferKind) -> None:
+    settings = json.dumps({"base_path": str(site.folder / "kv")} if kind is OfferKind.L2_ADAPTER else {})
+    said = site.lmcache("plugins", "check", f"{kind}:{named(kind)}", "--settings", settings)
+    last = said.splitlines()[-1]
+    assert last.startswith(f"{named(kind)}: ")
+    assert " 0 do not, " in last
+    assert not last.startswith(f"{named(kind)}: 0 ")
+
+
+def test_a_new_command_runs(site: Site) -> None:
+    name = named(OfferKind.COMMAND)
+    assert "LRU: Least recently used first" in site.lmcache(name).splitlines()
+    assert name in site.lmcache("--help")
+
+
+def test_what_is_new_is_well_formed(site: Site) -> None:
+    folders = [str(folder) for folder in site.folder.glob("lmcache-*")]
+    rules = ("--isolated", "--line-length=120", "--target-version=py311")
+    site.run(sys.executable, "-m", "ruff", "check", *rules, "--select=E,F,W,B,UP,C4,SIM,RET,RUF,PT,N", *folders)
+    site.run(sys.executable, "-m", "ruff", "format", "--check", *rules, *folders)
+
+
+def test_its_own_tests_pass(site: Site) -> None:
+    """Those of one kind that has a suite, and of the one that has none."""
+    for distribution in ("lmcache-command-command-thing", "lmcache-prefetch-prefetch-policy-thing"):
+        site.run(str(site.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{distribution}/tests")
