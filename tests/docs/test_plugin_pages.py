@@ -17,7 +17,7 @@ from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.contracts import hookspecs
-from lmcache_core.contracts.l2_adapter import Capability
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.wire.operations import KNOWN_REQUESTS
 from scripts import plugin_docs
 from tests.docs.markdown import DOCS, blocks

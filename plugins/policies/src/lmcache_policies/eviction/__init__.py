@@ -1,0 +1,1 @@
+"""Which objects leave L1 first: one algorithm per file."""

@@ -1,0 +1,1 @@
+"""Which adapter an object is loaded from."""

@@ -1,0 +1,1 @@
+"""`lmcache simulate`: replay a trace through eviction policies, without a server."""

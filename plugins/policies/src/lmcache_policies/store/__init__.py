@@ -1,0 +1,1 @@
+"""Which objects go to which adapters."""
