@@ -97,6 +97,7 @@ _HOMES = {
         "LentBuffer",
         "MemoryRegion",
     ),
+    "contracts.capability": ("Capability",),
     "contracts.clock": (
         "Clock",
         "SystemClock",
@@ -132,7 +133,6 @@ _HOMES = {
     ),
     "contracts.hookspecs": ("hookimpl",),
     "contracts.l2_adapter": (
-        "Capability",
         "L2Adapter",
         "LoadItem",
         "StoreItem",
