@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lmcache_core.client.client import EngineClient
     from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
     from lmcache_core.contracts.capability import Capability
     from lmcache_core.contracts.clock import Clock, SystemClock
@@ -85,14 +86,15 @@ if TYPE_CHECKING:
         ProtocolError,
         ResourceError,
     )
-    from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
-    from lmcache_core.model.layout import ObjectLayout
+    from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey, pack_kv_rank
+    from lmcache_core.model.layout import ITEM_BYTES, ObjectLayout
     from lmcache_core.model.media_path import media_path
     from lmcache_core.model.object_header import HEADER_BYTES, Check, ObjectHeader, check, inspect, seal
     from lmcache_core.model.results import KeyPage, Outcome, Usage
     from lmcache_core.wire.messages import EngineKey
 
 _HOMES = {
+    "client.client": ("EngineClient",),
     "contracts.buffers": (
         "LentBuffer",
         "MemoryRegion",
@@ -209,8 +211,12 @@ _HOMES = {
         "HashChain",
         "KeySpace",
         "ObjectKey",
+        "pack_kv_rank",
     ),
-    "model.layout": ("ObjectLayout",),
+    "model.layout": (
+        "ITEM_BYTES",
+        "ObjectLayout",
+    ),
     "model.media_path": ("media_path",),
     "model.object_header": (
         "HEADER_BYTES",
@@ -233,6 +239,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "DEFERRED",
     "ELSEWHERE",
     "HEADER_BYTES",
+    "ITEM_BYTES",
     "AccessFacts",
     "AdapterContext",
     "AdapterError",
@@ -259,6 +266,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "CompletionSource",
     "ConfigError",
     "DamagedObjectError",
+    "EngineClient",
     "EngineKey",
     "Event",
     "EvictionDemand",
@@ -327,6 +335,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "hookimpl",
     "inspect",
     "media_path",
+    "pack_kv_rank",
     "recompute_cost",
     "seal",
 ]

@@ -12,7 +12,7 @@ from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePla
 from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store import Batch, StoreController
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
@@ -488,3 +488,115 @@ def test_hits_that_find_no_room_in_the_backlog_are_no_drops(house: House, second
     house.settle()
     assert (house.answer(), len(second_use.asked)) == (2, 1)
     assert not [event for event in house.events.events if isinstance(event, StoresDropped)]
+
+
+def test_a_lookup_that_ends_while_its_hits_are_offered(
+    house: House, second_use: OnSecondUse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.put(*CHUNKS[:3])
+    house.settle()
+    admit = house.store.admit
+
+    def admit_too_late(count: int, object_bytes: int, *, hit: bool = False) -> object:
+        if hit:
+            house.storage.end_lookup(b"c", "r")
+            house.storage.clear(force=True)
+            house.put(*CHUNKS[5:8])  # other objects in the same slots
+        return admit(count, object_bytes, hit=hit)
+
+    monkeypatch.setattr(house.store, "admit", admit_too_late)
+    house.ask(*CHUNKS[:3])
+    house.settle()
+    house.settle()
+    assert second_use.asked == [(3, False), (3, False)], "what another object lies in is not offered as hit"
+    assert house.store.status()["backlog_bytes"] == 0
+
+
+def test_a_lookup_is_answered_before_its_hits_are_offered(
+    house: House, second_use: OnSecondUse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise RuntimeError("no")
+
+    house.put(*CHUNKS[:3])
+    house.settle()
+    heard: list[int] = []
+
+    def hear(chunks: int) -> bool:
+        heard.append(chunks)
+        return True
+
+    house.ask(*CHUNKS)
+    house.storage.on_lookup(b"c", "r", hear)
+    monkeypatch.setattr(house.store, "admit", fail)
+    with pytest.raises(RuntimeError):
+        house.settle()
+    assert heard == [3]
+
+
+@pytest.mark.parametrize("fault", [SystemExit("no"), KeyError("no")])
+def test_a_policy_that_raises_costs_nothing_but_the_plan(
+    house: House, second_use: OnSecondUse, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    house.put(*CHUNKS[:2])
+    house.turn()
+    house.ask(CHUNKS[0], request="a")
+    house.turn()
+    (job,) = house.adapter.waiting
+    page = bytes(job.buffers[0].view[:4096])
+
+    def fail(objects: object, adapters: object) -> StorePlan:
+        raise fault
+
+    monkeypatch.setattr(second_use, "plan", fail)
+    house.ask(*CHUNKS[:2], request="b")
+    house.turn()
+    monkeypatch.undo()
+    assert house.store.status()["backlog_bytes"] == 2 * PAYLOAD, "what the adapter reads is still on its way"
+    house.clock.advance(1)
+    house.ask(CHUNKS[0], request="d")
+    house.turn()
+    assert bytes(job.buffers[0].view[:4096]) == page
+    house.settle()
+    for request in ("a", "b", "d"):
+        house.storage.end_lookup(b"c", request)
+    assert (house.store.status()["backlog_bytes"], house.cache.census().held) == (0, 0)
+
+
+@pytest.mark.parametrize("targets", [((0.0,),), ((True,),), ((0, 0),), ((7,),), ((),) * 2, None])
+def test_a_plan_that_makes_no_sense_is_no_plan(house: House, monkeypatch: pytest.MonkeyPatch, targets: object) -> None:
+    monkeypatch.setattr(house.store._policy, "plan", lambda objects, adapters: StorePlan(targets))  # type: ignore[arg-type]
+    house.put(CHUNKS[0])
+    house.turn()
+    assert house.adapter.waiting == []
+    assert house.store.status()["backlog_bytes"] == 0
+    assert house.cache.census().cached == 1
+
+
+def test_a_hit_that_is_told_before_its_store_does_not_displace_it(
+    house: House, second_use: OnSecondUse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request can find an object between its publication and its offer."""
+    offer = house.store.offer
+    late: list[Batch] = []
+
+    def later(batch: Batch) -> None:
+        if batch.hit:
+            offer(batch)
+        else:
+            late.append(batch)
+
+    monkeypatch.setattr(house.store, "offer", later)
+    house.put(CHUNKS[0])
+    house.ask(CHUNKS[0], request="quick")
+    house.turn()
+    (job,) = house.adapter.waiting
+    page = bytes(job.buffers[0].view[:4096])
+    house.clock.advance(1)
+    offer(late[0])
+    house.turn()
+    assert second_use.asked == [(1, True), (1, False)]
+    assert bytes(job.buffers[0].view[:4096]) == page
+    house.settle()
+    house.storage.end_lookup(b"c", "quick")
+    assert (house.store.status()["backlog_bytes"], house.cache.census().held) == (0, 0)

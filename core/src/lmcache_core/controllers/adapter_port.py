@@ -18,6 +18,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
+from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
@@ -107,7 +108,7 @@ class AdapterPort:
     def status(self) -> dict[str, object]:
         usage = self._guard("usage", self.adapter.usage)
         counters = getattr(self.adapter, "counters", None)
-        circuit = getattr(self.adapter, "circuit", None)
+        circuit = self._guard("circuit", lambda: getattr(self.adapter, "circuit", None))
         return {
             "name": self.name,
             "healthy": self.healthy,
@@ -116,7 +117,9 @@ class AdapterPort:
             "timeouts": self.timeouts,
             "faults": self.faults,
             "usage": usage._asdict() if usage else None,
-            "circuit": {**circuit._asdict(), "state": circuit.state.value} if circuit else None,
+            "circuit": {**circuit._asdict(), "state": circuit.state.value}
+            if isinstance(circuit, CircuitStatus)
+            else None,
             "counters": dict(self._guard("counters", counters) or {}) if counters else {},
         }
 
@@ -171,7 +174,7 @@ class AdapterPort:
         pending = _Pending(token, inbox, size, self._clock.monotonic() + self._timeout, pins)
         try:
             job = call()
-        except Exception:
+        except (Exception, SystemExit):
             self.faults += 1
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
             inbox.post(JobAnswer(token, (Outcome.FAILED,) * size, released=True))
@@ -220,7 +223,7 @@ class AdapterPort:
     def _guard(self, what: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except Exception:
+        except (Exception, SystemExit):
             self.faults += 1
             logger.exception("l2 adapter failed adapter=%s call=%s", self.name, what)
             return None

@@ -70,7 +70,7 @@ class EvictionController:
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
         try:
             return self._policy.victims(demand, self._cache.may_evict)
-        except Exception:  # a plugin boundary
+        except (Exception, SystemExit):  # a plugin boundary
             logger.exception("eviction policy failed to name victims")
             return ()
 
@@ -88,7 +88,7 @@ class EvictionController:
         for note in notes:
             try:
                 self._tell_one(note)
-            except Exception:  # a plugin boundary: the notes that follow must not be lost with this one
+            except (Exception, SystemExit):  # a plugin boundary: the notes that follow must not be lost with this one
                 logger.exception("eviction policy failed to take note kind=%s", type(note).__name__)
 
     def _tell_one(self, note: Note) -> None:

@@ -238,7 +238,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             plan = self._policy.plan(found, [port.facts for port in self._ports])
             if len(plan.sources) != size:
                 raise ValueError(f"the prefetch policy planned {len(plan.sources)} of {size} keys")
-        except Exception:  # a plugin boundary: without a plan nothing is loaded
+        except (Exception, SystemExit):  # a plugin boundary: without a plan nothing is loaded
             logger.exception("prefetch policy failed keys=%d", size)
             return [None] * size, False
         sources = [

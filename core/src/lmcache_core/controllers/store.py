@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -53,7 +53,6 @@ class _Unit:
     item: StoreItem
     remaining: int
     leave_l1: bool
-    sealed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -102,8 +101,12 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._events = events
         self._lock = threading.Lock()
         self._jobs = 0
-        self._busy: set[int] = set()
-        """Slots of units that are not finished: adapters read them, so their header pages must stay as they are."""
+        self._busy: Counter[int] = Counter()
+        """Units that are not finished, by slot: adapters read it."""
+        self._sealed: set[int] = set()
+        """Busy slots whose header page is written, and must stay as it is."""
+        self._trimmed: Batch | None = None
+        """What is left of the batch that is being enqueued."""
         self._idle = threading.Event()
         self._idle.set()
 
@@ -180,12 +183,15 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def _give_up(self, message: Batch | Answer) -> None:
         match message:
-            case Batch():
+            case Batch(lease):
+                waiting = {id(unit): unit for queue in self._queues for unit in queue.waiting if unit.lease is lease}
                 for queue in self._queues:
-                    queue.waiting = deque(unit for unit in queue.waiting if unit.lease is not message.lease)
-                self._busy.difference_update(message.slots)
-                self._cache.end(message.lease)
-                self._shrink(message.size_bytes)
+                    queue.waiting = deque(unit for unit in queue.waiting if unit.lease is not lease)
+                for unit in waiting.values():
+                    self._let_go(unit.slot)
+                self._cache.end(lease)
+                self._shrink((self._trimmed or message).size_bytes)
+                self._trimmed = None
             case JobAnswer(_Job() as job, _, released):
                 job.queue.jobs.discard(job)
                 if released:
@@ -194,36 +200,46 @@ class StoreController(MessageLoop[Batch | Answer]):
                     self._quarantine(job)
 
     def _enqueue(self, batch: Batch) -> None:
-        if busy := [slot for slot in batch.slots if slot in self._busy]:
-            batch = self._without(batch, busy)
+        self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, batch.hit) for item in items]
+        targets, leave_l1 = self._plan(items, batch.hit) if items else ((), False)
+        units = [
+            _Unit(slot, batch.lease, item, max(1, len(queues)), leave_l1)
+            for slot, item, queues in zip(batch.slots, items, targets, strict=True)
+        ]
         self._busy.update(batch.slots)
-        try:
-            plan = self._policy.plan(objects, [queue.port.facts for queue in self._queues])
-            targets = plan.targets
-            if len(targets) != len(items):
-                raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
-            known = range(len(self._queues))
-            if any(len(set(chosen)) != len(chosen) or not set(chosen) <= set(known) for chosen in targets):
-                raise ValueError(f"the store policy named adapters twice, or others than 0 to {len(known) - 1}")
-        except Exception:  # a plugin boundary: without a plan the objects stay in L1 only
-            logger.exception("store policy failed objects=%d", len(items))
-            self._finish([_Unit(s, batch.lease, i, 1, False) for s, i in zip(batch.slots, items, strict=True)])
-            return
-        for slot, item, queues in zip(batch.slots, items, targets, strict=True):
-            unit = _Unit(slot, batch.lease, item, max(1, len(queues)), plan.drop_from_l1)
+        for unit, queues in zip(units, targets, strict=True):
             for index in queues:
                 self._queues[index].waiting.append(unit)
-            if not queues:
-                self._finish([unit])
+        self._trimmed = None
+        self._finish([unit for unit, queues in zip(units, targets, strict=True) if not queues])
 
-    def _without(self, batch: Batch, busy: Sequence[int]) -> Batch:
-        """The batch, less what is on its way already: a hit can be told while, or before, its store is."""
-        size = batch.size_bytes // len(batch.slots) * len(busy)
-        self._cache.release(batch.lease, busy)
+    def _plan(self, items: Sequence[StoreItem], hit: bool) -> tuple[Sequence[tuple[int, ...]], bool]:
+        """The adapters that each object goes to, and whether it leaves L1 then."""
+        objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, hit) for item in items]
+        known = range(len(self._queues))
+        try:
+            plan = self._policy.plan(objects, [queue.port.facts for queue in self._queues])
+            targets, leave_l1 = [tuple(chosen) for chosen in plan.targets], bool(plan.drop_from_l1)
+            if len(targets) != len(items):
+                raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
+            if any(type(index) is not int or index not in known for chosen in targets for index in chosen):
+                raise ValueError(f"the store policy named other adapters than 0 to {len(known) - 1}")
+            if any(len(set(chosen)) != len(chosen) for chosen in targets):
+                raise ValueError("the store policy named an adapter twice")
+        except (Exception, SystemExit):  # a plugin boundary: without a plan the objects stay in L1 only
+            logger.exception("store policy failed objects=%d", len(items))
+            return [()] * len(items), False
+        return targets, leave_l1
+
+    def _without_busy(self, batch: Batch) -> Batch:
+        """What was hit while it is on its way, or while its store is not here yet, is not planned again."""
+        left = tuple(slot for slot in dict.fromkeys(batch.slots) if slot not in self._busy)
+        if len(left) == len(batch.slots):
+            return batch
+        size = batch.size_bytes // len(batch.slots) * (len(batch.slots) - len(left))
+        self._cache.release(batch.lease, [slot for slot in batch.slots if slot in self._busy])
         self._shrink(size)
-        left = tuple(slot for slot in batch.slots if slot not in self._busy)
         if not left:
             self._cache.end(batch.lease)
         return replace(batch, slots=left, size_bytes=batch.size_bytes - size)
@@ -257,9 +273,9 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _seal(self, units: Sequence[_Unit]) -> None:
         """Write the header pages: the digest is computed here, once, and on nobody's request."""
         for unit in units:
-            if not unit.sealed:
+            if unit.slot not in self._sealed:
                 seal(unit.item.buffer.view, unit.item.key, self._clock.wall_ns())
-                unit.sealed = True
+                self._sealed.add(unit.slot)
 
     def _answered(self, job: _Job, outcomes: Sequence[Outcome], released: bool) -> None:
         stored = sum(outcome is Outcome.DONE for outcome in outcomes)
@@ -295,7 +311,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             unit.remaining -= 1
             if unit.remaining == 0:
                 done.setdefault(unit.lease, []).append(unit.slot)
-                self._busy.discard(unit.slot)
+                self._let_go(unit.slot)
                 size += unit.item.buffer.length
                 if unit.leave_l1:
                     self._cache.drop_when_released([unit.slot])
@@ -304,6 +320,12 @@ class StoreController(MessageLoop[Batch | Answer]):
             if not lease.slots:
                 self._cache.end(lease)
         self._shrink(size)
+
+    def _let_go(self, slot: int) -> None:
+        self._busy[slot] -= 1
+        if not self._busy[slot]:
+            del self._busy[slot]
+            self._sealed.discard(slot)
 
     def _shrink(self, size: int) -> None:
         with self._lock:

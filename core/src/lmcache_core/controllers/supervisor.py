@@ -66,7 +66,7 @@ class Supervisor:
             begun = time.monotonic()
             try:
                 run()
-            except Exception as error:
+            except BaseException as error:  # SystemExit too: a plugin's code may raise it
                 charge.down = True
                 charge.restarts += 1
                 if time.monotonic() - begun > BACKOFF_FORGOTTEN_SECONDS:

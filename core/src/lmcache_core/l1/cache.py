@@ -123,8 +123,19 @@ class L1Cache:
             self._hold(lease, slots)
         return slots
 
+    def object_sizes(self, held: Lease, slots: Iterable[int]) -> dict[int, list[int]]:
+        """The slots among these that `held` holds, by the length of the object: header page and payload."""
+        found: dict[int, list[int]] = {}
+        with self._lock:
+            there = set(held.slots)
+            for slot in slots:
+                if slot in there:
+                    size = HEADER_BYTES + self._spaces.of(self._key(slot)).payload_bytes
+                    found.setdefault(size, []).append(slot)
+        return found
+
     def share(self, lease: Lease, held: Lease, slots: Sequence[int]) -> list[int]:
-        """Hold by `lease`, too, what `held` holds of these.  Returns the slots that this is so for."""
+        """Hold by `lease`, too, what `held` still holds of these.  Returns the slots that this is so for."""
         with self._lock:
             if LeaseState.ENDED in (lease.state, held.state):
                 return []

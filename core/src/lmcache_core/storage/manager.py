@@ -86,10 +86,12 @@ class StorageManager:
         lease = self._cache.open(owner, now + self._read_ttl)
         prompt_chunks = len(request.chunk_hashes)
         lookup = Lookup(request.connection, request.request_id, lease, [], max(1, request.readers), now, prompt_chunks)
-        lookup.noted_chunks = self._end_lookup(request.connection, request.request_id)
         with self._lock:
+            replaced = self._lookups.pop(request.connection, request.request_id)
+            lookup.noted_chunks = replaced.noted_chunks if replaced else 0
             oldest = self._lookups.oldest(request.connection, LOOKUPS_MAX)
             self._lookups.add(lookup)
+        self._let_go(replaced)
         if oldest:
             self.end_lookup(oldest.connection, oldest.request_id)
         wanted = self._look_in_l1(lookup, request)
@@ -127,7 +129,9 @@ class StorageManager:
             self._cache.release(lookup.lease, spent)
 
     def end_lookup(self, connection: bytes, request_id: str) -> None:
-        self._end_lookup(connection, request_id)
+        with self._lock:
+            lookup = self._lookups.pop(connection, request_id)
+        self._let_go(lookup)
 
     def renew_lookups(self, connection: bytes) -> None:
         now = self._clock.monotonic()
@@ -323,9 +327,9 @@ class StorageManager:
             self.counters.requested += lookup.prompt_chunks
             self.counters.hit += hit_chunks
             self.counters.loaded_from_l2 += loaded
-        self._note_hits(lookup, hit_chunks)
         for waiter in waiters:
             lookup.given = waiter(hit_chunks) or lookup.given
+        self._note_hits(lookup, hit_chunks)
         space = lookup.rows[0].spaces[0] if lookup.rows and lookup.rows[0].spaces else None
         self._events.publish(
             LookupFinished(
@@ -347,15 +351,13 @@ class StorageManager:
             hit = [slot for slot in row.in_l1[first:hit_chunks] if slot != ABSENT]
             row.in_l1 = []
             self._cache.note_access(hit, facts)
-            if hit and self._store.plans_hits:
+            if hit and self._takes_stores and self._store.plans_hits:
                 self._offer_again(lookup, hit)
 
     def _offer_again(self, lookup: Lookup, slots: Sequence[int]) -> None:
         """The store policy may want what was used again in L2 after all."""
-        by_size: dict[int, list[int]] = {}
-        for slot in slots:
-            by_size.setdefault(self._cache.buffer(slot).length, []).append(slot)
-        for object_bytes, alike in by_size.items():
+        sizes = self._cache.object_sizes(lookup.lease, dict.fromkeys(slots))
+        for object_bytes, alike in sizes.items():
             lease = self._store.admit(len(alike), object_bytes, hit=True)
             if lease is None:
                 continue
@@ -380,16 +382,15 @@ class StorageManager:
         number = _request_number(lookup.request_id)
         return RequestFacts(self._clock.monotonic(), number, lookup.prompt_chunks, lookup.hit_chunks or 0)
 
-    def _end_lookup(self, connection: bytes, request_id: str) -> int:
-        """Let go of it.  Returns the chunks whose hit was told to the eviction policy."""
+    def _let_go(self, lookup: Lookup | None) -> None:
+        """A lookup that is in the table no more."""
+        if lookup is None:
+            return
         with self._lock:
-            lookup = self._lookups.pop(connection, request_id)
-            waiters = lookup.waiters if lookup else []
-        if lookup:
-            self._cache.end(lookup.lease)
+            waiters, lookup.waiters = lookup.waiters, []
+        self._cache.end(lookup.lease)
         for waiter in waiters:
             waiter(0)
-        return lookup.noted_chunks if lookup else 0
 
     def _drop(self, lookup: Lookup) -> None:
         """Forget this very lookup; a newer one of the same request stays."""

@@ -143,7 +143,7 @@ class Rig:
 
     def finish(self) -> list[ObjectKey]:
         """Delete what the test stored and close every adapter.  Returns the keys whose objects stay behind."""
-        left = [*self.unremovable]
+        left: list[ObjectKey] = []
         stored = list({i: key for driver in self._drivers for i, key in driver.stored.items()}.values())
         try:
             left += self._delete(stored) if stored else []
@@ -158,7 +158,24 @@ class Rig:
                 faults.append(error)
         if faults:
             raise faults[0]
-        return left
+        return left + self._delete_rejected() if self.unremovable else left
+
+    def _delete_rejected(self) -> list[ObjectKey]:
+        """What an adapter was told to leave alone, it leaves alone for its life.  The next one may take it away, or may
+        see for itself that it is foreign, which is right: then it stays behind, if the backend keeps it at all."""
+        adapter = self.open()
+        try:
+            if Capability.DELETE not in self.capabilities:
+                return self.unremovable
+            outcomes = adapter.delete(*self.unremovable)
+            kept = Capability.DURABLE in self.capabilities
+            return [
+                key for key, now in zip(self.unremovable, outcomes, strict=True) if kept and now is not Outcome.DONE
+            ]
+        except Exception:  # noqa: BLE001 - the test itself says what is wrong with the adapter
+            return self.unremovable
+        finally:
+            adapter.close(self._wait_seconds)
 
     def _delete(self, keys: list[ObjectKey]) -> list[ObjectKey]:
         for driver in self._drivers:
