@@ -35,6 +35,7 @@ class MemoryAdapter(BlockingL2Adapter):
     """Keeps whole objects as bytes.  Nothing survives the process."""
 
     capabilities = CAPABILITIES
+    contains_is_local = True
 
     def __init__(self, settings: MemorySettings, context: AdapterContext) -> None:
         self._room = ByteLedger(int(settings.max_size_gb * 2**30))

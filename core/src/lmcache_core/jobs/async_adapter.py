@@ -21,9 +21,13 @@ class Acme(AsyncL2Adapter):
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
 
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.jobs.call_threads import CallThreads
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.loop_executor import LoopExecutor
 from lmcache_core.jobs.object_adapter import ObjectL2Adapter
@@ -31,6 +35,13 @@ from lmcache_core.jobs.retry import RetryPolicy
 from lmcache_core.model.errors import LMCacheError, ResourceError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+
+OPERATION_TIMEOUT_SECONDS: Final = 20.0
+"""Less than the 30 s that a server gives a job (`l2_timeout_seconds`, counted from when it is submitted): an operation
+that hangs is to be TIMED_OUT here, for its object alone, before the server takes the whole adapter for one that hangs."""
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
 
 
 class AsyncL2Adapter(ObjectL2Adapter):
@@ -42,9 +53,10 @@ class AsyncL2Adapter(ObjectL2Adapter):
     completion per job, and one change of an object at a time.
 
     An operation that takes longer than `operation_timeout_seconds`, from its start and with all its attempts, is
-    cancelled and TIMED_OUT.  **Its buffer counts as released when its coroutine has ended**, so nothing that a method
-    started may touch the buffer beyond that: a thread (`asyncio.to_thread`) does not end when it is cancelled, so shield
-    it, and wait for it before you let the cancellation pass.
+    cancelled and TIMED_OUT.  Keep it below the server's `l2_timeout_seconds`.  **Its buffer counts as released when its
+    coroutine has ended**, so nothing that a method started may touch the buffer beyond that.  For what blocks, `await
+    self.in_thread(function, ...)`, and not `asyncio.to_thread`: a thread does not end when it is cancelled, and the
+    former waits for it before it lets the cancellation pass.
 
     Call `super().__init__` last: it runs `started` and raises ResourceError where that fails.
     """
@@ -53,7 +65,7 @@ class AsyncL2Adapter(ObjectL2Adapter):
         self,
         context: AdapterContext,
         concurrency: int = 64,
-        operation_timeout_seconds: float = 30.0,
+        operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS,
         *,
         breaker: CircuitBreaker | None = None,
         retry: RetryPolicy | None = None,
@@ -61,16 +73,28 @@ class AsyncL2Adapter(ObjectL2Adapter):
         """`breaker` and `retry` replace those that suit most backends; give each adapter its own."""
         executor = LoopExecutor(f"l2-{context.name}", concurrency, operation_timeout_seconds)
         super().__init__(context, executor, breaker, retry)
+        self.__threads = CallThreads(f"l2-{context.name}-call")
         try:
-            executor.start(self.started, self.stopped)
+            executor.start(self.started, self.__stopped)
         except LMCacheError:
+            self.__threads.close()
             raise
         except Exception as error:
+            self.__threads.close()
             reason = str(error) or type(error).__name__
             raise ResourceError(
                 f"{context.name}: the adapter could not be started within {operation_timeout_seconds:g} s ({reason}); "
                 "check its settings, and that its backend is reachable"
             ) from error
+
+    async def in_thread(
+        self, function: Callable[Parameters, Value], *arguments: Parameters.args, **named: Parameters.kwargs
+    ) -> Value:
+        """Call a function that blocks on a daemon thread, one of its own, and return or raise what it does.
+
+        Where the operation is cancelled, this waits until the function has ended, so the buffer stays lent as long as
+        it is in use; give the function a time-out of its own, or a call that hangs keeps buffer and place for ever."""
+        return await self.__threads.call(partial(function, *arguments, **named))
 
     async def started(self) -> None:
         """Called once, on the loop, before anything else there.  Open the client here.  What it raises, or a time-out,
@@ -96,9 +120,16 @@ class AsyncL2Adapter(ObjectL2Adapter):
     async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
         """What was loaded under this key is DAMAGED or FOREIGN.  True: nothing is in the way of a new object now.
 
-        Until it has returned True, the key is neither offered nor stored again in the life of this adapter."""
+        Until it has returned True, the key is neither offered nor stored again in the life of this adapter; the next
+        rejection or store of the key asks again."""
         return outcome is Outcome.DAMAGED and await self.delete(key) in (Outcome.DONE, Outcome.MISSING)
 
     async def stopped(self) -> None:
         """Called once, on the loop, after `close`, when no operation runs any more.  Close the client here, within
         what is left of the deadline, or a moment."""
+
+    async def __stopped(self) -> None:
+        try:
+            await self.stopped()
+        finally:
+            self.__threads.close()

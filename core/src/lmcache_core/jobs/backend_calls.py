@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from lmcache_core.contracts.context import AdapterContext
@@ -46,16 +47,15 @@ class BackendCalls:
                     if self._awaits:
                         returned = await returned
                     break
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's boundary: a fault at one object is its outcome
+                except BaseException as error:  # a plugin's boundary: a fault at one object is its outcome
+                    if self._must_pass(error):
+                        raise
                     failures += 1
                     delay = self._delay(author, error, failures)
                     if delay is None or not await self._executor.pause(delay) or not self._breaker.is_current(permit):
                         self._faults.exception("an l2 operation raised")
                         return Outcome.FAILED
-            if isinstance(returned, kind):
-                result = returned
-            else:
-                self._faults.error(f"an l2 operation returned {returned!r} where a value of {kind.__name__} belongs")
+            result = self._checked(kind, returned)
         finally:  # also where the operation was cancelled because its time was over
             if result is Outcome.FAILED or result is Outcome.TIMED_OUT:
                 self._failed(permit)
@@ -63,13 +63,37 @@ class BackendCalls:
                 self._logger.info("l2 adapter resumed, its backend answers again adapter=%s", self._name)
         return result
 
+    async def run_local(self, kind: type[Result], method: Method[Result], *arguments: object) -> Result | Outcome:
+        """The same for a method that asks no backend: without the breaker and without retries."""
+        try:
+            returned: Any = method(*arguments)
+            if self._awaits:
+                returned = await returned
+        except BaseException as error:  # a plugin's boundary
+            if self._must_pass(error):
+                raise
+            self._faults.exception("an l2 operation raised")
+            return Outcome.FAILED
+        return self._checked(kind, returned)
+
+    def _checked(self, kind: type[Result], returned: Any) -> Result | Outcome:
+        if isinstance(returned, kind):
+            return returned
+        self._faults.error(f"an l2 operation returned {returned!r} where a value of {kind.__name__} belongs")
+        return Outcome.FAILED
+
+    def _must_pass(self, error: BaseException) -> bool:
+        """Is this no fault, but how a coroutine is ended?  On threads none ever is: there it came out of a loop of the
+        author's own."""
+        return self._awaits and isinstance(error, asyncio.CancelledError | GeneratorExit)
+
     def _delay(self, author: Author, error: BaseException, failures: int) -> float | None:
         """Seconds until the next attempt; None: leave it."""
         if not isinstance(error, Exception):
             return None
         try:
             may_pass = author.is_transient(error)
-        except Exception:  # noqa: BLE001 - a plugin's boundary
+        except BaseException:  # noqa: BLE001 - a plugin's boundary
             self._faults.exception("is_transient raised")
             return None
         return self._retry.next_delay(failures) if may_pass else None

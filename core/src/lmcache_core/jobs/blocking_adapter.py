@@ -29,10 +29,10 @@ class BlockingL2Adapter(ObjectL2Adapter):
 
     What comes with it: batches are split over `workers` daemon threads, loads first; lookups have a thread of their
     own; what a method raises is retried where `is_transient` says so, and otherwise logged and FAILED for that key
-    alone; a backend that only fails is left alone for a while (`circuit_breaker.py`); pins; one completion per job;
-    `close` within its deadline.  `store`, `delete` and `discard` of one object never overlap; everything else may run at
-    the same time on several threads.  Call `super().__init__` last, so that a constructor that fails leaves no threads
-    behind.
+    alone; a backend that only fails is left alone for a while (`circuit_breaker.py`; set `contains_is_local` where
+    `contains` does not ask it); pins; one completion per job; `close` within its deadline.  `store`, `delete` and
+    `discard` of one object never overlap; everything else may run at the same time on several threads.  Call
+    `super().__init__` last, so that a constructor that fails leaves no threads behind.
     """
 
     def __init__(
@@ -66,14 +66,16 @@ class BlockingL2Adapter(ObjectL2Adapter):
     def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
         """What was loaded under this key is DAMAGED or FOREIGN.  True: nothing is in the way of a new object now.
 
-        Until it has returned True, the key is neither offered nor stored again in the life of this adapter."""
+        Until it has returned True, the key is neither offered nor stored again in the life of this adapter; the next
+        rejection or store of the key asks again."""
         return outcome is Outcome.DAMAGED and self.delete(key) in (Outcome.DONE, Outcome.MISSING)
 
     def stopped(self) -> None:
-        """Called once, after `close`, when no thread of the adapter runs any more.  Give back what was opened."""
+        """Called once, after `close`, when no thread of the adapter runs any more.  Give back what was opened, within
+        what is left of the deadline, or a moment: `close` does not wait any longer."""
 
     def __stopped(self) -> None:
         try:
             self.stopped()
-        except Exception:
+        except BaseException:  # a plugin's boundary, at a thread's top
             self.context.logger.exception("stopping an l2 adapter raised adapter=%s", self.context.name)

@@ -7,7 +7,7 @@ start to end without ever being suspended; on an event loop they take turns.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from lmcache_core.jobs.object_guard import Turn
 from lmcache_core.model.results import Outcome
@@ -15,6 +15,9 @@ from lmcache_core.model.results import Outcome
 Result = TypeVar("Result")
 Method = Callable[..., Result | Awaitable[Result]]
 """What an author wrote, plain or `async`."""
+
+STOP_SECONDS: Final = 0.75
+"""So long may it take at least to let go of what was opened, and at most to end what still runs in the background."""
 
 
 class Task(Protocol):

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_core.jobs.executor import Executor, Task
+from lmcache_core.jobs.executor import STOP_SECONDS, Executor, Task
 from lmcache_core.jobs.lanes import Lanes
-from lmcache_core.jobs.loop_thread import STOP_SECONDS, LoopThread
+from lmcache_core.jobs.loop_thread import LoopThread
 from lmcache_core.jobs.object_guard import Turn
 from lmcache_core.model.results import Outcome
 
@@ -133,6 +133,9 @@ class LoopExecutor(Executor):
         await turn.wait()
 
     async def pause(self, seconds: float) -> bool:
+        operation = asyncio.current_task()
+        if operation is not None and operation.cancelling():
+            return False  # its time is over, though what ran made another error of that; nobody would end the next try
         try:
             async with asyncio.timeout(seconds):
                 await self._no_pauses.wait()
@@ -144,10 +147,10 @@ class LoopExecutor(Executor):
         with self._changed:
             if self._closing:
                 return False
+            if not self._will_start and not self._loop.post(self._start_some):
+                return False
+            self._will_start = True  # not before the lock is free
             add(tasks)
-            if not self._will_start:
-                self._will_start = True
-                self._loop.post(self._start_some)
             return True
 
     def _is_idle(self) -> bool:

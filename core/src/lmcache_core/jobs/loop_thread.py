@@ -7,18 +7,18 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Final
+
+from lmcache_core.contracts.clock import SystemClock
+from lmcache_core.jobs.executor import STOP_SECONDS
+from lmcache_core.jobs.fault_log import FaultLog
 
 logger = logging.getLogger(__name__)
-
-STOP_SECONDS: Final = 0.75
-"""So long may it take at least to let go of what was opened, and at most to end what still runs in the background."""
 
 Hook = Callable[[], Awaitable[object]]
 
 
 class LoopThread:
-    """Lives from `start` until its work is done."""
+    """Lives from `start` until its work is done, whatever is raised on it meanwhile."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -26,6 +26,7 @@ class LoopThread:
         """How long `stopped` may take; read when the work is done."""
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
+        self._faults = FaultLog(logger, SystemClock(), f"thread={name}")
 
     def start(self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float) -> None:
         """Run `started`, `work` and `stopped` on the loop, one after the other, and wait until the first is done.
@@ -53,9 +54,13 @@ class LoopThread:
         finally:
             del begun  # it holds what was raised, which holds this frame
 
-    def post(self, function: Callable[[], object]) -> None:
-        """Call it on the loop soon.  Any thread, while it lives; never blocks."""
-        self._loop.call_soon_threadsafe(function)
+    def post(self, function: Callable[[], object]) -> bool:
+        """Call it on the loop soon.  False, and it is not called, when the loop has ended.  Any thread; never blocks."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return False
+        return True
 
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the end, at most so long.  Did it come?"""
@@ -66,14 +71,19 @@ class LoopThread:
     # In the thread.
 
     def _run(self, started: Hook, work: Hook, stopped: Hook, timeout_seconds: float, begun: Future[None]) -> None:
+        life = self._loop.create_task(self._live(started, work, stopped, timeout_seconds, begun))
         try:
-            self._loop.run_until_complete(self._live(started, work, stopped, timeout_seconds, begun))
-        except BaseException as error:
-            if begun.done():
+            while not (life.done() or self._loop.is_closed()):
+                try:
+                    self._loop.run_until_complete(life)
+                except BaseException:  # noqa: BLE001 - a thread's top: what leaves any task stops the loop, and it goes on
+                    if not life.done():
+                        self._faults.exception("a task ended the event loop, which goes on")
+            if life.done() and not life.cancelled() and (error := life.exception()):
                 logger.critical("an event loop ended too early thread=%s", self.name, exc_info=error)
-            else:
-                begun.set_exception(RuntimeError(f"the event loop ended: {error!r}"))
         finally:
+            if not begun.done():
+                begun.set_exception(RuntimeError("the event loop ended"))
             self._loop.close()
 
     async def _live(
@@ -82,21 +92,31 @@ class LoopThread:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await started()
-        except Exception as error:  # noqa: BLE001 - it is raised where `start` waits
+        except BaseException as error:  # noqa: BLE001 - it is raised where `start` waits
             await _end_background()
             if begun.set_running_or_notify_cancel():
-                begun.set_exception(error)
+                is_plain = isinstance(error, Exception)
+                begun.set_exception(error if is_plain else RuntimeError(f"the event loop ended: {error!r}"))
             del begun  # as in `start`
             return
         if begun.set_running_or_notify_cancel():
             begun.set_result(None)
-            await work()
+            await _outlast(work)
         try:
             async with asyncio.timeout(self.stop_seconds):
                 await stopped()
-        except Exception:
+        except BaseException:  # a plugin's boundary: what it left running is to end all the same
             logger.exception("stopping an l2 adapter raised thread=%s", self.name)
         await _end_background()
+
+
+async def _outlast(work: Hook) -> None:
+    while True:
+        try:
+            await work()
+            return
+        except asyncio.CancelledError:
+            pass  # by somebody who cancels all the tasks there are: this one is not his
 
 
 async def _end_background() -> None:

@@ -31,6 +31,10 @@ class ObjectL2Adapter(L2Adapter):
 
     max_object_bytes: int | None = None
     """A longer object is REJECTED without asking `store`.  None: no limit."""
+    contains_is_local: bool = False
+    """True: `contains` answers from an index in memory and asks no backend.  Lookups then say nothing about the backend:
+    they go through while it is left alone, neither count as its failures nor as its answers, and are not retried.  With
+    False, an index in memory would vouch for a backend that is down, and the breaker would never open."""
 
     def __init__(
         self, context: AdapterContext, executor: Executor, breaker: CircuitBreaker | None, retry: RetryPolicy | None
@@ -109,9 +113,10 @@ class ObjectL2Adapter(L2Adapter):
         self.__guard.unpin(key.object_id for key in keys)
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
-        """Takes effect at once for lookups and loads; `discard` follows where stores run."""
-        if self.__guard.condemn(key.object_id):
-            self.__executor.submit([UnreportedTask(partial(self.__verbs.discard, self, key, outcome))])
+        """Takes effect at once for lookups and loads; `discard` follows where stores run.  Where it does not come to
+        that, or fails, the next `reject` or store of the key tries again."""
+        if self.__guard.condemn(key.object_id, outcome):
+            self.__executor.submit([UnreportedTask(partial(self.__verbs.discard, self, key))])
 
     def close(self, deadline_seconds: float) -> None:
         """Stop.  What was not started by the deadline is FAILED; what is still running then is FAILED too, keeps its
@@ -120,13 +125,15 @@ class ObjectL2Adapter(L2Adapter):
         if not self.__closed.acquire(blocking=False):
             self.__executor.wait_stopped(deadline_seconds)
             return
-        for task in self.__executor.close(deadline_seconds):
-            task.settle(Outcome.FAILED)
-        if stuck := self.__jobs.abandon():
-            self.context.logger.error(
-                "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
-                self.context.name, deadline_seconds, stuck,
-            )  # fmt: skip
+        try:
+            for task in self.__executor.close(deadline_seconds):
+                task.settle(Outcome.FAILED)
+        finally:  # whatever happens, every job is answered
+            if stuck := self.__jobs.abandon():
+                self.context.logger.error(
+                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
+                    self.context.name, deadline_seconds, stuck,
+                )  # fmt: skip
 
     # How.
 

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
+from lmcache_core.model.results import Outcome
+
 CONDEMNED_MAX: Final = 65_536
 """So many rejected objects are remembered; an older one is found out again by its next load."""
 
@@ -31,7 +33,8 @@ class ObjectGuard:
         self._changing: set[bytes] = set()
         self._waiting: dict[bytes, deque[Turn]] = {}
         self._removing: set[bytes] = set()
-        self._condemned: dict[bytes, None] = {}
+        self._condemned: dict[bytes, Outcome] = {}
+        self._discarding: set[bytes] = set()
 
     def pin(self, object_id: bytes) -> bool:
         """Count one pin.  False, and no pin, where the object is being removed or was condemned."""
@@ -94,15 +97,25 @@ class ObjectGuard:
                 self._removing.add(object_id)
             return free
 
-    def condemn(self, object_id: bytes) -> bool:
-        """Do not offer this object any more.  False when that is so already."""
+    def condemn(self, object_id: bytes, outcome: Outcome) -> bool:
+        """Do not offer this object any more, which turned out DAMAGED or FOREIGN.  True: the caller is to see that it is
+        discarded, and to call `end_discard` then; False: somebody is at it."""
         with self._lock:
-            if object_id in self._condemned:
-                return False
-            if len(self._condemned) >= CONDEMNED_MAX:
+            if object_id not in self._condemned and len(self._condemned) >= CONDEMNED_MAX:
                 del self._condemned[next(iter(self._condemned))]
-            self._condemned[object_id] = None
-            return True
+            self._condemned[object_id] = outcome
+            is_first = object_id not in self._discarding
+            self._discarding.add(object_id)
+            return is_first
+
+    def end_discard(self, object_id: bytes) -> None:
+        """It was tried: where the object is still condemned, whoever condemns it next is to try again."""
+        with self._lock:
+            self._discarding.discard(object_id)
+
+    def verdict(self, object_id: bytes) -> Outcome | None:
+        """What a condemned object turned out to be; None for any other."""
+        return self._condemned.get(object_id)
 
     def absolve(self, object_id: bytes) -> None:
         """Another object may take its place."""

@@ -31,10 +31,12 @@ class ObjectVerbs:
         if turn := self._guard.begin_change(object_id, self._executor.new_turn):
             await self._wait(object_id, turn)
         try:
-            if job.answered:  # closed while it waited for its turn
+            if self._guard.is_condemned(object_id) and not job.answered:
+                cleared = await self._clear(author, key)
+                if cleared is not Outcome.DONE:
+                    return cleared
+            if job.answered:  # closed while it waited
                 return Outcome.FAILED
-            if self._guard.is_condemned(object_id):
-                return Outcome.REJECTED
             return await self._calls.run(author, Outcome, author.store, key, buffer)
         finally:
             self._guard.end_change(object_id)
@@ -70,7 +72,10 @@ class ObjectVerbs:
             return Outcome.MISSING
         found: bool | Outcome = False
         try:
-            found = await self._calls.run(author, bool, author.contains, key)
+            if author.contains_is_local:
+                found = await self._calls.run_local(bool, author.contains, key)
+            else:
+                found = await self._calls.run(author, bool, author.contains, key)
         finally:
             if found is not True:
                 self._guard.unpin((object_id,))
@@ -78,19 +83,32 @@ class ObjectVerbs:
             return found
         return Outcome.DONE if found else Outcome.MISSING
 
-    async def discard(self, author: Author, key: ObjectKey, outcome: Outcome) -> Outcome:
+    async def discard(self, author: Author, key: ObjectKey) -> Outcome:
         """DONE when nothing is in the way of a new object; otherwise it stays condemned."""
         object_id = key.object_id
-        if turn := self._guard.begin_change(object_id, self._executor.new_turn):
-            await self._wait(object_id, turn)
         try:
-            gone = await self._calls.run(author, bool, author.discard, key, outcome)
-            if gone is not True:
-                return Outcome.REJECTED
-            self._guard.absolve(object_id)
-            return Outcome.DONE
+            if turn := self._guard.begin_change(object_id, self._executor.new_turn):
+                await self._wait(object_id, turn)
+            try:
+                return await self._clear(author, key)
+            finally:
+                self._guard.end_change(object_id)
         finally:
-            self._guard.end_change(object_id)
+            self._guard.end_discard(object_id)
+
+    async def _clear(self, author: Author, key: ObjectKey) -> Outcome:
+        """`discard` for whoever has the turn.  A store may have been faster, and what is there now is its object."""
+        object_id = key.object_id
+        verdict = self._guard.verdict(object_id)
+        if verdict is None:
+            return Outcome.DONE
+        gone = await self._calls.run(author, bool, author.discard, key, verdict)
+        if isinstance(gone, Outcome):
+            return gone
+        if not gone:
+            return Outcome.REJECTED
+        self._guard.absolve(object_id)
+        return Outcome.DONE
 
     async def _wait(self, object_id: bytes, turn: Turn) -> None:
         try:

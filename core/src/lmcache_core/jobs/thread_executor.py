@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from lmcache_core.jobs.executor import Executor, Task
+from lmcache_core.jobs.executor import STOP_SECONDS, Executor, Task
 from lmcache_core.jobs.object_guard import Turn
 from lmcache_core.jobs.worker_pool import WorkerPool
 from lmcache_core.model.results import Outcome
@@ -25,6 +25,7 @@ class ThreadExecutor(Executor):
     awaits = False
 
     def __init__(self, name: str, workers: int, on_stopped: Callable[[], None]) -> None:
+        self._name = name
         self._closing = threading.Event()
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # guards the two below
@@ -46,9 +47,14 @@ class ThreadExecutor(Executor):
     def close(self, deadline_seconds: float) -> Sequence[Task]:
         self._closing.set()
         end = time.monotonic() + deadline_seconds
-        unstarted = self._lookups.close(deadline_seconds)
-        unstarted += self._transfers.close(end - time.monotonic())
-        return [task for tasks in unstarted for task in tasks]
+        pools = (self._lookups, self._transfers)
+        for pool in pools:
+            pool.begin_close()
+        unstarted = [task for pool in pools for tasks in pool.end_close(end) for task in tasks]
+        end = max(end, time.monotonic() + STOP_SECONDS)
+        if not all(pool.join(end) for pool in pools):
+            logger.error("the threads of an adapter did not end with it adapter=%s; they are left behind", self._name)
+        return unstarted
 
     def wait_stopped(self, timeout_seconds: float) -> None:
         self._stopped.wait(max(timeout_seconds, 0.0))
@@ -80,9 +86,7 @@ def _run_all(tasks: Sequence[Task]) -> None:
         outcome = Outcome.FAILED
         try:
             outcome = run_now(task.run())
-        except (
-            Exception
-        ):  # a fault of this package, since an author's are dealt with: the job must be answered all the same
+        except BaseException:  # a fault of this package, since an author's are dealt with: the job must be answered
             logger.exception("an l2 operation was lost")
         finally:
             task.settle(outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -40,20 +41,29 @@ class WorkerPool(Generic[Task]):
         """Run these before what `submit` was given.  False, and nothing is run, once the pool is closing."""
         return self._add(self._lanes.add_urgent, tasks)
 
-    def close(self, deadline_seconds: float) -> list[Task]:
-        """Finish what is queued if that takes no longer than the deadline, and stop.  Returns the tasks that were never
-        started.  A thread that is still in a task then ends after it."""
+    def begin_close(self) -> None:
+        """Take nothing more.  What is queued goes on; threads with nothing to do end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            self._changed.wait_for(self._is_idle, max(deadline_seconds, 0.0))
+
+    def end_close(self, end: float) -> list[Task]:
+        """Wait until all is done, or `end` by the monotonic clock.  Returns the tasks that were never started.  A thread
+        that is still in a task ends after it."""
+        with self._changed:
+            self._changed.wait_for(self._is_idle, max(end - time.monotonic(), 0.0))
             unstarted = self._lanes.clear()
-            stuck = self._busy
             self._changed.notify_all()
-        if not stuck:
-            for thread in self._threads:  # none of them runs a task: they are about to end
-                thread.join()
-        return unstarted
+            return unstarted
+
+    def join(self, end: float) -> bool:
+        """After `end_close`: wait until `end` by the monotonic clock for the threads to end, unless one is in a task.
+        False where one is left that should have ended."""
+        if self._busy:
+            return True
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _add(self, add: Callable[[Iterable[Task]], None], tasks: Iterable[Task]) -> bool:
         with self._changed:
@@ -86,7 +96,7 @@ class WorkerPool(Generic[Task]):
             self._busy += 1
         try:
             self._run(task)
-        except Exception:  # a thread's top: one task must not end the pool
+        except BaseException:  # a thread's top: one task must not end the pool
             logger.exception("a task raised pool=%s", self._name)
         finally:
             del task  # or an idle thread keeps the last task's buffer

@@ -42,6 +42,7 @@ class FsAdapter(BlockingL2Adapter):
     """Each object a file.  The index in memory says what is there; the file's header has the last word."""
 
     capabilities = CAPABILITIES
+    contains_is_local = True  # the index
 
     def __init__(
         self, context: AdapterContext, workers: int, directory: ObjectDirectory, lock: DirectoryLock, index: ObjectIndex,
@@ -85,11 +86,12 @@ class FsAdapter(BlockingL2Adapter):
         return Outcome.FAILED
 
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        sighting = self._index.seen(key.object_id)
         try:
             fd = self._io.open(self._directory.path(key))
         except OSError as error:
             if isinstance(error, FileNotFoundError):
-                self._index.drop(key.object_id)
+                self._index.drop_if_not_seen_since(key.object_id, sighting)  # a store may run beside
                 return Outcome.MISSING
             if is_in_the_way(error):
                 return self._refuse(key, Outcome.FOREIGN)

@@ -34,6 +34,7 @@ class DrawerSettings(PluginSettings):
 
 class DrawerAdapter(BlockingL2Adapter):
     capabilities = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE
+    contains_is_local = True
 
     def __init__(self, settings, context):
         try:
