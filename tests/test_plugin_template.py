@@ -57,8 +57,8 @@ class Site:
         return {f"{offer['kind']}:{offer['name']}" for row in rows for offer in row["offers"]}
 
 
-def named(kind: OfferKind) -> str:
-    return f"{kind}_thing"
+NAME = "thing"
+"""One vendor's name for a plugin of each kind."""
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +67,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("site"))
     before = site.offers()
     for kind in OfferKind:
-        site.lmcache("plugins", "new", kind, named(kind), "--into", str(site.folder))
+        site.lmcache("plugins", "new", kind, NAME, "--into", str(site.folder))
     folders = sorted(site.folder.glob("lmcache-*"))
     assert len(folders) == len(OfferKind)
     site.pip("install", "--no-deps", "--no-build-isolation", *map(str, folders))
-    assert site.offers() - before == {f"{kind}:{named(kind)}" for kind in OfferKind}
+    assert site.offers() - before == {f"{kind}:{NAME}" for kind in OfferKind}
     yield site
     site.pip("uninstall", "-y", *(folder.name for folder in folders))
     assert site.offers() == before
@@ -80,15 +80,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.parametrize("kind", [kind for kind in OfferKind if kind is not OfferKind.COMMAND])
 def test_what_is_new_keeps_the_laws_of_its_kind(site: Site, kind: OfferKind) -> None:
     settings = json.dumps({"base_path": str(site.folder / "kv")} if kind is OfferKind.L2_ADAPTER else {})
-    said = site.lmcache("plugins", "check", f"{kind}:{named(kind)}", "--settings", settings)
+    said = site.lmcache("plugins", "check", f"{kind}:{NAME}", "--settings", settings)
     last = said.splitlines()[-1]
-    assert last.startswith(f"{named(kind)}: ")
+    assert last.startswith(f"{NAME}: ")
     assert " 0 do not, " in last
-    assert not last.startswith(f"{named(kind)}: 0 ")
+    assert not last.startswith(f"{NAME}: 0 ")
+
+
+def test_a_folder_that_cannot_be_had_is_one_line_that_names_the_setting(site: Site) -> None:
+    settings = json.dumps({"base_path": "/proc/nope"})
+    command = (str(site.python), "-m", "lmcache_core", "plugins", "check", "l2_adapter:thing", "--settings", settings)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet_environment(), timeout=240)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        "lmcache: thing: base_path '/proc/nope' cannot be used (No such file or directory); name another\n"
+    )
 
 
 def test_a_new_command_runs(site: Site) -> None:
-    name = named(OfferKind.COMMAND)
+    name = NAME
     assert "LRU: Least recently used first" in site.lmcache(name).splitlines()
     assert name in site.lmcache("--help")
 
@@ -102,5 +112,5 @@ def test_what_is_new_is_well_formed(site: Site) -> None:
 
 def test_its_own_tests_pass(site: Site) -> None:
     """Those of one kind that has a suite, and of the one that has none."""
-    for distribution in ("lmcache-command-command-thing", "lmcache-prefetch-prefetch-policy-thing"):
+    for distribution in ("lmcache-command-thing", "lmcache-prefetch-thing"):
         site.run(str(site.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{distribution}/tests")

@@ -11,6 +11,7 @@ import pytest
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.builtin.memory_l2 import MemorySettings
+from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError
 
 Install = Callable[..., Path]
@@ -68,3 +69,12 @@ def test_an_adapter_that_knows_persist_enabled_is_told(install: Install) -> None
     assert spec.settings.model_dump() == {"persist_enabled": False}
     with pytest.raises(ConfigError, match="'bare' takes no settings; leave out 'size'"):
         adapter_specs([{"type": "bare", "size": 1}], load_plugins())
+
+
+def test_what_is_not_a_path_is_said_without_a_word_of_python() -> None:
+    class PathSettings(PluginSettings):
+        base_path: Path
+
+    with pytest.raises(ConfigError) as caught:
+        validate(PathSettings, {"base_path": 3}, "--l2-adapter[0]")
+    assert str(caught.value) == "--l2-adapter[0]: field 'base_path' is 3: it is not a path"

@@ -91,6 +91,17 @@ def test_a_taken_admin_port_is_a_resource_that_cannot_be_had(child_environment: 
     assert "Traceback" not in done.stderr
 
 
+def test_a_broken_plugin_that_is_needed_is_named_once(install: Install, child_environment: Environment) -> None:
+    install("acme", "import no_such_library")
+    install("zeta", "import another_library")
+    flags = ("server", "--port", "0", "--no-http", "--l1-size-gb", "0.05", "--l2-adapter", '{"type": "acme"}')
+    done = lmcache(child_environment, *flags)
+    assert done.returncode == 4
+    assert done.stderr.count("no_such_library") == 1
+    assert done.stderr.count("another_library") == 1
+    assert done.stderr.splitlines()[-1].startswith("lmcache: L2 adapter 'acme' cannot be had: plugin 'acme'")
+
+
 # lmcache plugins list
 
 

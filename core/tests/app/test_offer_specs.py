@@ -11,6 +11,7 @@ import pytest
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs
+from lmcache_core.app.plugin_row import Status
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.model.errors import ConfigError
 
@@ -177,13 +178,29 @@ def test_what_is_wrong_is_one_line(install: Install, flags: list[str], says: str
     assert "\n" not in str(caught.value)
 
 
-def test_a_required_setting_of_what_is_active_by_itself_names_the_way_out(install: Install) -> None:
-    install("acme", SOURCE.replace("ratio: Annotated", "url: str\n        ratio: Annotated"))
-    with pytest.raises(ConfigError) as caught:
-        specs()
-    assert str(caught.value) == (
-        "--offer-settings subscriber:acme: field 'url' is required; or leave the plugin out with --no-plugin acme"
-    )
+REQUIRING = SOURCE.replace("ratio: Annotated", "url: str\n        ratio: Annotated")
+
+
+def test_what_is_active_by_itself_and_misses_a_setting_is_left_out_with_the_way_out(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("acme", REQUIRING)
+    plugins = load_plugins()
+    given = offer_specs(read_settings(ServerFlags().given([])), plugins)
+    assert "acme" not in by_name(given.subscribers)
+    assert "log" in by_name(given.subscribers)
+    (row,) = [row for row in plugins.rows() if row.candidate.name == "acme"]
+    assert row.status is Status.BROKEN
+    assert row.error == "--offer-settings subscriber:acme: field 'url' is required"
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line == f"plugin 'acme' (acme-dist 1.0) is broken: {row.error}; or leave it out: --no-plugin acme"
+
+
+@pytest.mark.parametrize("flags", [["--plugin", "acme"], ["--offer-settings", '{"subscriber:acme": {}}']])
+def test_what_somebody_asked_for_and_misses_a_setting_stops_the_start(install: Install, flags: list[str]) -> None:
+    install("acme", REQUIRING)
+    with pytest.raises(ConfigError, match=r"^--offer-settings subscriber:acme: field 'url' is required$"):
+        specs(*flags)
 
 
 def test_values_of_an_object_are_not_repeated(install: Install) -> None:

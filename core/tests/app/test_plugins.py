@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -125,9 +126,10 @@ def test_two_distributions_with_one_plugin_name_are_both_left_out(install: Insta
     plugins = load_plugins()
     rows = [each for each in plugins.rows() if each.candidate.name == "acme"]
     assert [each.status for each in rows] == [Status.DUPLICATE] * 2
-    assert {"acme-dist 1.0 has", "other-dist 1.0 has"} == {str(each.error).partition(" a plugin")[0] for each in rows}
+    assert {each.error for each in rows} == {"acme-dist 1.0 and other-dist 1.0 each have a plugin 'acme'"}
+    assert {each.remedy for each in rows} == {"uninstall all but one, or rename the entry point in its pyproject.toml"}
     assert not {"acme_plugin", "other_plugin"} & set(sys.modules)
-    with pytest.raises(PluginLoadError, match=r"acme.*pip uninstall"):
+    with pytest.raises(PluginLoadError, match=r"acme-dist.*other-dist.*uninstall all but one"):
         plugins.offer("l2_adapter", "acme")
 
 
@@ -234,7 +236,18 @@ def test_a_module_that_cannot_be_imported_is_a_row_and_harms_nobody(install: Ins
         ("@hookimpl(specname='lmcache_l2')\ndef f(): return []", "no hook is called lmcache_l2; known:"),
         ("@hookimpl(specname='lmcache_l2_adapters')\ndef f(): return [3]", "returned int where Offer belongs"),
         ("def lmcache_l2_adaptor(): return []", "did you mean lmcache_l2_adapters?"),
-        ("@hookimpl\ndef lmcache_l2_adapters(settings): return []", "settings"),
+        (
+            "@hookimpl\ndef lmcache_l2_adapters(config): return []",
+            "lmcache_l2_adapters takes 'config', which it is not given; it is called with: (nothing)",
+        ),
+        (
+            "@hookimpl\ndef lmcache_server_started(server, config): pass",
+            "lmcache_server_started takes 'config', which it is not given; it is called with: server",
+        ),
+        (
+            "@hookimpl\ndef lmcache_l2_adapters(): return Offer('x', 's', 'a:b')",
+            "lmcache_l2_adapters returned an Offer; it must return a list of Offer",
+        ),
         ("@hookimpl\ndef lmcache_l2_adapters(): 1 / 0", "lmcache_l2_adapters failed: ZeroDivisionError"),
         ("@hookimpl\ndef lmcache_l2_adapters(): raise SystemExit", "lmcache_l2_adapters failed: SystemExit"),
         ("@hookimpl\ndef lmcache_l2_adapters(): pass", "lmcache_l2_adapters returned nothing"),
@@ -317,6 +330,20 @@ def test_an_unknown_name_is_answered_with_what_is_installed_and_what_could_be(on
         plugins.offer("eviction_policy", "noop")
 
 
+def test_a_guess_ends_its_sentence(install: Install, only_core: None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_plugins().offer("eviction_policy", "LRUU")
+    assert str(caught.value) == (
+        "no eviction policy is called 'LRUU'; did you mean 'LRU'? Installed: LRU (lmcache-core 0.1.0)"
+    )
+
+
+def test_a_plugin_that_is_named_after_its_kind_is_found_by_the_name_of_its_offer(install: Install) -> None:
+    install("l2_acme", "import no_such_library")
+    with pytest.raises(PluginLoadError, match=r"L2 adapter 'acme' cannot be had: .*no_such_library"):
+        load_plugins().offer("l2_adapter", "acme")
+
+
 def test_a_broken_plugin_that_the_configuration_needs_is_named_with_its_error(install: Install) -> None:
     install("s3", "import boto_three", distribution="lmcache-l2-s3")
     plugins = load_plugins()
@@ -335,6 +362,7 @@ OPENING = """
 
     def open_it(settings, context): return (settings.size, context)
     def open_badly(settings): raise OSError("no such device")
+    def open_buggily(settings): return no_such_name
     def open_wrong(settings): raise ConfigError("size is too small")
 
     @hookimpl
@@ -343,6 +371,9 @@ OPENING = """
         return [
             Offer("good", "s", f"{here}:open_it", f"{here}:AcmeSettings"),
             Offer("bad", "s", f"{here}:open_badly"),
+            Offer("buggy", "s", f"{here}:open_buggily"),
+            Offer("gone", "s", f"{here}.adaptr:open"),
+            Offer("gone_settings", "s", f"{here}:open_it", f"{here}.config:S"),
             Offer("wrong", "s", f"{here}:open_wrong"),
             Offer("absent", "s", "boto_three.session:open"),
             Offer("nameless", "s", f"{here}:nothing"),
@@ -364,7 +395,12 @@ def test_opening_an_offer_makes_its_plugin_active(install: Install) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("bad", r"L2 adapter 'bad' \(acme-dist 1.0\) cannot be opened: OSError: no such device"),
+        (
+            "bad",
+            r"L2 adapter 'bad' \(acme-dist 1.0\) cannot be opened: OSError: no such device \(/.*/acme_plugin.py:8\)$",
+        ),
+        ("buggy", r"NameError: name 'no_such_name' is not defined \(/.*/acme_plugin.py:9\)$"),
+        ("gone", r"cannot be opened: open names module acme_plugin.adaptr, which acme-dist does not have$"),
         ("absent", r"No module named 'boto_three'; .*pip install --upgrade acme-dist"),
         ("nameless", r"cannot be opened: AttributeError"),
     ],
@@ -373,6 +409,51 @@ def test_an_offer_that_cannot_be_opened(install: Install, name: str, says: str) 
     install("acme", OPENING)
     with pytest.raises(PluginLoadError, match=says):
         load_plugins().open("l2_adapter", name, None)
+
+
+def test_settings_in_a_module_that_the_distribution_does_not_have(install: Install) -> None:
+    install("acme", OPENING)
+    with pytest.raises(
+        PluginLoadError, match=r"settings names module acme_plugin.config, which acme-dist does not have$"
+    ):
+        load_plugins().model("l2_adapter", "gone_settings")
+
+
+# a plugin whose source is here
+
+
+def installed_from(folder: Path, metadata: Path, editable: bool) -> None:
+    about = {"url": folder.as_uri(), "dir_info": {"editable": True} if editable else {}}
+    (metadata / "direct_url.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import os\nimport no_such_library\n", ":2"),
+        ("x = 1\ndef broken(:\n", ":2"),
+        ("from lmcache_core import hookimpl\n@hookimpl\ndef lmcache_l2_adapters():\n    return 1 / 0\n", ":4"),
+        ("from lmcache_core import hookimpl\n@hookimpl\ndef lmcache_l2_adapters(): pass\n", ""),
+    ],
+)
+def test_the_remedy_is_a_line_where_the_source_is_here(
+    install: Install, tmp_path: Path, source: str, line: str
+) -> None:
+    installed_from(tmp_path / "my source", install("acme", source), editable=True)
+    mend = f"mend {tmp_path}/acme_plugin.py{line}"
+    assert row(load_plugins(), "acme").remedy == f"{mend}, or leave it out: --no-plugin acme"
+
+
+def test_a_copy_is_installed_again_when_its_source_is_mended(install: Install, tmp_path: Path) -> None:
+    installed_from(tmp_path / "my source", install("acme", "1 / 0\n"), editable=False)
+    mend = f"mend {tmp_path}/acme_plugin.py:1 and install {tmp_path}/my source again"
+    assert row(load_plugins(), "acme").remedy == f"{mend}, or leave it out: --no-plugin acme"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"url": "https://example.org/a.whl", "archive_info": {}}'])
+def test_what_came_from_elsewhere_is_installed_again(install: Install, text: str) -> None:
+    (install("acme", "1 / 0\n") / "direct_url.json").write_text(text)
+    assert str(row(load_plugins(), "acme").remedy).startswith("pip install --force-reinstall acme-dist, or")
 
 
 def test_the_plugins_own_configuration_errors_pass_through(install: Install) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from textwrap import dedent
 
@@ -118,6 +119,7 @@ def test_some_laws_alone(laws: Callable[[str], Path]) -> None:
         "it is told what to check",
         "what cannot be removed is named",
     ]
+    assert list(verdicts(laws(LAWS), "told what to check")) == ["it is told what to check"]
     with pytest.raises(ConfigError, match="no law matches -k 'zzz'"):
         verdicts(laws(LAWS), "zzz")
 
@@ -284,6 +286,106 @@ def test_wrong_settings_are_one_line(
     assert said.startswith("lmcache: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+# an offer that cannot be opened
+
+UNOPENED = """
+    from pydantic import SecretStr
+    from lmcache_core import ConfigError, Offer, PluginSettings, ResourceError, hookimpl
+
+    class AcmeSettings(PluginSettings):
+        password: SecretStr = SecretStr("hunter2")
+
+    def fault(settings, *context): {fault}
+
+    @hookimpl
+    def lmcache_{hook}():
+        return [Offer("acme", "for tests", "acme_plugin:fault", "acme_plugin:AcmeSettings")]
+    """
+
+
+@pytest.fixture
+def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed for the test is there for the process that runs the laws, too."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("hook", "fault", "code", "says"),
+    [
+        ("l2_adapters", "raise ConfigError('no such bucket')", 2, "no such bucket"),
+        ("subscribers", "raise ResourceError('port 1 is taken')", 3, "port 1 is taken"),
+        ("eviction_policies", "raise ConfigError('not with ' + 'hunter2')", 2, "not with **********"),
+    ],
+)
+def test_what_the_user_can_mend_is_said_once_and_no_law_is_run(
+    install: Install,
+    seen_by_children: None,
+    capsys: pytest.CaptureFixture[str],
+    hook: str,
+    fault: str,
+    code: int,
+    says: str,
+) -> None:
+    install("acme", UNOPENED.replace("{hook}", hook).replace("{fault}", fault))
+    assert main(["plugins", "check", "acme"]) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"lmcache: {says}\n"
+
+
+def test_a_bug_is_said_once_with_where_it_is(
+    install: Install, seen_by_children: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", UNOPENED.replace("{hook}", "l2_adapters").replace("{fault}", "raise OSError('key hunter2')"))
+    assert main(["plugins", "check", "acme", "--settings", '{"password": "hunter2"}']) == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("Traceback (most recent call last):\n")
+    last = said.err.splitlines()[-1]
+    assert last.startswith("lmcache: L2 adapter 'acme' (acme-dist 1.0) cannot be opened: OSError: key **********")
+    assert "acme_plugin.py:8)" in last
+    assert "hunter2" not in said.err
+
+
+def test_a_broken_contract_is_one_line(
+    install: Install, seen_by_children: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", UNOPENED.replace("{hook}", "l2_adapters").replace("{fault}", "return None"))
+    assert main(["plugins", "check", "acme"]) == 4
+    says = "L2 adapter 'acme' (acme-dist 1.0) opens as NoneType, which is no L2Adapter"
+    assert capsys.readouterr() == ("", f"lmcache: {says}\n")
+
+
+# a sign of life
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_many_laws_hold_so_far(
+    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("acme", OFFER)
+    laws("def test_one(): pass\ndef test_two(): pass")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    assert main(["plugins", "check", "acme", *SETTINGS]) == 0
+    shown = [text for text in terminal.getvalue().split("\r\x1b[K") if text]
+    assert shown == ["0 laws hold ...", "1 law holds ...", "2 laws hold ..."]
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_nothing_is_shown_where_nobody_looks(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", OFFER)
+    laws("def test_one(): pass")
+    assert check(capsys, *SETTINGS)[0] == 0
+    assert main(["plugins", "check", "acme", *SETTINGS]) == 0
+    assert capsys.readouterr().err == ""
 
 
 # interruption

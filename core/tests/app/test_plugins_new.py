@@ -37,7 +37,26 @@ def test_each_kind_is_a_distribution_without_leftovers_of_the_template(tmp_path:
 def test_the_adapter_to_start_from_is_small(tmp_path: Path) -> None:
     new = write_plugin(OfferKind.L2_ADAPTER, "acme", tmp_path)
     (adapter,) = new.folder.rglob("adapter.py")
-    assert len(adapter.read_text().splitlines()) < 60
+    assert len(adapter.read_text().splitlines()) < 75
+
+
+def test_plugins_of_one_vendor_have_names_of_their_own(tmp_path: Path) -> None:
+    """Two plugins of one name are both left out."""
+    names = []
+    for kind in OfferKind:
+        about = tomllib.loads((write_plugin(kind, "acme", tmp_path).folder / "pyproject.toml").read_text())["project"]
+        names += about["entry-points"]["lmcache.plugins.v1"]
+        assert names[-1] == about["name"].removeprefix("lmcache-").replace("-", "_")
+    assert len(set(names)) == len(OfferKind)
+
+
+def test_without_arguments_the_kinds_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "new"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "lmcache: say what to write: lmcache plugins new KIND NAME; kinds: l2_adapter, eviction_policy, "
+    )
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,14 @@ def test_a_broken_plugin_can_be_shown_and_not_used(install: Install) -> None:
         find_offer(plugins, "acme")
 
 
+def test_a_broken_plugin_is_found_by_the_name_that_its_offer_would_have(install: Install) -> None:
+    install("l2_acme", "import no_such_library")
+    plugins = load_plugins()
+    assert find(plugins, "acme").name == "plugin:l2_acme"
+    with pytest.raises(PluginLoadError, match="no_such_library"):
+        find_offer(plugins, "acme")
+
+
 # what is told
 
 

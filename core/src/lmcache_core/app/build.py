@@ -13,17 +13,17 @@ from lmcache_core.admin.server import AdminServer
 from lmcache_core.admin.token import read_token
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.offer_specs import OfferSpec, offer_specs
+from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_modules import open_request_modules
+from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.server import ADAPTER_CLOSE_SECONDS, Parts, Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+from lmcache_core.contracts.request_module import ModuleContext
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -61,8 +61,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
     adapters, offers = adapter_specs(settings.l2_adapter, plugins), offer_specs(settings, plugins)
 
     with ExitStack() as undo:
-        subscribers = {spec.name: spec.open_as(Subscriber, plugins) for spec in offers.subscribers}
-        bus = EventBus(subscribers, settings.event_bus_queue_size)
+        bus = EventBus(open_subscribers(offers.subscribers, plugins), settings.event_bus_queue_size)
         arena = _arena(settings, boot_id)
         undo.callback(arena.close)
         cache = L1Cache(arena, settings.l1_align_bytes)
@@ -79,8 +78,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                 events=bus,
                 logger=logging.getLogger(f"lmcache.l2.{spec.name}"),
             )
-            offer = OfferSpec(OfferKind.L2_ADAPTER, spec.offer.name, spec.settings)
-            adapter = offer.open_as(L2Adapter, plugins, context)
+            adapter = open_adapter(spec.offer.name, spec.settings, plugins, context)
             port = AdapterPort(index, spec.name, adapter, adapter.capabilities, clock, settings.l2_timeout_seconds)
             undo.callback(port.close, ADAPTER_CLOSE_SECONDS)
             ports.append(port)
@@ -136,15 +134,12 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
             clock=clock,
             events=bus,
         )
-        modules = {
-            spec.name: spec.open_as(RequestModule, plugins, context_of_modules) for spec in offers.request_modules
-        }
-        for module in modules.values():
+        opened = open_request_modules(offers.request_modules, plugins, context_of_modules)
+        for module in opened.modules.values():
             undo.callback(module.close)
         pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
         affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
-        handlers = [handler for module in modules.values() for handler in module.handlers()]
-        router = Router(handlers, pooled, affine, settings.max_message_mb * MIB, clock)
+        router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock)
         undo.callback(router.close)
         endpoint = router.bind(settings.host, settings.port)
         reaper = Reaper(REAPER_PERIOD_SECONDS, (workers.reap, storage.expire, hasher.expire))
@@ -167,6 +162,11 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                 Parts(
                     info=info,
                     plugins=plugins,
+                    policies={
+                        "eviction": offers.eviction_policy.name,
+                        "store": offers.store_policy.name,
+                        "prefetch": offers.prefetch_policy.name,
+                    },
                     arena=arena,
                     storage=storage,
                     store=store,
@@ -176,7 +176,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                     completions=completions,
                     bus=bus,
                     workers=workers,
-                    modules=modules,
+                    modules=opened.modules,
                     router=router,
                     pooled=pooled,
                     affine=affine,

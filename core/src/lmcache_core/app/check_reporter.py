@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -23,8 +23,24 @@ _CASE: Final = re.compile(r"\[(.*)\]$")
 _SKIPPED: Final = "Skipped: "
 
 
+class Unopened(NamedTuple):
+    """Why no law was run: what is under test cannot be opened."""
+
+    fault: str
+    """"config", "resource" or "plugin"."""
+    text: str
+    traceback: str
+    """Empty for what the user can mend."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LawReporter(Path(os.environ[REPORT_VARIABLE])))
+
+
+def report_unopened(unopened: Unopened) -> None:
+    """For the process that began this check; nothing where there is none."""
+    if path := os.environ.get(REPORT_VARIABLE):
+        _append(Path(path), {"unopened": unopened._asdict()})
 
 
 def law_of(node_id: str) -> str:
@@ -72,8 +88,12 @@ class LawReporter:
         self._write(self._decided)
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        _append(self._path, line)
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def _seen(report: pytest.TestReport) -> str:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,9 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from lmcache_core.app.law_names import expression
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugin_selection import PluginSelection
-from lmcache_core.model.errors import ConfigError, LMCacheError
+from lmcache_core.model.errors import ConfigError, LMCacheError, PluginLoadError, ResourceError
 
 SUBJECT_VARIABLE: Final = "LMCACHE_CHECK"
 REPORT_VARIABLE: Final = "LMCACHE_CHECK_REPORT"
@@ -35,6 +36,11 @@ _CLEAN_UP_SECONDS: Final = 20.0
 """How long an interrupted check may take to remove what it made."""
 _NOTHING_RAN: Final = 5
 """pytest's exit code where no test was selected."""
+_REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
+    "config": lambda name, text: ConfigError(text),
+    "resource": lambda name, text: ResourceError(text),
+    "plugin": PluginLoadError,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,15 @@ class Verdict:
     """Everything that pytest says of a law that is broken."""
     left: Sequence[str]
     """Objects that it stored and could not remove."""
+
+
+class NotOpenedError(LMCacheError):
+    """What is to be checked cannot be opened.  `reason` is the error that a server would end with."""
+
+    def __init__(self, reason: LMCacheError, traceback: str) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+        self.traceback = traceback
 
 
 def check_file(kind: OfferKind, checks: Path = CHECKS) -> Path:
@@ -69,7 +84,8 @@ def run_laws(
     selection: PluginSelection,
     only: str | None = None,
 ) -> Iterator[Verdict]:
-    """Run the laws of a file and yield each as it is decided.  Raises LMCacheError when the kit itself fails.
+    """Run the laws of a file and yield each as it is decided.  Raises NotOpenedError, and runs none, where there is nothing to
+    check, and LMCacheError when the kit itself fails.
 
     Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
@@ -87,10 +103,14 @@ def run_laws(
         }
         with (home / "output").open("wb") as output, _session(_command(path, home, only), environment, output) as child:
             begun = failed = ""
+            unopened: dict[str, str] | None = None
             for line in _lines(report, child):
                 begun, failed = line.get("begun", begun), line.get("failed", failed)
+                unopened = line.get("unopened", unopened)
                 if "law" in line:
                     yield Verdict(**line)
+        if unopened:
+            raise NotOpenedError(_REASONS[unopened["fault"]](name, unopened["text"]), unopened["traceback"])
         if child.returncode == _NOTHING_RAN:
             raise ConfigError(f"no law matches -k '{only}'" if only else f"{path.name} has no law")
         if child.returncode not in (0, 1):
@@ -105,7 +125,7 @@ def _command(path: Path, home: Path, only: str | None) -> list[str]:
         *(word for plugin in plugins for word in ("-p", plugin)),
         # the kit's own configuration, so that none of the current directory applies
         *("-c", str(path.with_name("pytest.ini")), "--rootdir", str(path.parent), "--basetemp", str(home / "tests")),
-        *(("-k", only) if only else ()),
+        *(("-k", expression(only)) if only else ()),
         str(path),
     ]
 

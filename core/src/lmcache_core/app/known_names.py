@@ -27,7 +27,20 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "redis": "lmcache-l2-redis",
         },
         OfferKind.EVICTION_POLICY: dict.fromkeys(
-            ("IsolatedLRU", "LFU", "FIFO", "MRU", "SLRU", "ARC", "S3FIFO", "SIEVE", "W-TinyLFU", "noop"), _POLICIES
+            (
+                "IsolatedLRU",
+                "LFU",
+                "FIFO",
+                "MRU",
+                "SLRU",
+                "ARC",
+                "S3FIFO",
+                "SIEVE",
+                "W-TinyLFU",
+                "LeastHitDensity",
+                "noop",
+            ),
+            _POLICIES,
         ),
         OfferKind.STORE_POLICY: dict.fromkeys(("skip_l1", "second_use"), _POLICIES),
         OfferKind.PREFETCH_POLICY: {"retain": _POLICIES},

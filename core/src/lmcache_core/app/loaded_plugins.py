@@ -6,15 +6,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmcache_core.app.core_commands import CORE_COMMANDS
 from lmcache_core.app.discovery import Candidate, Origin
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_OFFERS
+from lmcache_core.app.offer_import import cannot_open, resolve
 from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugin_fault import way_around, whole
 from lmcache_core.app.plugin_hooks import PluginHooks
-from lmcache_core.app.plugin_modules import describe
 from lmcache_core.app.plugin_row import PluginRow, Status
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError, PluginLoadError
@@ -36,6 +36,7 @@ class LoadedPlugins:
     def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], warnings: Sequence[str]) -> None:
         self._hooks = hooks
         self._used: set[str] = set()
+        self._set_aside: dict[str, PluginRow] = {}
         owners: dict[Key, list[tuple[Candidate, Offer]]] = defaultdict(list)
         for row in rows:
             for offered in row.offers:
@@ -48,12 +49,7 @@ class LoadedPlugins:
 
     def rows(self) -> tuple[PluginRow, ...]:
         """Every plugin that was found, loaded or not; those whose offers were opened are active."""
-        return tuple(
-            replace(row, status=Status.ACTIVE)
-            if row.status is Status.AVAILABLE and row.candidate.name in self._used
-            else row
-            for row in self._rows
-        )
+        return tuple(map(self._now, self._rows))
 
     def offers(self, kind: str) -> tuple[Offer, ...]:
         """All offers of a kind that can be used, sorted by name."""
@@ -81,7 +77,7 @@ class LoadedPlugins:
         # here, because listing plugins must not pay for pydantic
         from lmcache_core.contracts.settings import PluginSettings
 
-        model = _resolve(candidate, OfferKind(kind), offer, offer.settings)
+        model = resolve(candidate, OfferKind(kind), offer, offer.settings)
         if not (isinstance(model, type) and issubclass(model, PluginSettings)):
             raise PluginContractError(
                 candidate.name,
@@ -92,7 +88,7 @@ class LoadedPlugins:
     def opener(self, kind: str, name: str) -> Callable[..., Any]:
         """The offer's `open`, imported.  Raises PluginLoadError where that cannot be done."""
         candidate, offer = self._find(OfferKind(kind), name)
-        function: Callable[..., Any] = _resolve(candidate, OfferKind(kind), offer, offer.open)
+        function: Callable[..., Any] = resolve(candidate, OfferKind(kind), offer, offer.open)
         return function
 
     def open(self, kind: str, name: str, *arguments: Any) -> Any:
@@ -106,9 +102,19 @@ class LoadedPlugins:
         except LMCacheError:
             raise
         except (Exception, SystemExit) as error:
-            raise PluginLoadError(candidate.name, _cannot_open(candidate, OfferKind(kind), offer, error)) from error
+            raise PluginLoadError(candidate.name, cannot_open(candidate, OfferKind(kind), offer, error)) from error
         self._used.add(candidate.name)
         return opened
+
+    def set_aside(self, kind: str, name: str, error: LMCacheError) -> None:
+        """Say that the server does without this offer, which nobody asked for: its plugin is broken from now on."""
+        candidate = self.owner(kind, name)
+        (row,) = [row for row in self._rows if row.candidate is candidate]
+        remedy = way_around(candidate, error)
+        row = replace(row, status=Status.BROKEN, error=str(error), remedy=remedy, traceback=whole(error))
+        self._set_aside.setdefault(candidate.name, row)
+        logger.warning("%s", row)
+        logger.debug("why it is not used", exc_info=error)
 
     def started(self, server: ServerInfo) -> None:
         """Tell every plugin that the engine port answers."""
@@ -117,6 +123,12 @@ class LoadedPlugins:
     def stopping(self, server: ServerInfo) -> None:
         """Tell every plugin that the server is about to stop."""
         self._tell("lmcache_server_stopping", server)
+
+    def _now(self, row: PluginRow) -> PluginRow:
+        name = row.candidate.name
+        if row.status in (Status.ACTIVE, Status.AVAILABLE) and name in self._set_aside:
+            return self._set_aside[name]
+        return replace(row, status=Status.ACTIVE) if row.status is Status.AVAILABLE and name in self._used else row
 
     def _tell(self, hook: str, server: ServerInfo) -> None:
         for name in self._hooks.names:
@@ -135,8 +147,9 @@ class LoadedPlugins:
         """Raise what says most about why there is no such offer."""
         known = DISTRIBUTIONS_OF_OFFERS[kind]
         distribution = known.get(name)
+        plugin_names = (name, f"{kind.prefix}_{name}")
         for row in self._rows:
-            if name == row.candidate.name or (distribution and distribution == row.candidate.distribution):
+            if row.candidate.name in plugin_names or (distribution and distribution == row.candidate.distribution):
                 if row.unusable:
                     raise PluginLoadError(row.candidate.name, f"{kind.label} '{name}' cannot be had: {row}")
                 if row.status is Status.BLOCKED:
@@ -153,7 +166,7 @@ class LoadedPlugins:
             lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
         if unusable := [str(row) for row in self._rows if row.unusable]:
             lines.append(f"Unusable: {'; '.join(unusable)}")
-        raise ConfigError(". ".join(lines))
+        raise ConfigError(" ".join(line if line.endswith("?") else f"{line}." for line in lines).removesuffix("."))
 
 
 def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Offer]]:
@@ -185,21 +198,3 @@ def _clash(key: Key, offers: list[tuple[Candidate, Offer]]) -> str:
         return f"{kind.label} '{name}' is offered by {owners}; the name is that of {kept[0][0].owner}, which is used"
     names = " or ".join(f"--no-plugin {candidate.name}" for candidate, _ in offers)
     return f"{kind.label} '{name}' is offered by {owners}; none of them is used: leave all but one out with {names}"
-
-
-def _resolve(candidate: Candidate, kind: OfferKind, offer: Offer, target: str) -> Any:
-    """What an import string of an offer names."""
-    module, _, name = target.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except LMCacheError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PluginLoadError(candidate.name, _cannot_open(candidate, kind, offer, error)) from error
-
-
-def _cannot_open(candidate: Candidate, kind: OfferKind, offer: Offer, error: BaseException) -> str:
-    remedy = ""
-    if isinstance(error, ModuleNotFoundError) and candidate.distribution:
-        remedy = f"; something it needs is not installed: pip install --upgrade {candidate.distribution}"
-    return f"{kind.label} '{offer.name}' ({candidate.owner}) cannot be opened: {describe(error)}{remedy}"

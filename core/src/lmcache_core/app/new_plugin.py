@@ -25,15 +25,6 @@ _PACKAGE: Final = "package"
 """The folder of the template that gets the name of the new package."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NAME_CHARACTERS: Final = 40
-_PREFIXES: Final = {
-    OfferKind.L2_ADAPTER: "l2",
-    OfferKind.EVICTION_POLICY: "eviction",
-    OfferKind.STORE_POLICY: "store",
-    OfferKind.PREFETCH_POLICY: "prefetch",
-    OfferKind.REQUEST_MODULE: "request",
-    OfferKind.SUBSCRIBER: "subscriber",
-    OfferKind.COMMAND: "command",
-}
 _SERVER: Final = "lmcache server --l1-size-gb 4"
 _EXAMPLES: Final = {
     OfferKind.L2_ADAPTER: _SERVER + ' --l2-adapter \'{"type": "$name", "base_path": "/tmp/lmcache"}\'',
@@ -60,7 +51,7 @@ def write_plugin(kind: OfferKind, name: str, into: Path) -> NewPlugin:
 
     Raises ConfigError for a name that cannot be one, and ResourceError where the folder cannot be made."""
     _check_name(kind, name)
-    distribution = f"lmcache-{_PREFIXES[kind]}-{name.replace('_', '-')}"
+    distribution = f"lmcache-{kind.prefix}-{name.replace('_', '-')}"
     folder = into / distribution
     words = _words(kind, name, distribution)
     try:
@@ -99,8 +90,9 @@ def _words(kind: OfferKind, name: str, distribution: str) -> Mapping[str, str]:
     settings = " --settings '" + json.dumps({"base_path": "/tmp/lmcache"}) + "'" if kind is OfferKind.L2_ADAPTER else ""
     return {
         "name": name,
+        "plugin": f"{kind.prefix}_{name}",
         "Class": "".join(part.capitalize() for part in name.split("_")),
-        "package": f"lmcache_{_PREFIXES[kind]}_{name}",
+        "package": f"lmcache_{kind.prefix}_{name}",
         "distribution": distribution,
         "kind": kind,
         "label": kind.label,

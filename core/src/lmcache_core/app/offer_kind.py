@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class OfferKind(StrEnum):
-    """`hook` returns the offers, `setting` of the configuration names one, `label` is what people call it."""
+    """`hook` returns the offers, `label` is what people call one, and `prefix` begins the name of a plugin for it."""
 
     L2_ADAPTER = "l2_adapter"
     EVICTION_POLICY = "eviction_policy"
@@ -24,6 +24,11 @@ class OfferKind(StrEnum):
     def label(self) -> str:
         return "L2 adapter" if self is OfferKind.L2_ADAPTER else self.replace("_", " ")
 
+    @property
+    def prefix(self) -> str:
+        """As in the distribution lmcache-l2-acme and its plugin l2_acme, which offer `acme`."""
+        return _PREFIXES[self]
+
 
 _HOOKS = {
     OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
@@ -33,4 +38,13 @@ _HOOKS = {
     OfferKind.REQUEST_MODULE: "lmcache_request_modules",
     OfferKind.SUBSCRIBER: "lmcache_subscribers",
     OfferKind.COMMAND: "lmcache_commands",
+}
+_PREFIXES = {
+    OfferKind.L2_ADAPTER: "l2",
+    OfferKind.EVICTION_POLICY: "eviction",
+    OfferKind.STORE_POLICY: "store",
+    OfferKind.PREFETCH_POLICY: "prefetch",
+    OfferKind.REQUEST_MODULE: "request",
+    OfferKind.SUBSCRIBER: "subscriber",
+    OfferKind.COMMAND: "command",
 }

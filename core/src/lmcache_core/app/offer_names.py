@@ -36,7 +36,8 @@ def find(plugins: LoadedPlugins, text: str) -> Found:
     is, and PluginError where two plugins have the name."""
     word, colon, name = text.partition(":")
     if not colon:
-        return _only(plugins, text, [*_plugins_called(plugins, text), *_offers_called(plugins, text)])
+        called = [*_plugins_called(plugins, text), *_offers_called(plugins, text)]
+        return _only(plugins, text, called or _unusable_for(plugins, text))
     if word == PLUGIN:
         return _only(plugins, name, _plugins_called(plugins, name))
     if word not in list(OfferKind):
@@ -66,6 +67,12 @@ def _plugins_called(plugins: LoadedPlugins, name: str) -> list[Found]:
 
 def _offers_called(plugins: LoadedPlugins, name: str) -> list[Found]:
     return [Found(row, offered) for row in plugins.rows() for offered in row.offers if offered.offer.name == name]
+
+
+def _unusable_for(plugins: LoadedPlugins, name: str) -> list[Found]:
+    """The plugins that are called after an offer of this name, and cannot say what they offer."""
+    names = [f"{kind.prefix}_{name}" for kind in OfferKind]
+    return [Found(row, None) for row in plugins.rows() if row.unusable and row.candidate.name in names]
 
 
 def _only(plugins: LoadedPlugins, text: str, found: Sequence[Found]) -> Found:

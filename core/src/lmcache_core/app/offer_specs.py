@@ -7,14 +7,15 @@ that are active without being named take theirs from `--offer-settings`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lmcache_core.app.discovery import Origin
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.contracts.settings import PluginSettings, validate
-from lmcache_core.model.errors import ConfigError, PluginContractError
+from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError
 
 if TYPE_CHECKING:
     from lmcache_core.app.settings import ServerSettings
@@ -36,6 +37,8 @@ class OfferSpec:
     kind: OfferKind
     name: str
     settings: PluginSettings | None
+    needed: bool = True
+    """False for what a stranger's plugin makes active by being installed: the server starts without it if it must."""
 
     def open(self, plugins: LoadedPlugins, *context: Any) -> Any:
         """As `LoadedPlugins.open`."""
@@ -66,7 +69,8 @@ class OfferSpecs:
 
 
 def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
-    """Raises ConfigError that names the flag and the field, before anything is opened."""
+    """Raises ConfigError that names the flag and the field, before anything is opened.  What nobody asked for is left out
+    where its settings are wrong, and `plugins` is told."""
     given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
     subscribers, modules = _subscribers(settings, plugins, given), _request_modules(settings, plugins)
     for kind, name in given:
@@ -78,8 +82,8 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
         _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
         _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
         _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
-        tuple(_configured(plugins, OfferKind.SUBSCRIBER, name, given) for name in subscribers),
-        tuple(_configured(plugins, OfferKind.REQUEST_MODULE, name, given) for name in modules),
+        _configured(settings, plugins, OfferKind.SUBSCRIBER, subscribers, given),
+        _configured(settings, plugins, OfferKind.REQUEST_MODULE, modules, given),
     )
 
 
@@ -119,16 +123,30 @@ def _key(text: str, plugins: LoadedPlugins) -> tuple[OfferKind, str]:
     return kind, name
 
 
-def _configured(plugins: LoadedPlugins, kind: OfferKind, name: str, given: Given) -> OfferSpec:
-    where = f"{_FLAG} {kind}:{name}"
-    if (kind, name) in given:
-        return offer_spec(plugins, kind, name, given[kind, name], where)
-    try:
-        return offer_spec(plugins, kind, name, {}, where)
-    except ConfigError as error:  # nobody asked for it: it is active because it is installed
-        raise ConfigError(
-            f"{error}; or leave the plugin out with --no-plugin {plugins.owner(kind, name).name}"
-        ) from None
+def _configured(
+    settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, names: Iterable[str], given: Given
+) -> tuple[OfferSpec, ...]:
+    specs = []
+    for name in names:
+        where = f"{_FLAG} {kind}:{name}"
+        needed = (kind, name) in given or _is_needed(settings, plugins, kind, name)
+        try:
+            spec = offer_spec(plugins, kind, name, given.get((kind, name), {}), where)
+        except LMCacheError as error:
+            if needed:
+                raise
+            plugins.set_aside(kind, name, error)
+        else:
+            specs.append(replace(spec, needed=needed))
+    return tuple(specs)
+
+
+def _is_needed(settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, name: str) -> bool:
+    """Did somebody ask for it, or is it core's?"""
+    if kind is OfferKind.REQUEST_MODULE and name in (settings.engine_type, settings.supported_transfer_mode):
+        return True
+    owner = plugins.owner(kind, name)
+    return owner.origin is Origin.BUILTIN or owner.name in settings.plugins
 
 
 def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -78,13 +79,14 @@ class PluginHooks:
             return []
         try:
             answers = self.call(name, kind.hook)
-            offers = list(answers[0]) if answers else None
+            offers = None if not answers else answers[0] if isinstance(answers[0], Offer) else list(answers[0])
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise PluginContractError(name, f"{kind.hook} failed: {describe(error)}") from error
-        if offers is None:
-            raise PluginContractError(name, f"{kind.hook} returned nothing; it must return a list of Offer")
+        if offers is None or isinstance(offers, Offer):
+            what = "nothing" if offers is None else "an Offer"
+            raise PluginContractError(name, f"{kind.hook} returned {what}; it must return a list of Offer")
         _check_offers(name, kind, offers)
         return [Offered(kind, offer) for offer in offers]
 
@@ -109,6 +111,24 @@ def _check_names(name: str, module: ModuleType) -> None:
             guess = nearest(hook.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in known])
             remedy = f"did you mean {_PREFIX}{guess}?" if guess else f"known: {', '.join(known)}"
             raise PluginContractError(name, f"no hook is called {hook}; {remedy}")
+        if hook in known:
+            _check_arguments(name, word, value, _required(getattr(hookspecs, hook)))
+
+
+def _check_arguments(name: str, word: str, function: FunctionType, given: list[str]) -> None:
+    for argument in _required(function):
+        if argument not in given:
+            raise PluginContractError(
+                name,
+                f"{word} takes '{argument}', which it is not given; it is called with: {', '.join(given) or '(nothing)'}",
+            )
+
+
+def _required(function: FunctionType) -> list[str]:
+    """The arguments that pluggy passes: those by position that have no default."""
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind in by_position and each.default is Parameter.empty]
 
 
 def _is_meant_as_hook(word: str, value: object) -> bool:

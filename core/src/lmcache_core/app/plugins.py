@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 
 from lmcache_core.app.discovery import CORE_DISTRIBUTION, Candidate, Origin, discover
 from lmcache_core.app.hook_trace import VARIABLE as TRACE_VARIABLE
 from lmcache_core.app.hook_trace import HookTrace
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_PLUGINS
 from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugin_fault import repair, whole
 from lmcache_core.app.plugin_hooks import PluginHooks
 from lmcache_core.app.plugin_modules import Import, load_modules, load_named_module
 from lmcache_core.app.plugin_row import PluginRow, Status
@@ -98,8 +99,9 @@ def _without_doubles(candidates: Sequence[Candidate]) -> list[PluginRow]:
         if candidate.mismatch or not rivals or candidate.origin is Origin.BUILTIN:
             rows.append(PluginRow(candidate, Status.AVAILABLE))
             continue
-        error = f"{rivals[0].owner} has a plugin '{candidate.name}', too"
-        remedy = f"uninstall one of them: pip uninstall {candidate.distribution}"
+        error = f"{' and '.join(each.owner for each in owners[candidate.name])} each have a plugin '{candidate.name}'"
+        extra = "it" if any(rival.origin is Origin.BUILTIN for rival in rivals) else "all but one"
+        remedy = f"uninstall {extra}, or rename the entry point in its pyproject.toml"
         rows.append(PluginRow(candidate, Status.DUPLICATE, error=error, remedy=remedy))
     return rows
 
@@ -130,26 +132,16 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
         offers = hooks.connect(name, module)
     except PluginError as error:
         row = replace(
-            row, status=Status.BROKEN, error=str(error), remedy=_repair(row.candidate), traceback=_whole(error)
+            row,
+            status=Status.BROKEN,
+            error=str(error),
+            remedy=repair(row.candidate, error, module if isinstance(module, ModuleType) else None),
+            traceback=whole(error),
         )
     else:
         used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
         row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers)
     return replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
-
-
-def _whole(error: PluginError) -> str | None:
-    cause = error.__cause__
-    return "".join(traceback.format_exception(cause)) if cause else None
-
-
-def _repair(candidate: Candidate) -> str:
-    if candidate.origin is Origin.COMMAND_LINE:
-        return f"repair it, or leave out --plugin {candidate.name}"
-    install = f"pip install --force-reinstall {candidate.distribution}"
-    return (
-        install if candidate.origin is Origin.BUILTIN else f"{install}, or leave it out: --no-plugin {candidate.name}"
-    )
 
 
 def _check_needed(rows: Sequence[PluginRow], selected: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.log_output import log_to_stderr
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.model.errors import LMCacheError
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,9 @@ def serve(settings: ServerSettings, build: Build) -> ExitCode:
     server = None
     try:
         plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
-        for line in (*advice(settings, os.environ), *plugins.warnings):
+        for line in advice(settings, os.environ):
             logger.warning("%s", line)
-        server = build(settings, plugins)
+        server = _built(build, settings, plugins)
         return _run(server, signals, settings.drain_seconds)
     except _StopAtOnce:
         logger.warning("stopping at once, as a second signal asks")
@@ -94,6 +95,20 @@ def serve(settings: ServerSettings, build: Build) -> ExitCode:
         if server is not None:
             server.stop(0.0)
         return ExitCode.NOT_DRAINED
+
+
+def _built(build: Build, settings: ServerSettings, plugins: LoadedPlugins) -> RunningServer:
+    """Warnings come after it, so that the line that a start fails with is not said twice."""
+    reason = ""
+    try:
+        return build(settings, plugins)
+    except LMCacheError as error:
+        reason = str(error)
+        raise
+    finally:
+        for line in plugins.warnings:
+            if line not in reason:
+                logger.warning("%s", line)
 
 
 def _run(server: RunningServer, signals: StopSignals, drain_seconds: float) -> ExitCode:

@@ -40,6 +40,8 @@ class Parts:
 
     info: ServerInfo
     plugins: LoadedPlugins
+    policies: Mapping[str, str]
+    """Name by what it decides: "eviction", "store" or "prefetch"."""
     arena: Arena
     storage: StorageManager
     store: StoreController
@@ -147,6 +149,7 @@ class Server:
             "chunks": asdict(parts.storage.counters),
             "lookups_open": parts.storage.lookups_open,
             "workers": parts.workers.status(),
+            "policies": dict(parts.policies),
             "l2": [port.status() for port in parts.ports],
             "store": parts.store.status(),
             "prefetch": parts.prefetch.status(),

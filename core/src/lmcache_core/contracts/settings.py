@@ -50,6 +50,8 @@ def _fault(fault: Mapping[str, Any], model: type[BaseModel]) -> str:
     field = model.model_fields.get(str(fault["loc"][0])) if fault["loc"] else None
     shown = "" if field is None or _holds_secret(field.annotation) else f" is {repr(fault.get('input'))[:80]}"
     subject = f"field '{path}'{shown}: " if path else ""
+    if fault["type"] == "path_type":  # pydantic's own words name a class of Python
+        return f"field '{path}'{shown}: it is not a path"
     return f"{subject}{message[:1].lower()}{message[1:]}"
 
 

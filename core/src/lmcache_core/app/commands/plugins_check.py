@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,19 +12,24 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from lmcache_core.app.command_line import Parser
-from lmcache_core.app.conformance import Verdict, check_file, run_laws
-from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.conformance import NotOpenedError, Verdict, check_file, run_laws
+from lmcache_core.app.exit_code import ExitCode, exit_code
 from lmcache_core.app.offer_names import find_offer
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.plugin_selection import add_selection_flags, selection_of
+from lmcache_core.app.progress_line import ProgressLine
 from lmcache_core.model.errors import ConfigError
 
 _REASON_LINES: Final = 8
 _LEFT_LINES: Final = 20
+_ONLY_HELP: Final = (
+    "only laws whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
+    "so that a name can be given as it is printed"
+)
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Exit code 0 when every law that applies holds, 1 when one does not."""
+    """Exit code 0 when every law that applies holds, 1 when one does not; that of the error where it cannot be opened."""
     parser = Parser(
         "lmcache plugins check",
         "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
@@ -35,7 +41,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
         "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
     )
     parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
-    parser.add_argument("-k", metavar="EXPR", dest="only", help="only laws whose names match, as for pytest")
+    parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
     add_selection_flags(parser)
     given = parser.parse_all(arguments)
     selection = selection_of(given)
@@ -51,22 +57,41 @@ def run(arguments: Sequence[str]) -> ExitCode:
     secrets = sorted(_secrets(spec.settings), key=len, reverse=True)
     counts: Counter[str] = Counter()
     left: list[str] = []
-    for verdict in run_laws(path, kind, name, settings, selection, given.only):
-        counts[verdict.outcome] += 1
-        left += verdict.left
-        for line in _lines(verdict, given.verbose):
-            print(_masked(line, secrets), flush=True)
+    progress = ProgressLine(sys.stderr)
+    try:
+        progress.show(_so_far(counts))
+        for verdict in run_laws(path, kind, name, settings, selection, given.only):
+            counts[verdict.outcome] += 1
+            left += verdict.left
+            progress.clear()
+            for line in _lines(verdict, given.verbose):
+                print(_masked(line, secrets), flush=True)
+            progress.show(_so_far(counts))
+    except NotOpenedError as error:
+        progress.clear()
+        print(_masked(error.traceback, secrets), end="", file=sys.stderr)
+        print(f"lmcache: {_masked(str(error), secrets)}", file=sys.stderr)
+        return exit_code(error.reason)
+    finally:
+        progress.clear()
     for line in _left_behind(left):
         print(_masked(line, secrets))
     print(summary(name, counts))
     return ExitCode.FAILED if counts["broken"] else ExitCode.STOPPED
 
 
+def _so_far(counts: Mapping[str, int]) -> str:
+    return f"{_hold(counts.get('holds', 0))} ..."
+
+
 def summary(name: str, counts: Mapping[str, int]) -> str:
     """As in "fs: 61 laws hold, 0 do not, 4 do not apply"."""
     held, broken, other = (counts.get(outcome, 0) for outcome in ("holds", "broken", "not applicable"))
-    first = f"{held} law holds" if held == 1 else f"{held} laws hold"
-    return f"{name}: {first}, {broken} {_do(broken)} not, {other} {_do(other)} not apply"
+    return f"{name}: {_hold(held)}, {broken} {_do(broken)} not, {other} {_do(other)} not apply"
+
+
+def _hold(count: int) -> str:
+    return f"{count} law holds" if count == 1 else f"{count} laws hold"
 
 
 def _do(count: int) -> str:

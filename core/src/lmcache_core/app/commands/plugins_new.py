@@ -18,6 +18,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
     parser.add_argument("kind", metavar="KIND", help=", ".join(OfferKind))
     parser.add_argument("name", metavar="NAME", help="what users will write in their configuration, such as acme")
     parser.add_argument("--into", metavar="DIR", default=".", help="where its folder is made (default: here)")
+    if not arguments:
+        raise ConfigError(f"say what to write: lmcache plugins new KIND NAME; kinds: {', '.join(OfferKind)}")
     given = parser.parse_all(arguments)
     new = write_plugin(_kind(given.kind), given.name, Path(given.into))
     print(f"wrote {new.folder}; to go on:\n\n  pip install -e '{new.folder}[testing]'\n  {new.check}")

@@ -1,0 +1,55 @@
+"""Opens an L2 adapter, and looks at it before a controller does: what is wrong with one is said at the start, by name."""
+
+from __future__ import annotations
+
+import logging
+
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.plugin_modules import describe
+from lmcache_core.app.plugin_report import capability_words
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.jobs.object_adapter import ObjectL2Adapter
+from lmcache_core.model.errors import PluginContractError
+
+logger = logging.getLogger(__name__)
+
+
+def open_adapter(
+    name: str, settings: PluginSettings | None, plugins: LoadedPlugins, context: AdapterContext
+) -> L2Adapter:
+    """The offer of this name, opened: the caller closes it.  Raises LMCacheError, with nothing left open as far as the
+    adapter lets that be done.  Warns where it can do something else than its offer says."""
+    adapter: L2Adapter = OfferSpec(OfferKind.L2_ADAPTER, name, settings).open_as(L2Adapter, plugins, context)
+    owner = plugins.owner(OfferKind.L2_ADAPTER, name)
+    if fault := _fault(adapter):
+        try:
+            adapter.close(0.0)
+        except Exception:  # what is half made cannot always be closed
+            logger.debug("l2 adapter failed to close adapter=%s", context.name, exc_info=True)
+        raise PluginContractError(owner.name, f"L2 adapter '{name}' ({owner.owner}): {fault}")
+    offered = plugins.offer(OfferKind.L2_ADAPTER, name).capabilities
+    if adapter.capabilities != offered:
+        logger.warning(
+            "l2 adapter has other capabilities than its offer says, and its own count adapter=%s offer=[%s] adapter's=[%s]",
+            context.name,
+            capability_words(offered),
+            capability_words(adapter.capabilities),
+        )
+    return adapter
+
+
+def _fault(adapter: L2Adapter) -> str | None:
+    """Why nobody would ever hear from it."""
+    try:
+        descriptor = adapter.completions().fileno()
+    except Exception as error:  # noqa: BLE001 - a plugin's boundary
+        if isinstance(adapter, ObjectL2Adapter) and not hasattr(adapter, "context"):
+            return "__init__ never called super().__init__(context, ...)"
+        return f"completions().fileno() failed: {describe(error)}"
+    if not isinstance(descriptor, int) or descriptor < 0:
+        return f"completions().fileno() is {descriptor!r}, which is no file descriptor"
+    return None

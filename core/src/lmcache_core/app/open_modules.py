@@ -1,0 +1,105 @@
+"""Opens request modules and collects who answers which operation.  One that cannot be had, or answers what another one
+answers, stops the start only if somebody asked for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from lmcache_core.app.discovery import Origin
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.plugin_modules import describe
+from lmcache_core.contracts.operation import Handler
+from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+from lmcache_core.model.errors import LMCacheError, PluginContractError
+
+logger = logging.getLogger(__name__)
+
+
+class OpenedModules(NamedTuple):
+    """The caller closes the modules."""
+
+    modules: dict[str, RequestModule]
+    handlers: list[Handler]
+
+
+def open_request_modules(specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: ModuleContext) -> OpenedModules:
+    """Those that can be had.  Raises LMCacheError for one that is needed and cannot, with all of them closed again."""
+    opened = OpenedModules({}, [])
+    answered: dict[str | int, OfferSpec] = {}
+    for spec in sorted(specs, key=lambda spec: _rank(spec, plugins)):
+        try:
+            module: RequestModule = spec.open_as(RequestModule, plugins, context)
+            with _closed_on_failure(module):
+                handlers = _handlers(module, spec, plugins)
+                answered |= _labels(handlers, spec, answered, plugins)
+        except LMCacheError as error:
+            if spec.needed:
+                for each in opened.modules.values():
+                    _close(each)
+                raise
+            plugins.set_aside(spec.kind, spec.name, error)
+        else:
+            opened.modules[spec.name] = module
+            opened.handlers.extend(handlers)
+    return opened
+
+
+def _rank(spec: OfferSpec, plugins: LoadedPlugins) -> tuple[bool, bool]:
+    """Core's first, then what somebody asked for: whoever comes later cannot take an operation from them."""
+    return plugins.owner(spec.kind, spec.name).origin is not Origin.BUILTIN, not spec.needed
+
+
+def _handlers(module: RequestModule, spec: OfferSpec, plugins: LoadedPlugins) -> list[Handler]:
+    plugin = plugins.owner(spec.kind, spec.name)
+    subject = f"request module '{spec.name}' ({plugin.owner})"
+    try:
+        handlers = list(module.handlers())
+    except Exception as error:
+        raise PluginContractError(plugin.name, f"{subject}: handlers() failed: {describe(error)}") from error
+    for handler in handlers:
+        if not isinstance(handler, Handler):
+            raise PluginContractError(
+                plugin.name, f"{subject}: handlers() has {type(handler).__name__} where Handler belongs"
+            )
+    return handlers
+
+
+def _labels(
+    handlers: Sequence[Handler], spec: OfferSpec, answered: dict[str | int, OfferSpec], plugins: LoadedPlugins
+) -> dict[str | int, OfferSpec]:
+    """The names and numbers that the module answers to.  Raises PluginContractError where one is answered already."""
+    labels: dict[str | int, OfferSpec] = {}
+    for operation in (handler.operation for handler in handlers):
+        for label in (operation.name, operation.wire_id):
+            if label is None:
+                continue
+            if other := answered.get(label) or labels.get(label):
+                plugin, rival = plugins.owner(spec.kind, spec.name), plugins.owner(other.kind, other.name)
+                who = f"request modules '{other.name}' ({rival.owner}) and '{spec.name}' ({plugin.owner}) both answer"
+                if other is spec:
+                    who = f"request module '{spec.name}' ({plugin.owner}) twice answers"
+                raise PluginContractError(
+                    plugin.name, f"{who} operation {label!r}; rename one, or leave its module out"
+                )
+            labels[label] = spec
+    return labels
+
+
+@contextmanager
+def _closed_on_failure(module: RequestModule) -> Iterator[None]:
+    try:
+        yield
+    except LMCacheError:
+        _close(module)
+        raise
+
+
+def _close(module: RequestModule) -> None:
+    try:
+        module.close()
+    except Exception:  # a plugin's boundary
+        logger.exception("request module failed to close")

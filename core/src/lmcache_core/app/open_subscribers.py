@@ -1,0 +1,57 @@
+"""Opens subscribers and asks what they subscribe to.  One that cannot be had stops the start only if somebody asked for
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.plugin_modules import describe
+from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
+from lmcache_core.model.errors import LMCacheError, PluginContractError
+
+
+class AskedSubscriber(Subscriber):
+    """A subscriber whose subscriptions are known: the contract says that they are asked for once."""
+
+    def __init__(self, subscriber: Subscriber, subscriptions: Subscriptions) -> None:
+        self._subscriber = subscriber
+        self._subscriptions = subscriptions
+
+    def subscriptions(self) -> Subscriptions:
+        return self._subscriptions
+
+    def close(self) -> None:
+        self._subscriber.close()
+
+
+def open_subscribers(specs: Sequence[OfferSpec], plugins: LoadedPlugins) -> Mapping[str, Subscriber]:
+    """By name, those that can be had.  Raises LMCacheError for one that is needed and cannot."""
+    opened: dict[str, Subscriber] = {}
+    for spec in specs:
+        try:
+            subscriber = spec.open_as(Subscriber, plugins)
+            opened[spec.name] = AskedSubscriber(subscriber, _subscriptions(subscriber, spec, plugins))
+        except LMCacheError as error:
+            if spec.needed:
+                raise
+            plugins.set_aside(spec.kind, spec.name, error)
+    return opened
+
+
+def _subscriptions(subscriber: Subscriber, spec: OfferSpec, plugins: LoadedPlugins) -> Subscriptions:
+    plugin = plugins.owner(spec.kind, spec.name)
+    subject = f"subscriber '{spec.name}' ({plugin.owner})"
+    try:
+        subscriptions = dict(subscriber.subscriptions())
+    except Exception as error:
+        raise PluginContractError(plugin.name, f"{subject}: subscriptions() failed: {describe(error)}") from error
+    for kind, callback in subscriptions.items():
+        if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):
+            raise PluginContractError(
+                plugin.name,
+                f"{subject}: subscriptions() maps {kind!r} to {callback!r}, not an event type to a function",
+            )
+    return subscriptions

@@ -1,0 +1,16 @@
+"""Before the first law, what is checked is opened once; where that fails no law is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmcache_core.app.check_reporter import report_unopened
+from lmcache_core.testing.checks.check_request import CheckRequest
+from lmcache_core.testing.checks.trial_opening import try_to_open
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    if session.items and (unopened := try_to_open(CheckRequest.from_environment())):
+        report_unopened(unopened)
+        pytest.exit(unopened.text, returncode=pytest.ExitCode.USAGE_ERROR)

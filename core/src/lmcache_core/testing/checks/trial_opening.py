@@ -1,0 +1,64 @@
+"""Opens what is to be checked once, before any law: a backend that cannot be reached is one fault, not one per law."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from traceback import format_exception
+
+from lmcache_core.app.check_reporter import Unopened
+from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.offer_specs import offer_spec
+from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_modules import open_request_modules
+from lmcache_core.app.open_subscribers import open_subscribers
+from lmcache_core.app.plugin_selection import selection_from
+from lmcache_core.model.errors import ConfigError, LMCacheError, PluginError, ResourceError
+from lmcache_core.testing.checks.check_request import CheckRequest
+from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_core.testing.module_bench import ModuleBench
+
+_CLOSE_SECONDS = 10.0
+
+
+def try_to_open(check: CheckRequest) -> Unopened | None:
+    """Open it as a server does, and close it again.  What is wrong, if anything is."""
+    try:
+        _open(check)
+    except LMCacheError as error:
+        return _unopened(error)
+    return None
+
+
+def _open(check: CheckRequest) -> None:
+    plugins, kind = selection_from(os.environ).load(), OfferKind(check.kind)
+    spec = offer_spec(plugins, kind, check.name, check.settings, "--settings")
+    match kind:
+        case OfferKind.L2_ADAPTER:
+            context = adapter_context(LentMemory(1 << 20), name=check.name)
+            adapter = open_adapter(check.name, spec.settings, plugins, context)
+            with suppress(Exception):  # the laws of closing say what is wrong with that
+                adapter.close(_CLOSE_SECONDS)
+        case OfferKind.REQUEST_MODULE:
+            with ModuleBench() as bench:
+                for module in open_request_modules([spec], plugins, bench.context).modules.values():
+                    with suppress(Exception):
+                        module.close()
+        case OfferKind.SUBSCRIBER:
+            for subscriber in open_subscribers([spec], plugins).values():
+                with suppress(Exception):
+                    subscriber.close()
+        case _:
+            spec.open(plugins)
+
+
+def _unopened(error: LMCacheError) -> Unopened:
+    match error:
+        case ResourceError():
+            return Unopened("resource", str(error), "")
+        case ConfigError():
+            return Unopened("config", str(error), "")
+        case PluginError() if error.__cause__ is None:  # its text says all: no exception of the plugin is behind it
+            return Unopened("plugin", str(error), "")
+        case _:
+            return Unopened("plugin", str(error), "".join(format_exception(error.__cause__ or error)))
