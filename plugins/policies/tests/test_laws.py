@@ -26,6 +26,11 @@ class TestIsolatedLru(EvictionPolicySuite):
     bytes_per_slot_max = 80
 
 
+class TestLeastHitDensity(EvictionPolicySuite):
+    offer = "LeastHitDensity"
+    bytes_per_slot_max = 150
+
+
 class TestLfu(EvictionPolicySuite):
     offer = "LFU"
     bytes_per_slot_max = 100

@@ -15,7 +15,19 @@ from pydantic import ValidationError
 from lmcache_core import Offer, PluginSettings
 from lmcache_policies import plugin
 
-EVICTION = ["ARC", "FIFO", "IsolatedLRU", "LFU", "MRU", "noop", "S3FIFO", "SIEVE", "SLRU", "W-TinyLFU"]
+EVICTION = [
+    "ARC",
+    "FIFO",
+    "IsolatedLRU",
+    "LeastHitDensity",
+    "LFU",
+    "MRU",
+    "noop",
+    "S3FIFO",
+    "SIEVE",
+    "SLRU",
+    "W-TinyLFU",
+]
 
 
 def offers() -> list[Offer]:

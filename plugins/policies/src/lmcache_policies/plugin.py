@@ -15,6 +15,7 @@ def lmcache_eviction_policies() -> Sequence[Offer]:
         Offer("ARC", "Used once and used again, with a border that adapts", f"{_EVICTION}.arc:open_arc"),
         Offer("FIFO", "First stored first", f"{_EVICTION}.fifo:open_fifo"),
         Offer("IsolatedLRU", "One LRU per cache salt, fair shares", f"{_EVICTION}.isolated_lru:open_isolated_lru"),
+        Offer("LeastHitDensity", "Learns what comes back", f"{_EVICTION}.least_hit_density:open_least_hit_density"),
         _tunable("LFU", "Least frequently used first", "lfu", "Lfu"),
         Offer("MRU", "Most recently used first", f"{_EVICTION}.mru:open_mru"),
         Offer("noop", "Never evicts", f"{_EVICTION}.noop:open_noop"),
@@ -29,7 +30,7 @@ def lmcache_eviction_policies() -> Sequence[Offer]:
 def lmcache_store_policies() -> Sequence[Offer]:
     opener, settings = f"{_STORE}.second_use:open_second_use", f"{_STORE}.second_use:SecondUseSettings"
     return [
-        Offer("second_use", "To backends what was stored twice", opener, settings),
+        Offer("second_use", "To slow backends what was used twice", opener, settings),
         Offer("skip_l1", "To every healthy backend, and out of L1", f"{_STORE}.skip_l1:open_skip_l1"),
     ]
 

@@ -56,7 +56,11 @@ def _label(axes: Any, outcome: Outcome) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("capacity in blocks")
     axes.set_ylabel("hits in % of blocks")
-    axes.set_title(f"{Path(trace.path).name}: {trace.requests:,} requests, {trace.distinct:,} distinct blocks")
+    axes.set_title(
+        f"{Path(trace.path).name}: {trace.requests:,} requests, {trace.distinct:,} distinct blocks",
+        loc="left",
+        fontsize="medium",
+    )
     axes.grid(alpha=0.3)
 
 

@@ -1,0 +1,1 @@
+"""Patterns of requests that eviction policies are compared on."""
