@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,26 @@ def test_what_is_new_keeps_the_laws_of_its_kind(site: Site, kind: OfferKind) -> 
     assert last.startswith(f"{NAME}: ")
     assert " 0 do not, " in last
     assert not last.startswith(f"{NAME}: 0 ")
+
+
+def test_a_check_leaves_no_file_behind(site: Site) -> None:
+    """Among its laws is one that kills a process that stores."""
+    folder = site.folder / "emptied"
+    said = site.lmcache("plugins", "check", "l2_adapter:thing", "--settings", json.dumps({"base_path": str(folder)}))
+    assert " 0 do not, " in said.splitlines()[-1]
+    assert [path for path in folder.rglob("*") if not path.is_dir()] == []
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_opening(site: Site) -> None:
+    unfinished = site.folder / "killed" / ".unfinished"
+    unfinished.mkdir(parents=True)
+    (unfinished / ".part-killed").write_bytes(b"half")
+    held = (unfinished / ".part-held").open("wb")
+    with held:
+        flock(held, LOCK_EX)
+        settings = json.dumps({"base_path": str(unfinished.parent)})
+        site.lmcache("plugins", "check", "l2_adapter:thing", "--settings", settings, "-k", "declare the same")
+        assert [path.name for path in unfinished.iterdir()] == [".part-held"]
 
 
 def test_a_folder_that_cannot_be_had_is_one_line_that_names_the_setting(site: Site) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.test_cli import Environment, lmcache
+from lmcache_core.app.cli import main
 from lmcache_core.app.plugin_catalog import LoadedCatalog
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.model.errors import ConfigError
@@ -33,6 +34,8 @@ COMMANDS = """
     def crash(arguments, context): raise OSError("no such device")
     def leave(arguments, context): raise SystemExit(7)
     def forget(arguments, context): pass
+    def agree(arguments, context): return True
+    def wrap(arguments, context): return 256
 
     @hookimpl
     def lmcache_eviction_policies():
@@ -40,7 +43,7 @@ COMMANDS = """
 
     @hookimpl
     def lmcache_commands():
-        names = ("run", "refuse", "crash", "leave", "forget")
+        names = ("run", "refuse", "crash", "leave", "forget", "agree", "wrap")
         return [
             *(Offer(name, f"does {name}", f"acme_plugin:{name}") for name in names),
             Offer("absent", "s", "no_such_library:run"),
@@ -74,6 +77,8 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
             4,
             "lmcache: command 'forget' ('acme_plugin:forget') returned NoneType where an exit code belongs\n",
         ),
+        (["agree"], 4, "lmcache: command 'agree' ('acme_plugin:agree') returned bool where an exit code belongs\n"),
+        (["wrap"], 4, "lmcache: command 'wrap' ('acme_plugin:wrap') returned 256; an exit code is 0 to 255\n"),
         (["leave"], 7, ""),
         (["forgot"], 2, "lmcache: no command is called 'forgot'; did you mean 'forget'?\n"),
         (["pign"], 2, "lmcache: no command is called 'pign'; did you mean 'ping'?\n"),
@@ -91,12 +96,34 @@ def test_how_a_command_ends(
     assert done.stderr.count("\n") == (1 if says else 0)
 
 
-def test_what_a_command_raises_by_mistake_is_shown_whole(install: Install, child_environment: Environment) -> None:
-    install("acme", COMMANDS)
+def test_what_a_command_raises_by_mistake_is_one_line_that_says_where(
+    install: Install, child_environment: Environment
+) -> None:
+    source = install("acme", COMMANDS).parent / "acme_plugin.py"
+    number = next(at for at, line in enumerate(source.read_text().splitlines(), 1) if "def crash" in line)
     done = lmcache(child_environment, "crash")
     assert done.returncode == 1
-    assert "in crash" in done.stderr
-    assert "OSError: no such device" in done.stderr
+    assert done.stderr == (
+        "lmcache: command 'crash' of plugin 'acme' (acme-dist 1.0) failed: OSError: no such device "
+        f"({source}:{number})\n"
+    )
+
+
+def test_all_of_what_it_raised_is_a_debug_line(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    install("acme", COMMANDS)
+    with caplog.at_level("DEBUG"):
+        assert main(["crash"]) == 1
+    assert "in crash" in caplog.text
+
+
+def test_an_unknown_command_may_be_that_of_an_unusable_plugin(install: Install, child_environment: Environment) -> None:
+    install("acme", "import no_such_library")
+    for word, before in (("pign", "did you mean 'ping'?"), ("qqqqq", "version.")):
+        done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, word)
+        assert done.returncode == 2
+        unusable = "Unusable: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError: "
+        assert f"{before} {unusable}" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_help_lists_commands_of_plugins_below_core_s(install: Install, child_environment: Environment) -> None:

@@ -94,6 +94,65 @@ def test_every_command_that_loads_plugins_obeys(
     assert "does acme" not in lmcache(environment, *flags, "--help").stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plugins", "list", "--no-plugin", "acne"),
+        ("plugins", "list", "--json", "--no-plugin", "acne"),
+        ("plugins", "show", "acme", "--no-plugin", "acne"),
+        ("plugins", "check", "command:acme", "--no-plugin", "acne"),
+        ("--no-plugin", "acne", "acme"),
+        ("--no-plugin", "acne", "--help"),
+    ],
+)
+def test_what_is_left_out_in_vain_is_said_once_and_nothing_that_a_list_shows(
+    install: Install, child_environment: Environment, command: tuple[str, ...]
+) -> None:
+    install("acme", COMMAND.format(name="acme"))
+    install("zeta", "import no_such_library")
+    done = lmcache(child_environment, *command)
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert warnings == ["lmcache: warning: --no-plugin acne: no plugin is called so; did you mean 'acme'?"]
+    assert "zeta" not in done.stderr
+
+
+def test_a_word_without_a_dot_is_no_module(child_environment: Environment) -> None:
+    done = lmcache(child_environment, "plugins", "list", "--plugin", "mis")
+    assert done.returncode == 2
+    assert "--plugin mis: no plugin is called so" in done.stderr
+    assert "(a module is named with a dot: package.module)" in done.stderr
+
+
+CHATTY = """
+    print("imported")
+    from lmcache_core import Offer, hookimpl
+    @hookimpl
+    def lmcache_l2_adapters():
+        print("asked")
+        return [Offer("acme", "s", "acme_work:open_it", "acme_work:Settings")]
+    """
+
+
+def test_what_a_plugin_prints_is_no_part_of_an_answer(install: Install, child_environment: Environment) -> None:
+    folder = install("acme", CHATTY).parent
+    (folder / "acme_work.py").write_text(
+        "from lmcache_core import PluginSettings\nprint('settings')\nclass Settings(PluginSettings): pass\n"
+    )
+    listed = lmcache(child_environment, "plugins", "list", "--json")
+    assert "acme" in [each["name"] for each in json.loads(listed.stdout)]
+    assert listed.stderr == "imported\nasked\n"
+    shown = lmcache(child_environment, "plugins", "show", "l2_adapter:acme", "--schema")
+    assert json.loads(shown.stdout)["type"] == "object"
+    assert shown.stderr == "imported\nasked\nsettings\n"
+    package = folder / "chat"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "ty.py").write_text("LMCACHE_PLUGIN_API = 1\nprint('named')\n")
+    named = lmcache(child_environment, "plugins", "list", "--json", "--plugin", "chat.ty")
+    assert "chat.ty" in [each["name"] for each in json.loads(named.stdout)]
+    assert named.stderr == "named\n"
+
+
 def test_without_a_selection_it_is_there(install: Install, child_environment: Environment) -> None:
     install("acme", COMMAND.format(name="acme"))
     assert lmcache(child_environment, "acme").stdout == "acme runs\n"

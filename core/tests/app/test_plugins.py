@@ -85,7 +85,9 @@ def test_damaged_metadata_of_somebody_else_does_no_harm(install: Install, tmp_pa
     (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
     (stranger / "entry_points.txt").write_text("[lmcache.plugins.v1]\nno equals sign here\n")
     (tmp_path / "leftover-1.0.dist-info").mkdir()
-    assert "acme" in adapters(load_plugins())
+    plugins = load_plugins()
+    assert "acme" in adapters(plugins)
+    assert row(plugins, "stranger").status is Status.BROKEN
 
 
 # what is not used, and was not even imported
@@ -159,7 +161,7 @@ def test_a_blocked_plugin_is_not_imported_and_the_message_says_who_blocked_it(in
     install("acme")
     plugins = load_plugins(blocked=["acme", "acne"])
     assert "acme_plugin" not in sys.modules
-    assert "--no-plugin acne: no plugin is called so" in plugins.warnings
+    assert "--no-plugin acne: no plugin is called so; did you mean 'acme'?" in plugins.warnings
     with pytest.raises(ConfigError, match=r"'acme' cannot be had: plugin 'acme' is blocked by --no-plugin"):
         plugins.offer("l2_adapter", "acme")
 

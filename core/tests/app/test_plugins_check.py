@@ -458,6 +458,62 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def test_an_interrupted_check_sums_up_what_it_knows(
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    install("acme", OFFER)
+    laws("""
+        import os, signal, time
+        def test_one(): pass
+        def test_two(): assert False, "seen"
+        def test_three():
+            time.sleep(1)  # so that the others are counted
+            os.kill(os.getppid(), signal.SIGTERM)
+            time.sleep(600)
+        """)
+    code, lines = check(capsys, *SETTINGS)
+    assert code == 130
+    assert "does not hold: two" in lines
+    assert lines[-1] == "acme: 1 law holds, 1 does not, 0 do not apply; interrupted"
+
+
+# what the kit warns of, and what it cannot read
+
+
+def test_what_is_not_declared_and_there_is_a_warning(
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", OFFER)
+    laws("""
+        import warnings
+        from lmcache_core.testing import UndeclaredCapability
+        def test_what_is_not_declared_is_not_there():
+            warnings.warn("'acme' does not declare LIST with hunter2", UndeclaredCapability)
+            warnings.warn("of no interest")
+        def test_another(): pass
+        """)
+    code, lines = check(capsys, *SETTINGS)
+    assert code == 0
+    assert lines == [
+        "warning: 'acme' does not declare LIST with **********",
+        "acme: 2 laws hold, 0 do not, 0 do not apply",
+    ]
+
+
+@pytest.mark.parametrize("only", ["a, b", "it's", "one and {"])
+def test_an_expression_that_cannot_be_read_is_the_user_s(
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], only: str
+) -> None:
+    install("acme", OFFER)
+    laws("def test_one(): pass")
+    assert main(["plugins", "check", "acme", *SETTINGS, "-k", only]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"lmcache: -k '{only}' cannot be read: ")
+    assert said.err.endswith("words with and, or, not are expected\n")
+    assert said.err.count("\n") == 1
+
+
 # for real
 
 

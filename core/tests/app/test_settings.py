@@ -204,6 +204,8 @@ def test_unknown_variables_are_warnings_with_the_nearest_known_one() -> None:
         "LMCACHE_CHUNK_SISE": "1",
         "LMCACHE_ZZZ": "1",
         "LMCACHE_TRACK_USAGE": "false",
+        "LMCACHE_CHECK": "{}",
+        "LMCACHE_CHECK_REPORT": "/tmp/report",
         "LMCACHE_PORT": "1",
         "HOME": "/",
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -86,6 +87,11 @@ class LawReporter:
 
     def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._write(self._decided)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        # by its name, because this file is no part of the kit and cannot know its classes
+        if warning_message.category.__name__ == "UndeclaredCapability":
+            self._write({"warned": str(warning_message.message)})
 
     def _write(self, line: Mapping[str, Any]) -> None:
         _append(self._path, line)

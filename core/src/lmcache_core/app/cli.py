@@ -22,6 +22,8 @@ _HELP: Final = ("-h", "--help", "help")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.  What the user can mend is one line on standard error."""
+    # else pydantic reads the metadata of everything that is installed, and what is damaged there would end us
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except LMCacheError as error:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -36,6 +36,9 @@ _CLEAN_UP_SECONDS: Final = 20.0
 """How long an interrupted check may take to remove what it made."""
 _NOTHING_RAN: Final = 5
 """pytest's exit code where no test was selected."""
+_MISUSED: Final = 4
+"""pytest's exit code for a command line that it cannot read."""
+_WRONG_EXPRESSION: Final = "ERROR: Wrong expression passed to '-k': "
 _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
     "config": lambda name, text: ConfigError(text),
     "resource": lambda name, text: ResourceError(text),
@@ -83,9 +86,11 @@ def run_laws(
     settings: Mapping[str, Any],
     selection: PluginSelection,
     only: str | None = None,
-) -> Iterator[Verdict]:
-    """Run the laws of a file and yield each as it is decided.  Raises NotOpenedError, and runs none, where there is nothing to
-    check, and LMCacheError when the kit itself fails.
+    on_warning: Callable[[str], None] = lambda text: None,
+) -> Generator[Verdict]:
+    """Run the laws of a file and yield each as it is decided; what the kit warns of goes to `on_warning`, while the
+    iteration waits for the next one.  Raises NotOpenedError, and runs none, where there is nothing to
+    check, ConfigError where `only` cannot be read or matches no law, and LMCacheError when the kit itself fails.
 
     Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
@@ -99,6 +104,7 @@ def run_laws(
             SUBJECT_VARIABLE: subject,
             REPORT_VARIABLE: str(report),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "HYPOTHESIS_NO_PLUGINS": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis"),
         }
         with (home / "output").open("wb") as output, _session(_command(path, home, only), environment, output) as child:
@@ -107,12 +113,16 @@ def run_laws(
             for line in _lines(report, child):
                 begun, failed = line.get("begun", begun), line.get("failed", failed)
                 unopened = line.get("unopened", unopened)
+                if "warned" in line:
+                    on_warning(line["warned"])
                 if "law" in line:
                     yield Verdict(**line)
         if unopened:
             raise NotOpenedError(_REASONS[unopened["fault"]](name, unopened["text"]), unopened["traceback"])
         if child.returncode == _NOTHING_RAN:
             raise ConfigError(f"no law matches -k '{only}'" if only else f"{path.name} has no law")
+        if only and child.returncode == _MISUSED and (fault := _fault_of_expression(home / "output")):
+            raise ConfigError(f"-k '{only}' cannot be read: {fault}; words with and, or, not are expected")
         if child.returncode not in (0, 1):
             said = failed or _end_of(home / "output")
             raise LMCacheError(_what_failed(child.returncode, begun, said))
@@ -197,6 +207,13 @@ def _what_failed(code: int, begun: str, said: str) -> str:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
     during = f" during the law '{begun}'" if begun else ""
     return f"the conformance kit {how}{during}: {said or 'it said nothing'}"
+
+
+def _fault_of_expression(output: Path) -> str | None:
+    """What pytest found wrong with -k, if that is what it found wrong."""
+    lines = output.read_text(errors="replace").splitlines()
+    said = [line.removeprefix(_WRONG_EXPRESSION) for line in lines if line.startswith(_WRONG_EXPRESSION)]
+    return said[0].partition(": ")[2] if said else None
 
 
 def _end_of(output: Path) -> str:

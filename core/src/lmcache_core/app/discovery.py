@@ -35,11 +35,13 @@ class Candidate:
     version: str | None = None
     mismatch: str | None = None
     damage: str | None = None
-    """Why nothing is known of it: its metadata cannot be read."""
+    """Why nothing is known of it: its metadata cannot be read.  `module` is the folder of that metadata then."""
 
     @property
     def owner(self) -> str:
-        """For messages: the distribution and its version, or the module."""
+        """For messages: the distribution and its version, the module, or the folder of damaged metadata."""
+        if self.damage:
+            return self.module
         return f"{self.distribution} {self.version}" if self.distribution else f"module {self.module}"
 
 
@@ -77,6 +79,8 @@ def _distributions() -> Iterator[Distribution]:
 def _entry_point_text(distribution: Distribution) -> str:
     try:
         return distribution.read_text("entry_points.txt") or ""
+    except UnicodeDecodeError as error:  # whether it is one of ours can still be seen
+        return bytes(error.object).decode(errors="replace")
     except (OSError, ValueError):  # somebody's unreadable metadata is no reason not to start
         return ""
 
@@ -98,10 +102,23 @@ def _candidates_of(distribution: Distribution, seen: set[str]) -> list[Candidate
         provider = _provider(distribution, seen)
         return list(_candidates(provider)) if provider else []
     except Exception as error:  # noqa: BLE001  # one damaged distribution is a row in the list, and no harm to the others
-        folder = str(getattr(distribution, "_path", "a distribution"))
-        name = folder.rpartition("/")[2].partition("-")[0]
-        fault = " ".join(str(error).split())[:200]
-        return [Candidate(name, folder, Origin.ENTRY_POINT, damage=f"its metadata cannot be read: {fault}")]
+        return [_damaged(distribution, error)]
+
+
+def _damaged(distribution: Distribution, error: Exception) -> Candidate:
+    """Called after its folder, since its plugins are not known; the distribution's name is known at times."""
+    folder = str(getattr(distribution, "_path", "a distribution"))
+    try:
+        name = _Provider(distribution, distribution.metadata).name
+        file = "entry_points.txt"
+    except Exception:  # noqa: BLE001  # that is what is wrong with it
+        name, file = "", "METADATA"
+    # what the standard library raises for a line without a value speaks of its own code
+    fault = "a line is not 'name = value'" if isinstance(error, TypeError) else " ".join(str(error).split())[:200]
+    own = folder.rpartition("/")[2].removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
+    return Candidate(
+        own, folder, Origin.ENTRY_POINT, name or None, damage=f"its metadata cannot be read: {file}: {fault}"
+    )
 
 
 def _candidates(provider: _Provider) -> Iterator[Candidate]:

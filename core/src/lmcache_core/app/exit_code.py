@@ -20,6 +20,8 @@ class ExitCode(IntEnum):
     """A plugin that is needed cannot be used."""
     NOT_DRAINED = 5
     """Stopped, but not everything reached L2."""
+    INTERRUPTED = 130
+    """Ctrl-C or SIGTERM ended it before it had done what was asked."""
 
 
 def exit_code(error: LMCacheError) -> ExitCode:

@@ -93,6 +93,7 @@ NEEDLESS_FLAGS: Final = MappingProxyType(
 _FOREIGN_VARIABLES: Final = frozenset(
     {
         "LMCACHE_CHECK",
+        "LMCACHE_CHECK_REPORT",
         "LMCACHE_CONFIG_FILE",
         "LMCACHE_DISABLE_BANNER",
         "LMCACHE_LOG_FORMAT",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ Key = tuple[OfferKind, str]
 class LoadedPlugins:
     """Who offers what, fixed once loading is over.  Used by the thread that starts and stops the server; `rows` by any."""
 
-    def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], warnings: Sequence[str]) -> None:
+    def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], advice: Sequence[str]) -> None:
         self._hooks = hooks
         self._used: set[str] = set()
         self._set_aside: dict[str, PluginRow] = {}
@@ -44,12 +46,19 @@ class LoadedPlugins:
         conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
         self._rows = tuple(replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
-        self.warnings = (*warnings, *conflicts.values())
+        self.advice = tuple(advice)
+        """Those of the warnings that are about what was asked for, and that no row tells."""
+        self.warnings = (*_said_of(rows), *self.advice, *conflicts.values())
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
 
     def rows(self) -> tuple[PluginRow, ...]:
         """Every plugin that was found, loaded or not; those whose offers were opened are active."""
         return tuple(map(self._now, self._rows))
+
+    def unusable(self) -> str:
+        """A sentence that names the plugins which may have what is looked for, and cannot say so; empty without any."""
+        rows = [str(row) for row in self._rows if row.unusable]
+        return f"Unusable: {'; '.join(rows)}" if rows else ""
 
     def offers(self, kind: str) -> tuple[Offer, ...]:
         """All offers of a kind that can be used, sorted by name."""
@@ -77,7 +86,8 @@ class LoadedPlugins:
         # here, because listing plugins must not pay for pydantic
         from lmcache_core.contracts.settings import PluginSettings
 
-        model = resolve(candidate, OfferKind(kind), offer, offer.settings)
+        with redirect_stdout(sys.stderr):  # what its module prints is no part of what a command prints
+            model = resolve(candidate, OfferKind(kind), offer, offer.settings)
         if not (isinstance(model, type) and issubclass(model, PluginSettings)):
             raise PluginContractError(
                 candidate.name,
@@ -164,9 +174,15 @@ class LoadedPlugins:
         elif guess := nearest(name, [*absent, *(own for of, own in self._owners if of is kind)]):
             lines[0] += f"; did you mean '{guess}'?" if guess not in absent else ""
             lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
-        if unusable := [str(row) for row in self._rows if row.unusable]:
-            lines.append(f"Unusable: {'; '.join(unusable)}")
+        if unusable := self.unusable():
+            lines.append(unusable)
         raise ConfigError(" ".join(line if line.endswith("?") else f"{line}." for line in lines).removesuffix("."))
+
+
+def _said_of(rows: Sequence[PluginRow]) -> list[str]:
+    broken = [str(row) for row in rows if row.unusable]
+    slow = [f"plugin '{row.candidate.name}' ({row.candidate.owner}) {row.slowness}" for row in rows if row.slowness]
+    return broken + slow
 
 
 def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Offer]]:

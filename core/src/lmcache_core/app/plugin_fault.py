@@ -59,6 +59,14 @@ def way_around(candidate: Candidate, error: BaseException) -> str:
     return f"{mend}, or {leave}" if mend else f"or {leave}" if isinstance(error, ConfigError) else leave
 
 
+def reinstall(candidate: Candidate) -> str:
+    """What to do about a distribution whose metadata is damaged."""
+    return (
+        f"pip install --force-reinstall {candidate.distribution or candidate.name}, or remove the folder "
+        f"{candidate.module}, or leave it out: --no-plugin {candidate.name}"
+    )
+
+
 def install_again(candidate: Candidate) -> str:
     """The command that brings what a distribution requires."""
     source = local_source(candidate)

@@ -15,6 +15,7 @@ from typing import Any
 import pluggy
 
 from lmcache_core.app.hook_trace import HookTrace
+from lmcache_core.app.offer_check import check_offers
 from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugin_modules import describe
 from lmcache_core.contracts import hookspecs
@@ -87,7 +88,7 @@ class PluginHooks:
         if offers is None or isinstance(offers, Offer):
             what = "nothing" if offers is None else "an Offer"
             raise PluginContractError(name, f"{kind.hook} returned {what}; it must return a list of Offer")
-        _check_offers(name, kind, offers)
+        check_offers(name, kind, offers)
         return [Offered(kind, offer) for offer in offers]
 
 
@@ -139,40 +140,3 @@ def _marks(function: object) -> dict[str, Any] | None:
     """What @hookimpl left on a function."""
     marks: dict[str, Any] | None = getattr(function, f"{hookspecs.PROJECT}_impl", None)
     return marks
-
-
-def _check_offers(name: str, kind: OfferKind, offers: list[Any]) -> None:
-    seen = set()
-    for offer in offers:
-        if not isinstance(offer, Offer):
-            raise PluginContractError(name, f"{kind.hook} returned {type(offer).__name__} where Offer belongs")
-        if not _is_offer_name(offer.name):
-            raise PluginContractError(
-                name, f"{kind.hook} returned an Offer with the name {offer.name!r}; a name is a word such as 'fs'"
-            )
-        for part, text in (("open", offer.open), ("settings", offer.settings or "none:none")):
-            if not _is_import_string(text):
-                raise PluginContractError(
-                    name, f"{kind.label} '{offer.name}': {part} is {text!r}, not an import string 'package.module:name'"
-                )
-        if offer.name in seen:
-            raise PluginContractError(name, f"{kind.label} '{offer.name}' is offered twice")
-        seen.add(offer.name)
-
-
-# Without regular expressions, which would cost every listing the time to compile them.
-
-
-def _is_offer_name(name: object) -> bool:
-    """A letter, then letters, digits and any of "_.-"."""
-    if not (isinstance(name, str) and name.isascii() and name[:1].isalpha()):
-        return False
-    return all(each.isalnum() or each in "_.-" for each in name)
-
-
-def _is_import_string(text: object) -> bool:
-    """`package.module:name`"""
-    if not isinstance(text, str):
-        return False
-    module, _, name = text.partition(":")
-    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))

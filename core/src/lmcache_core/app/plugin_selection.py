@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,13 @@ class PluginSelection:
     def load(self, *, strict: bool = False) -> LoadedPlugins:
         """As `load_plugins`.  Raises ConfigError for names that cannot be had."""
         return load_plugins(self.selected, self.blocked, safe_mode=self.safe_mode, strict=strict)
+
+    def load_for_user(self) -> LoadedPlugins:
+        """As `load`, for a command that shows rows and no log: what the flags ask for in vain is said on standard error."""
+        plugins = self.load()
+        for line in plugins.advice:
+            print(f"lmcache: warning: {line}", file=sys.stderr)
+        return plugins
 
     def variables(self) -> dict[str, str]:
         """For the environment of a child that is to consider the same plugins."""

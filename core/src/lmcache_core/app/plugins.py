@@ -8,9 +8,11 @@ configuration or the command line needs just that one.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from types import ModuleType
 
@@ -19,7 +21,7 @@ from lmcache_core.app.hook_trace import VARIABLE as TRACE_VARIABLE
 from lmcache_core.app.hook_trace import HookTrace
 from lmcache_core.app.known_names import DISTRIBUTIONS_OF_PLUGINS
 from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugin_fault import repair, whole
+from lmcache_core.app.plugin_fault import reinstall, repair, whole
 from lmcache_core.app.plugin_hooks import PluginHooks
 from lmcache_core.app.plugin_modules import Import, load_modules, load_named_module
 from lmcache_core.app.plugin_row import PluginRow, Status
@@ -41,19 +43,16 @@ def load_plugins(
     modules = _named_modules(selected, candidates)
     plan = [_planned(row, selected, blocked, safe_mode) for row in _without_doubles(candidates)]
     wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
-    loaded = {**load_modules(wanted), **modules}
     plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
     hooks = PluginHooks(HookTrace() if os.environ.get(TRACE_VARIABLE, "0") not in ("", "0") else None)
-    rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of what a command prints
+        loaded = {**load_modules(wanted), **modules}
+        rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
     if strict:
         _check_needed(rows, selected)
-    warnings = [str(row) for row in rows if row.unusable]
-    warnings += [
-        f"plugin '{row.candidate.name}' ({row.candidate.owner}) {row.slowness}" for row in rows if row.slowness
-    ]
-    warnings += [f"--no-plugin {name}: no plugin is called so" for name in _strangers(blocked, candidates)]
-    warnings += [f"--plugin {name} is not considered in safe mode" for name in ignored]
-    return LoadedPlugins(hooks, rows, warnings)
+    advice = [_not_blocked(name, candidates) for name in _strangers(blocked, candidates)]
+    advice += [f"--plugin {name} is not considered in safe mode" for name in ignored]
+    return LoadedPlugins(hooks, rows, advice)
 
 
 def _check_blocked(blocked: Sequence[str]) -> None:
@@ -69,7 +68,8 @@ def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> 
     for name in _strangers(selected, candidates):
         if "." not in name:
             raise ConfigError(_no_plugin(name, candidates))
-        modules[name] = load_named_module(name)
+        with redirect_stdout(sys.stderr):
+            modules[name] = load_named_module(name)
     return modules
 
 
@@ -84,19 +84,24 @@ def _no_plugin(name: str, candidates: Sequence[Candidate]) -> str:
     known = [candidate.name for candidate in candidates]
     guess = nearest(name, known)
     remedy = f"did you mean '{guess}'?" if guess else f"installed: {', '.join(known)}"
-    return f"--plugin {name}: no plugin is called so; {remedy}"
+    return f"--plugin {name}: no plugin is called so; {remedy} (a module is named with a dot: package.module)"
+
+
+def _not_blocked(name: str, candidates: Sequence[Candidate]) -> str:
+    guess = nearest(name, [candidate.name for candidate in candidates])
+    return f"--no-plugin {name}: no plugin is called so" + (f"; did you mean '{guess}'?" if guess else "")
 
 
 def _without_doubles(candidates: Sequence[Candidate]) -> list[PluginRow]:
     """A row for each candidate; where several have one name none is used, except that core's own always is."""
     owners = defaultdict(list)
     for candidate in candidates:
-        if candidate.mismatch is None:
+        if candidate.mismatch is None and candidate.damage is None:
             owners[candidate.name].append(candidate)
     rows = []
     for candidate in candidates:
         rivals = [rival for rival in owners[candidate.name] if rival is not candidate]
-        if candidate.mismatch or not rivals or candidate.origin is Origin.BUILTIN:
+        if candidate.mismatch or candidate.damage or not rivals or candidate.origin is Origin.BUILTIN:
             rows.append(PluginRow(candidate, Status.AVAILABLE))
             continue
         error = f"{' and '.join(each.owner for each in owners[candidate.name])} each have a plugin '{candidate.name}'"
@@ -110,6 +115,8 @@ def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str], sa
     candidate = row.candidate
     if candidate.origin is Origin.BUILTIN and candidate.mismatch is None:
         return row
+    if candidate.damage and candidate.name not in blocked:  # whatever is selected: an installation has to be mended
+        return PluginRow(candidate, Status.BROKEN, error=candidate.damage, remedy=reinstall(candidate))
     if safe_mode:
         return PluginRow(candidate, Status.BLOCKED, error="blocked by safe mode")
     if candidate.name in blocked:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ _ONLY_HELP: Final = (
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Exit code 0 when every law that applies holds, 1 when one does not; that of the error where it cannot be opened."""
+    """Exit code 0 when every law that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
+    where it cannot be opened."""
     parser = Parser(
         "lmcache plugins check",
         "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
@@ -45,7 +47,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     add_selection_flags(parser)
     given = parser.parse_all(arguments)
     selection = selection_of(given)
-    plugins = selection.load()
+    plugins = selection.load_for_user()
     offered = find_offer(plugins, given.name).offered
     assert offered is not None
     kind, name = offered.kind, offered.offer.name
@@ -58,15 +60,25 @@ def run(arguments: Sequence[str]) -> ExitCode:
     counts: Counter[str] = Counter()
     left: list[str] = []
     progress = ProgressLine(sys.stderr)
+    interrupted = False
+
+    def warn(text: str) -> None:
+        progress.clear()
+        print(_masked(f"warning: {text}", secrets), flush=True)
+
     try:
         progress.show(_so_far(counts))
-        for verdict in run_laws(path, kind, name, settings, selection, given.only):
-            counts[verdict.outcome] += 1
-            left += verdict.left
-            progress.clear()
-            for line in _lines(verdict, given.verbose):
-                print(_masked(line, secrets), flush=True)
-            progress.show(_so_far(counts))
+        # closed before anything is summed up, so that nothing of an interrupted check is running then
+        with closing(run_laws(path, kind, name, settings, selection, given.only, warn)) as verdicts:
+            for verdict in verdicts:
+                counts[verdict.outcome] += 1
+                left += verdict.left
+                progress.clear()
+                for line in _lines(verdict, given.verbose):
+                    print(_masked(line, secrets), flush=True)
+                progress.show(_so_far(counts))
+    except KeyboardInterrupt:
+        interrupted = True
     except NotOpenedError as error:
         progress.clear()
         print(_masked(error.traceback, secrets), end="", file=sys.stderr)
@@ -76,7 +88,9 @@ def run(arguments: Sequence[str]) -> ExitCode:
         progress.clear()
     for line in _left_behind(left):
         print(_masked(line, secrets))
-    print(summary(name, counts))
+    print(summary(name, counts) + ("; interrupted" if interrupted else ""), flush=True)
+    if interrupted:
+        return ExitCode.INTERRUPTED
     return ExitCode.FAILED if counts["broken"] else ExitCode.STOPPED
 
 

@@ -16,6 +16,6 @@ def run(arguments: Sequence[str]) -> ExitCode:
     parser.add_argument("--verbose", action="store_true", help="print what each offer is, and all of each error")
     add_selection_flags(parser)
     given = parser.parse_all(arguments)
-    rows = selection_of(given).load().rows()
+    rows = selection_of(given).load_for_user().rows()
     print(as_json(rows) if given.json else as_table(rows, given.verbose))
     return ExitCode.STOPPED

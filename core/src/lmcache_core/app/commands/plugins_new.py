@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
         raise ConfigError(f"say what to write: lmcache plugins new KIND NAME; kinds: {', '.join(OfferKind)}")
     given = parser.parse_all(arguments)
     new = write_plugin(_kind(given.kind), given.name, Path(given.into))
-    print(f"wrote {new.folder}; to go on:\n\n  pip install -e '{new.folder}[testing]'\n  {new.check}")
+    extra = shlex.quote(f"{new.folder}[testing]")
+    print(f"wrote {new.folder}; to go on:\n\n  pip install -e {extra}\n  {new.check}")
     return ExitCode.STOPPED
 
 

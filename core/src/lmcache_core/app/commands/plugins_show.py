@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     given = parser.parse_all(arguments)
     if given.json and given.schema:
         raise ConfigError("--json and --schema: give one of them; --json has the schema, too")
-    plugins = selection_of(given).load()
+    plugins = selection_of(given).load_for_user()
     if given.schema:
         offered = find_offer(plugins, given.name).offered
         assert offered is not None
