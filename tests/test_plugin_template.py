@@ -93,6 +93,7 @@ def test_a_check_leaves_no_file_behind(site: Site) -> None:
     folder = site.folder / "emptied"
     said = site.lmcache("plugins", "check", "l2_adapter:thing", "--settings", json.dumps({"base_path": str(folder)}))
     assert " 0 do not, " in said.splitlines()[-1]
+    assert "warning: " not in said
     assert [path for path in folder.rglob("*") if not path.is_dir()] == []
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -475,6 +475,35 @@ def test_an_interrupted_check_sums_up_what_it_knows(
     assert code == 130
     assert "does not hold: two" in lines
     assert lines[-1] == "acme: 1 law holds, 1 does not, 0 do not apply; interrupted"
+
+
+def test_nothing_runs_any_more_when_an_interrupted_check_is_summed_up(
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes while a verdict is printed, that is, outside of what watches over the kit's process."""
+    install("acme", OFFER)
+    laws("def test_one(): pass")
+    happened: list[str] = []
+
+    def run(*arguments: object) -> Generator[Verdict]:
+        try:
+            yield Verdict("one", "holds", "", "", [])
+        finally:
+            happened.append("ended")
+
+    def interrupt(verdict: Verdict, verbose: bool) -> list[str]:
+        raise KeyboardInterrupt
+
+    def sum_up(name: str, counts: Mapping[str, int]) -> str:
+        happened.append("summed up")
+        return ""
+
+    module = "lmcache_core.app.commands.plugins_check"
+    monkeypatch.setattr(f"{module}.run_laws", run)
+    monkeypatch.setattr(f"{module}._lines", interrupt)
+    monkeypatch.setattr(f"{module}.summary", sum_up)
+    assert check(capsys, *SETTINGS)[0] == 130
+    assert happened == ["ended", "summed up"]
 
 
 # what the kit warns of, and what it cannot read

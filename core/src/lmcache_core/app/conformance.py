@@ -69,6 +69,10 @@ class NotOpenedError(LMCacheError):
         self.traceback = traceback
 
 
+class KitFailedError(LMCacheError):
+    """The kit itself cannot run, or has died: that is no verdict on what is checked."""
+
+
 def check_file(kind: OfferKind, checks: Path = CHECKS) -> Path:
     """The kit's file for this kind.  Raises ConfigError where there is none, or where the kit cannot run."""
     path = checks / f"check_{kind}.py"
@@ -90,7 +94,7 @@ def run_laws(
 ) -> Generator[Verdict]:
     """Run the laws of a file and yield each as it is decided; what the kit warns of goes to `on_warning`, while the
     iteration waits for the next one.  Raises NotOpenedError, and runs none, where there is nothing to
-    check, ConfigError where `only` cannot be read or matches no law, and LMCacheError when the kit itself fails.
+    check, ConfigError where `only` cannot be read or matches no law, and KitFailedError.
 
     Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
@@ -104,7 +108,6 @@ def run_laws(
             SUBJECT_VARIABLE: subject,
             REPORT_VARIABLE: str(report),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "HYPOTHESIS_NO_PLUGINS": "1",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis"),
         }
         with (home / "output").open("wb") as output, _session(_command(path, home, only), environment, output) as child:
@@ -125,7 +128,7 @@ def run_laws(
             raise ConfigError(f"-k '{only}' cannot be read: {fault}; words with and, or, not are expected")
         if child.returncode not in (0, 1):
             said = failed or _end_of(home / "output")
-            raise LMCacheError(_what_failed(child.returncode, begun, said))
+            raise KitFailedError(_what_failed(child.returncode, begun, said))
 
 
 def _command(path: Path, home: Path, only: str | None) -> list[str]:

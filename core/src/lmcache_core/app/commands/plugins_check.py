@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from lmcache_core.app.command_line import Parser
-from lmcache_core.app.conformance import NotOpenedError, Verdict, check_file, run_laws
+from lmcache_core.app.conformance import KitFailedError, NotOpenedError, Verdict, check_file, run_laws
 from lmcache_core.app.exit_code import ExitCode, exit_code
 from lmcache_core.app.offer_names import find_offer
 from lmcache_core.app.offer_specs import offer_spec
@@ -79,6 +79,11 @@ def run(arguments: Sequence[str]) -> ExitCode:
                 progress.show(_so_far(counts))
     except KeyboardInterrupt:
         interrupted = True
+    except KitFailedError as error:
+        # pytest reads the metadata of everything that is installed, and ends over a part that is damaged
+        if damaged := [str(row) for row in plugins.rows() if row.candidate.damage]:
+            raise KitFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
+        raise
     except NotOpenedError as error:
         progress.clear()
         print(_masked(error.traceback, secrets), end="", file=sys.stderr)
