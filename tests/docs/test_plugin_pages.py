@@ -79,7 +79,9 @@ def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugin
             page = readme_of(row.candidate.name) if row.candidate.name != "builtin" else DOCS / "configuration.md"
             text = page.read_text()
             missing += [
-                f"{page.parent.name}: {name}" for name in (model.model_fields if model else ()) if f"`{name}`" not in text
+                f"{page.parent.name}: {name}"
+                for name in (model.model_fields if model else ())
+                if f"`{name}`" not in text
             ]
     assert missing == []
 
