@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from lmcache_core import L2Adapter, ObjectKey
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
+from lmcache_core.testing import stall_methods
 from lmcache_core.testing.l2_suite import L2AdapterSuite, Media
 
 
@@ -46,23 +46,4 @@ class TestMemory(L2AdapterSuite):
     def stalled(
         self, monkeypatch: pytest.MonkeyPatch, adapter: L2Adapter
     ) -> Callable[[], AbstractContextManager[None]]:
-        go_on = threading.Event()
-        go_on.set()
-        for verb in ("store", "load", "contains", "delete"):
-            method = getattr(MemoryAdapter, verb)
-
-            def waiting(self: MemoryAdapter, *arguments: Any, method: Any = method) -> Any:
-                go_on.wait(30)
-                return method(self, *arguments)
-
-            monkeypatch.setattr(MemoryAdapter, verb, waiting)
-
-        @contextmanager
-        def stalled() -> Iterator[None]:
-            go_on.clear()
-            try:
-                yield
-            finally:
-                go_on.set()
-
-        return stalled
+        return stall_methods(monkeypatch, MemoryAdapter)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from lmcache_core import ObjectKey, media_path
-from lmcache_core.testing import L2AdapterSuite, Media
+from lmcache_core.testing import L2AdapterSuite, Media, stall_methods
 from lmcache_l2_fs.adapter import FsAdapter
 
 
@@ -56,26 +55,7 @@ class FsLaws(L2AdapterSuite):
 
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        go_on = threading.Event()
-        go_on.set()
-        for verb in ("store", "load", "contains", "delete"):
-            method = getattr(FsAdapter, verb)
-
-            def waiting(self: FsAdapter, *arguments: Any, method: Any = method) -> Any:
-                go_on.wait(30)
-                return method(self, *arguments)
-
-            monkeypatch.setattr(FsAdapter, verb, waiting)
-
-        @contextmanager
-        def stalled() -> Iterator[None]:
-            go_on.clear()
-            try:
-                yield
-            finally:
-                go_on.set()
-
-        return stalled
+        return stall_methods(monkeypatch, FsAdapter)
 
 
 class Reduced(FsLaws):

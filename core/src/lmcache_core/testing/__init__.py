@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lmcache_core.testing.prefetch_policy_suite import PrefetchPolicySuite
     from lmcache_core.testing.request_module_suite import RequestModuleSuite
     from lmcache_core.testing.serde_suite import SerdeSuite
+    from lmcache_core.testing.stalling import stall_methods
     from lmcache_core.testing.store_policy_suite import StorePolicySuite
     from lmcache_core.testing.subscriber_suite import SubscriberSuite
     from lmcache_core.testing.trace_player import Replay, TracePlayer, TraceTarget
@@ -51,6 +52,7 @@ _HOMES = {
     "prefetch_policy_suite": ("PrefetchPolicySuite",),
     "request_module_suite": ("RequestModuleSuite",),
     "serde_suite": ("SerdeSuite",),
+    "stalling": ("stall_methods",),
     "store_policy_suite": ("StorePolicySuite",),
     "subscriber_suite": ("SubscriberSuite",),
     "trace_player": ("Replay", "TracePlayer", "TraceTarget"),
@@ -85,6 +87,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "adapter_context",
     "object_key",
     "payload_of",
+    "stall_methods",
 ]
 
 

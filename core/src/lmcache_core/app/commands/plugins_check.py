@@ -32,20 +32,7 @@ _ONLY_HELP: Final = (
 def run(arguments: Sequence[str]) -> ExitCode:
     """Exit code 0 when every law that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
     where it cannot be opened."""
-    parser = Parser(
-        "lmcache plugins check",
-        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
-        "and remove what that left there.",
-    )
-    parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
-    parser.add_argument("--settings", metavar="JSON", help="its settings, as in the configuration of a server")
-    parser.add_argument(
-        "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
-    )
-    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
-    parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
-    add_selection_flags(parser)
-    given = parser.parse_all(arguments)
+    given = _parser().parse_all(arguments)
     selection = selection_of(given)
     plugins = selection.load_for_user()
     offered = find_offer(plugins, given.name).offered
@@ -97,6 +84,23 @@ def run(arguments: Sequence[str]) -> ExitCode:
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.FAILED if counts["broken"] else ExitCode.STOPPED
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "lmcache plugins check",
+        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
+        "and remove what that left there.",
+    )
+    parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
+    parser.add_argument("--settings", metavar="JSON", help="its settings, as in the configuration of a server")
+    parser.add_argument(
+        "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
+    )
+    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
+    parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
+    add_selection_flags(parser)
+    return parser
 
 
 def _so_far(counts: Mapping[str, int]) -> str:
