@@ -109,6 +109,10 @@ class Rig:
         self.require_room(count * (HEADER_BYTES + payload_bytes))
         keys = self.keys(count, first)
         outcomes = self.driver.store(*(self.whole(key, payload_bytes) for key in keys))
+        assert Outcome.REJECTED not in outcomes, (
+            f"the backend rejects an object of {HEADER_BYTES + payload_bytes} bytes: give it room for {count} of them, or "
+            "say in max_object_bytes how long an object it takes"
+        )
         assert outcomes == (Outcome.DONE,) * count
         return keys
 
