@@ -10,25 +10,33 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More arguments for pytest, for example `make test PYTEST_ARGS="-k ladder -x"`.
 PYTEST_ARGS ?=
+# What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
+BENCH_ARGS ?=
 
 DISTRIBUTIONS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
-TYPED := $(DISTRIBUTIONS:%=%/src) $(wildcard $(DISTRIBUTIONS:%=%/tests)) demo scripts tests
+TYPED := $(DISTRIBUTIONS:%=%/src) $(wildcard $(DISTRIBUTIONS:%=%/tests)) benchmarks demo scripts tests
+
+# Compiled, and so a wheel that is built again when its sources change; every other distribution is editable.
+NATIVE := plugins/native
+NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $(NATIVE)/tests -prune -o -type f -not -name "*.pyc" -print)
 
 PROJECT_READY := .venv/.ready
+NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test test-all check clean
+.PHONY: help setup demo test test-all bench check clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
 	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
 	@echo "make test      the checks, and all tests but the slow ones"
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
+	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
-setup: $(PROJECT_READY) $(ENGINE_READY) $(MODEL)
+setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(MODEL)
 
 demo: setup
 	@.venv/bin/python -m demo.demo
@@ -39,6 +47,9 @@ test: setup check
 test-all: setup check
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
+bench: $(PROJECT_READY) $(ENGINE_READY)
+	@.venv/bin/python -m benchmarks $(BENCH_ARGS)
+
 check: $(PROJECT_READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -46,13 +57,17 @@ check: $(PROJECT_READY)
 	.venv/bin/lint-imports
 
 clean:
-	rm -rf .venv .venv-engine demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-engine $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps -r requirements-dev.txt
-	@.venv/bin/python -m scripts.pip_progress "project" --no-deps --no-build-isolation $(DISTRIBUTIONS:%=-e %)
+	@.venv/bin/python -m scripts.pip_progress "project" --no-deps --no-build-isolation $(patsubst %,-e %,$(filter-out $(NATIVE),$(DISTRIBUTIONS)))
+	@touch $@
+
+$(NATIVE_READY): $(PROJECT_READY) $(NATIVE_SOURCES)
+	@.venv/bin/python -m scripts.build_native
 	@touch $@
 
 $(ENGINE_READY): demo/requirements-engine.txt

@@ -2,65 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import socket
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import lmcache_core
+from core.tests.admin.conversation import ask, running
+from core.tests.admin.stand_ins import ports
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.admin.token import carries, read_token
 from lmcache_core.model.errors import ConfigError, ResourceError
-
-
-class Answer(NamedTuple):
-    code: int
-    kind: str
-    body: Any
-    headers: dict[str, str]
-
-
-def ask(server: AdminServer, path: str, method: str = "GET", **headers: str) -> Answer:
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
-    try:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        return Answer(answer.status, str(answer.getheader("content-type")), body, dict(answer.getheaders()))
-    finally:
-        connection.close()
-
-
-@contextmanager
-def running(token: str | None = None, **changes: Any) -> Iterator[AdminServer]:
-    functions: dict[str, Any] = {"status": lambda: {"l1": {"free": 3}}, "health": lambda: (True, "")}
-    server = AdminServer("127.0.0.1", 0, token, **{**functions, **changes})
-    server.start()
-    try:
-        wait_until_open(server)
-        yield server
-    finally:
-        server.stop()
-    assert not any(thread.name == "admin-http" for thread in threading.enumerate())
-
-
-def wait_until_open(server: AdminServer) -> None:
-    address = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
-    for _ in range(1000):
-        with socket.socket() as probe:
-            if probe.connect_ex(address) == 0:
-                return
-        time.sleep(0.01)
-    raise AssertionError("the admin API did not open")
 
 
 def test_what_it_answers() -> None:
@@ -100,12 +55,22 @@ def test_what_went_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCapture
 
 def test_with_a_token_nobody_is_answered_without_it() -> None:
     with running("right-word") as server:
-        for path in ("/", "/healthcheck", "/status"):
-            refused = ask(server, path)
+        for method, path, body in (
+            ("GET", "/", None),
+            ("GET", "/healthcheck", None),
+            ("GET", "/status", None),
+            ("GET", "/quota", None),
+            ("PUT", "/quota/a", {"limit_gb": 1}),
+            ("GET", "/quota/a", None),
+            ("DELETE", "/quota/a", None),
+            ("POST", "/cache/clear", None),
+            ("POST", "/clear-cache", None),
+        ):
+            refused = ask(server, path, method, body)
             assert (refused.code, refused.kind) == (401, "application/problem+json")
             assert refused.headers["www-authenticate"] == "Bearer"
-            assert ask(server, path, Authorization="Bearer wrong-word").code == 401
-            assert ask(server, path, Authorization="Bearer right-word").code == 200
+            assert ask(server, path, method, body, Authorization="Bearer wrong-word").code == 401
+            assert ask(server, path, method, body, Authorization="Bearer right-word").code == 200
 
 
 @pytest.mark.parametrize(
@@ -138,27 +103,19 @@ def test_a_token_file_holds_one_token(tmp_path: Path, content: str) -> None:
         read_token(str(tmp_path / "absent"))
 
 
-def nothing() -> dict[str, Any]:
-    return {}
-
-
-def well() -> tuple[bool, str]:
-    return True, ""
-
-
 def test_a_taken_port_is_known_before_the_start() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ResourceError, match=rf"--http-port {port}: cannot be bound: Address already in use"):
-            AdminServer("127.0.0.1", port, None, nothing, well)
+            AdminServer("127.0.0.1", port, None, ports())
     with pytest.raises(ResourceError, match="the host is not known here"):
-        AdminServer("no-such-host.invalid", 1, None, nothing, well)
+        AdminServer("no-such-host.invalid", 1, None, ports())
 
 
 def test_nobody_is_answered_before_the_start() -> None:
-    server = AdminServer("127.0.0.1", 0, None, nothing, well)
+    server = AdminServer("127.0.0.1", 0, None, ports())
     with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(("127.0.0.1", int(server.endpoint.rpartition(":")[2])))
     server.stop()
@@ -174,7 +131,7 @@ def test_a_stop_gives_the_port_back_and_may_be_repeated() -> None:
 
 
 def test_a_stop_right_after_the_start_leaves_no_thread() -> None:
-    server = AdminServer("127.0.0.1", 0, None, nothing, well)
+    server = AdminServer("127.0.0.1", 0, None, ports())
     server.start()
     server.stop()
     assert server._thread is not None

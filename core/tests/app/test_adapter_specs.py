@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from lmcache_core.app.adapter_specs import adapter_specs
+from lmcache_core.app.l2_eviction_spec import NEEDED, check_capabilities
+from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.plugins import load_plugins
 from lmcache_core.builtin.memory_l2 import MemorySettings
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError
 
@@ -21,8 +24,7 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
     given: list[dict[str, Any]] = [{"type": "memory"}, {"type": "memory", "max_size_gb": 2, "persist_enabled": False}]
     first, second = adapter_specs(given, load_plugins())
     assert (first.name, second.name) == ("memory", "memory-2")
-    assert first.persist_enabled
-    assert not second.persist_enabled
+    assert (first.eviction, second.eviction) == (None, None)
     assert isinstance(second.settings, MemorySettings)
     assert second.settings.max_size_gb == 2
 
@@ -40,7 +42,32 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
             "--l2-adapter[1]: no field is called 'max_size'; did you mean 'max_size_gb'?",
         ),
         ({"type": "memory", "max_size_gb": -1}, "--l2-adapter[1]: field 'max_size_gb' is -1: input should be greater"),
-        ({"type": "memory", "eviction": {}}, "--l2-adapter[1]: field 'eviction' is not supported by this version"),
+        ({"type": "memory", "eviction": {}}, "--l2-adapter[1].eviction: field 'eviction_policy' is required"),
+        ({"type": "memory", "eviction": "LRU"}, "--l2-adapter[1].eviction is 'LRU': expected an object such as"),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": "LRU", "watermark": 1}},
+            "--l2-adapter[1].eviction.watermark: there is no such field; did you mean 'trigger_watermark'?",
+        ),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": "LRU", "x": 1}},
+            "--l2-adapter[1].eviction.x: there is no such field; known: eviction_policy, trigger_watermark, eviction_ratio",
+        ),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": "LRU", "trigger_watermark": 1.5}},
+            "--l2-adapter[1].eviction: field 'trigger_watermark' is 1.5: input should be less than or equal to 1",
+        ),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": "LRV"}},
+            "--l2-adapter[1].eviction.eviction_policy: no eviction policy is called 'LRV'; did you mean 'LRU'?",
+        ),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": {"type": "LRU", "depth": 1}}},
+            "--l2-adapter[1].eviction.eviction_policy: eviction policy 'LRU' takes no settings; leave out 'depth'",
+        ),
+        (
+            {"type": "memory", "eviction": {"eviction_policy": {"depth": 1}}},
+            '--l2-adapter[1].eviction.eviction_policy: expected a name, or an object such as {"type": "LRU"}',
+        ),
         ({"type": "memory", "serde": "x"}, "--l2-adapter[1]: field 'serde' is not supported by this version"),
         ({"type": "memory", "persist_enabled": "no"}, "field 'persist_enabled' is 'no': must be true or false"),
     ],
@@ -78,3 +105,45 @@ def test_what_is_not_a_path_is_said_without_a_word_of_python() -> None:
     with pytest.raises(ConfigError) as caught:
         validate(PathSettings, {"base_path": 3}, "--l2-adapter[0]")
     assert str(caught.value) == "--l2-adapter[0]: field 'base_path' is 3: it is not a path"
+
+
+def test_an_eviction_has_its_policy_and_the_shares_of_l1() -> None:
+    given = [{"type": "memory", "eviction": {"eviction_policy": "LRU", "trigger_watermark": 0.9}}]
+    (spec,) = adapter_specs(given, load_plugins())
+    assert spec.eviction is not None
+    assert (spec.eviction.policy.kind, spec.eviction.policy.name) == (OfferKind.EVICTION_POLICY, "LRU")
+    assert (spec.eviction.trigger_watermark, spec.eviction.eviction_ratio) == (0.9, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "missing"),
+    [
+        (Capability.USAGE, "DELETE"),
+        (Capability.DELETE | Capability.DURABLE, "USAGE"),
+        (Capability.NONE, "DELETE and USAGE"),
+    ],
+)
+def test_an_adapter_that_cannot_evict_is_refused_with_the_reason(capabilities: Capability, missing: str) -> None:
+    check_capabilities("mine", NEEDED | Capability.LIST)
+    with pytest.raises(ConfigError) as caught:
+        check_capabilities("mine", capabilities)
+    assert str(caught.value) == f"adapter 'mine' cannot evict: it does not declare {missing}; leave out its 'eviction'"
+
+
+def test_an_adapter_that_keeps_everything_is_not_believed_to_forget_it(install: Install) -> None:
+    source = """
+        from lmcache_core import Capability, Offer, hookimpl
+
+        @hookimpl
+        def lmcache_l2_adapters():
+            return [
+                Offer("vault", "s", "acme_plugin:o", capabilities=Capability.DURABLE),
+                Offer("slate", "s", "acme_plugin:o"),
+            ]
+        """
+    install("acme", source)
+    plugins = load_plugins()
+    assert adapter_specs([{"type": "vault", "persist_enabled": True}], plugins)
+    assert adapter_specs([{"type": "slate", "persist_enabled": False}], plugins)
+    with pytest.raises(ConfigError, match="adapter 'vault' always keeps what it stored; leave the field out"):
+        adapter_specs([{"type": "vault", "persist_enabled": False}], plugins)

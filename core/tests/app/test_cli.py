@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import lmcache_core
+from core.tests.admin.stand_ins import ports
 from lmcache_core.admin.server import AdminServer
 
 Install = Callable[..., Path]
@@ -159,7 +160,7 @@ def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> N
         return {"l1": {"free": 3, "name": None}, "l2": [{"name": "fs"}, {"name": "memory"}], "workers": []}
 
     (tmp_path / "token").write_text("secret-word\n")
-    server = AdminServer("127.0.0.1", 0, "secret-word", status, lambda: (True, ""))
+    server = AdminServer("127.0.0.1", 0, "secret-word", ports(status=status))
     server.start()
     wait_until_open(server.endpoint)
     try:

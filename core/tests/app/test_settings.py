@@ -32,6 +32,14 @@ def test_defaults_are_enough() -> None:
     assert given.http_enabled
 
 
+@pytest.mark.parametrize(("text", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'on'", "on")])
+def test_yaml_may_say_on_and_off(tmp_path: Path, text: str, meant: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"native: {text}")
+    assert settings("--config", str(path)).native == meant
+    assert "--native is 'maybe'" in refusal("--native", "maybe")
+
+
 def test_every_setting_is_in_one_group_and_has_a_description() -> None:
     grouped = [name for group in GROUPS for name, _ in group_fields(group)]
     assert sorted(grouped) == sorted(ServerSettings.model_fields)
@@ -110,7 +118,8 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["stray"], "'stray' is not expected here"),
         (["--port"], "--port: expected one argument"),
         (["--otlp-endpoint", "x"], "--otlp-endpoint is a flag of lmcache-observability, which is not installed"),
-        (["--l1-init-size-gb", "1"], "--l1-init-size-gb: L1 takes memory as it is used"),
+        (["--l1-init-size-gb", "-1"], "--l1-init-size-gb is '-1': input should be"),
+        (["--l1-numa", "both"], "--l1-numa is 'both'"),
         (["--port", "x"], "--port is 'x': input should be a valid integer"),
         (["--port", "65536"], "--port is '65536': input should be less than or equal to 65535"),
         (["--http-port", "0"], "--http-port is '0': input should be greater than or equal to 1"),

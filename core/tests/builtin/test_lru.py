@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lmcache_core.builtin.lru import LeastRecentlyUsed, open_lru
+from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, InsertFacts
+from lmcache_core.kernels.choice import PURE, Kernels, choose_kernels
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.testing.eviction_suite import EvictionPolicySuite
 
@@ -20,6 +22,12 @@ SMALL, LARGE = 10, 100
 
 class TestLaws(EvictionPolicySuite):
     offer = "LRU"
+    bytes_per_slot_max = 40
+
+
+@pytest.mark.skipif(not choose_kernels("auto").native, reason="lmcache-native is not installed, or does not fit")
+class TestCompiledLaws(EvictionPolicySuite):
+    offer = Offer("LRU", "Least recently used", open="core.tests.builtin.compiled_lru:open_compiled_lru")
     bytes_per_slot_max = 40
 
 
@@ -131,9 +139,11 @@ SLOTS = st.lists(st.integers(0, 20), unique=True, max_size=6)
 class AgainstAList(RuleBasedStateMachine):
     """The model is a list of (slot, size) from the oldest to the newest."""
 
+    kernels: Kernels = PURE
+
     @initialize()
     def empty(self) -> None:
-        self.lru = LeastRecentlyUsed()
+        self.lru = LeastRecentlyUsed(self.kernels)
         self.model: list[tuple[int, int]] = []
 
     @rule(slots=SLOTS, size=st.sampled_from([SMALL, LARGE]))
@@ -173,5 +183,11 @@ class AgainstAList(RuleBasedStateMachine):
         assert victims(self.lru, wanted, allow=allowed) == expected
 
 
-TestAgainstAList = AgainstAList.TestCase
-TestAgainstAList.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+class CompiledAgainstAList(AgainstAList):
+    kernels = choose_kernels("auto")
+
+
+TestAgainstAList, TestCompiledAgainstAList = AgainstAList.TestCase, CompiledAgainstAList.TestCase
+TestAgainstAList.settings = TestCompiledAgainstAList.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None
+)

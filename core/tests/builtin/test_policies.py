@@ -15,6 +15,7 @@ from lmcache_core.contracts.events import (
     Event,
     LeasesExpired,
     ObjectRejected,
+    ObjectsEvicted,
     PrefetchSubmitted,
     StoreCompleted,
     StoresDropped,
@@ -93,6 +94,7 @@ LINES = [
         "WARNING",
         "objects will not reach L2 adapter=fs objects=2 bytes=20 reason=backlog full",
     ),
+    (ObjectsEvicted("fs", 2, 20, 0.8), "DEBUG", "L2 objects evicted adapter=fs objects=2 bytes=20 used_ratio=0.80"),
     (LeasesExpired(1, 2), "WARNING", "holds passed their deadline dropped_slots=1 quarantined_slots=2"),
     (LeasesExpired(1, 0), "DEBUG", "holds passed their deadline dropped_slots=1 quarantined_slots=0"),
 ]

@@ -10,12 +10,15 @@ import pytest
 
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.completion import JobDone, JobId
-from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread, JobAnswer, JobReleased
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.controllers.adapter_port import AdapterPort, JobAnswer, JobReleased
+from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.testing.cue_adapter import CueAdapter
 from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.testing.lent_memory import LentMemory
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]
@@ -141,3 +144,117 @@ def test_the_thread_delivers_and_times_out_on_its_own() -> None:
     thread.stop()
     runner.join(5)
     assert not runner.is_alive()
+
+
+def test_what_trips_while_it_is_delivered_fails_alone_and_loses_nothing_behind_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for token in ("first", "second"):
+        desk.port.submit_lookup(KEYS, desk.inbox, token)
+    for job in list(desk.adapter.waiting):
+        desk.adapter.finish(job)
+
+    def trip(*_: Any) -> None:
+        raise RuntimeError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.port, "_complete", trip)
+        with pytest.raises(RuntimeError):
+            desk.port.deliver()
+    assert desk.answers() == [
+        JobAnswer("first", (Outcome.FAILED,) * 3, released=True),
+        JobAnswer("second", (Outcome.MISSING,) * 3, released=True),
+    ]
+    assert desk.port.healthy
+    assert desk.port.expire(10**9) is None, "nothing is pending"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_release_that_trips_still_frees_the_adapter(desk: Desk, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    def trip(*_: Any) -> None:
+        raise RuntimeError("injected")
+
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    job = desk.adapter.waiting[0]
+    if late:
+        desk.port.expire(desk.clock.monotonic() + 31)
+        desk.adapter.finish(job)
+    else:
+        desk.adapter.time_out(job)
+        desk.answers()
+        desk.adapter.let_go(job)
+    desk.inbox.drain()
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.port, "_complete", trip)
+        with pytest.raises(RuntimeError):
+            desk.port.deliver()
+    assert desk.answers() == [JobReleased("token")]
+    assert desk.port.healthy
+
+
+@pytest.mark.parametrize("outcomes", [None, 3, "abc", (True, False, True), [Outcome.DONE, Outcome.DONE, "done"]])
+def test_outcomes_that_are_none_are_a_failure(desk: Desk, outcomes: Any) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    desk.adapter._completions.post(JobDone(desk.adapter.waiting[0].job, outcomes))
+    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
+    assert desk.port.faults == 1
+
+
+def test_what_is_no_completion_is_counted_and_what_follows_it_delivered(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    desk.adapter._completions.post("nonsense")  # type: ignore[arg-type]
+    desk.adapter.finish(desk.adapter.waiting[0])
+    assert desk.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
+    assert desk.port.faults == 1
+
+
+class Diary:
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+
+    def stored(self, objects: Any) -> None:
+        self.notes.append(("stored", list(objects)))
+
+    def hit(self, keys: Any) -> None:
+        self.notes.append(("hit", list(keys)))
+
+
+def test_a_watcher_is_told_what_the_adapter_has(desk: Desk) -> None:
+    memory, diary = LentMemory(1 << 16), Diary()
+    desk.port.watch(diary)
+    items = [StoreItem(key, memory.lend(4096)) for key in KEYS[:2]]
+    desk.port.submit_store(items, desk.inbox, "store")
+    assert desk.port.in_use() == set(KEYS[:2])
+    desk.port.submit_store(items, desk.inbox, "fails")
+    desk.adapter.finish(desk.adapter.waiting[0])
+    desk.adapter.fail(desk.adapter.waiting[0])
+    desk.answers()
+    desk.port.submit_lookup(KEYS, desk.inbox, "lookup")
+    desk.port.submit_delete(KEYS[:1], desk.inbox, "delete")
+    assert desk.port.in_use() == set()
+    for job in list(desk.adapter.waiting):
+        desk.adapter.finish(job)
+    answers = desk.answers()
+    assert diary.notes == [("stored", [(KEYS[0], 4096), (KEYS[1], 4096)]), ("hit", KEYS[:2])]
+    assert answers[-1] == JobAnswer("delete", (Outcome.DONE,), released=True)
+
+
+def test_a_store_that_arrives_after_its_deadline_is_told_too(desk: Desk) -> None:
+    memory, diary = LentMemory(1 << 16), Diary()
+    desk.port.watch(diary)
+    desk.port.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "late")
+    desk.port.expire(desk.clock.monotonic() + 31)
+    desk.adapter.finish(desk.adapter.waiting[0])
+    desk.answers()
+    assert diary.notes == [("stored", [(KEYS[0], 4096)])]
+
+
+@pytest.mark.parametrize("answer", [None, "page", OSError("no")])
+def test_a_listing_that_is_none_is_said_so(desk: Desk, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    def list_keys(cursor: str | None, limit: int) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(desk.adapter, "list_keys", list_keys)
+    assert desk.port.list_keys(None, 10) is None

@@ -10,6 +10,7 @@ from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.events import ChunksEvicted
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
 from lmcache_core.controllers.eviction import EvictionController
+from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
@@ -28,8 +29,8 @@ def arena() -> Iterator[Arena]:
 
 
 @pytest.fixture
-def cache(arena: Arena) -> L1Cache:
-    return L1Cache(arena, 4096)
+def cache(arena: Arena, kernels: Kernels) -> L1Cache:
+    return L1Cache(arena, 4096, kernels)
 
 
 def store(cache: L1Cache, *numbers: int) -> list[int]:
@@ -110,7 +111,7 @@ def test_a_policy_that_fails_once_is_asked_again_and_knows_the_rest(cache: L1Cac
     store(cache, *range(45))
     lease = cache.open(WORKER, None)
     record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
-    cache.acquire(lease, [record.prefix + (0).to_bytes(32, "big")])
+    cache.acquire(lease, record, [(0).to_bytes(32, "big")])
     cache.end(lease)
     store(cache, *range(45, 90))
     policy.failing = failing
@@ -129,7 +130,50 @@ def test_victims_that_may_not_go_stay(cache: L1Cache) -> None:
     held = store(cache, *range(90))[:50]
     lease = cache.open(WORKER, None)
     record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
-    assert cache.acquire(lease, [record.prefix + number.to_bytes(32, "big") for number in range(50)]) == held
+    assert cache.acquire(lease, record, [number.to_bytes(32, "big") for number in range(50)]) == held
     evictor.cycle()
     assert cache.objects == 50
     cache.audit()
+
+
+class Watchful(Moody):
+    """Lets a request hit what would leave next, as soon as the first victims have been named."""
+
+    def __init__(self, hit: Callable[[], object]) -> None:
+        super().__init__()
+        self.asked = 0
+        self._hit = hit
+
+    def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+        self.asked += 1
+        named = super().victims(demand, may_evict)
+        if self.asked == 1:
+            self._hit()
+        return named
+
+
+def test_what_is_hit_while_others_leave_is_no_victim(cache: L1Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.controllers.eviction.STEP_OBJECTS", 5)
+    for number in range(90):
+        store(cache, number)
+    oldest = [
+        slot for slot in range(90) if cache.key_of(slot).chunk_hash in {bytes(31) + bytes([n]) for n in range(5, 18)}
+    ]
+    policy = Watchful(lambda: cache.note_access(oldest, AccessFacts()))
+    evictor, _ = controller(cache, policy)
+    evictor.cycle()
+    assert policy.asked == 4
+    assert cache.objects == 72
+    there = {cache.key_of(slot).chunk_hash[-1] for slot in range(90) if cache.may_evict(slot)}
+    assert there >= set(range(5, 18))
+    assert there.isdisjoint(range(5))
+
+
+def test_a_store_that_comes_while_others_are_served_is_served_in_the_next_round(cache: L1Cache) -> None:
+    store(cache, *range(SLOTS))
+    assert store(cache, 1000) == []
+    evictor, _ = controller(cache, Watchful(lambda: store(cache, *range(2000, 2100))))
+    evictor.cycle()
+    assert len(store(cache, *range(3000, 3100))) < 100
+    evictor.cycle()
+    assert len(store(cache, *range(4000, 4100))) == 100

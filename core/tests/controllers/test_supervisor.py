@@ -29,7 +29,7 @@ def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.
     assert begun.acquire(timeout=5) or reds
     end.set()
     assert supervisor.join(5) == []
-    assert supervisor.status()["charge"] == {"running": True, "restarts": 1, "last_error": "RuntimeError: tripped"}
+    assert supervisor.status()["charge"] == {"running": False, "restarts": 1, "last_error": "RuntimeError: tripped"}
     assert "thread failed name=charge" in caplog.text
 
 
@@ -66,3 +66,11 @@ def test_who_does_not_end_is_named() -> None:
     supervisor.start("stuck", lambda: end.wait(30) and None)  # type: ignore[arg-type]
     assert supervisor.join(0.05) == ["stuck"]
     end.set()
+
+
+def test_one_that_has_done_its_work_is_neither_running_nor_down() -> None:
+    supervisor = Supervisor()
+    supervisor.start("short", lambda: None)
+    assert supervisor.join(5) == []
+    assert supervisor.status()["short"] == {"running": False, "restarts": 0, "last_error": ""}
+    assert supervisor.health() == (True, "")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lmcache_core.l1.arena import (
     shared_arena,
     shared_memory_shortage,
 )
+from lmcache_core.l1.huge_pages import anonymous_obstacle, shared_obstacle
 from lmcache_core.model.errors import ResourceError
 
 MIB = 1 << 20
@@ -93,22 +95,147 @@ def test_an_arena_that_does_not_fit_is_named_with_its_remedy() -> None:
     assert shared_memory_shortage(MIB) is None
 
 
-def test_a_full_file_system_is_an_answer_and_not_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tmpfs of 1 MiB with an arena of 8: the file can be made, its pages cannot."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
+@pytest.fixture
+def mount_tmpfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """`mount_tmpfs(options)`: segments are made on a tmpfs of this test's own."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path], check=False, capture_output=True
+        )
+        if done.returncode:
+            pytest.skip("needs the right to mount a tmpfs")
+        mounted.append(tmp_path)
         monkeypatch.setattr("lmcache_core.l1.arena.SHM_ROOT", tmp_path)
-        arena = shared_arena(8 * MIB, "full")
-        assert arena.back(0, MIB // 2)
-        assert not arena.back(MIB, 4 * MIB)
-        arena.region.view[: MIB // 2] = bytes(MIB // 2)
-        arena.close()
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
+        return tmp_path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_a_full_file_system_is_an_answer_and_not_a_signal(mount_tmpfs: Callable[[str], Path]) -> None:
+    """A tmpfs of 1 MiB with an arena of 8: the file can be made, its pages cannot."""
+    mount_tmpfs("size=1m")
+    arena = shared_arena(8 * MIB, "full")
+    assert arena.back(0, MIB // 2)
+    assert not arena.back(MIB, 4 * MIB)
+    assert arena.back(0, MIB // 2), "what is there needs nothing new"
+    assert arena.backed_bytes == MIB // 2
+    arena.region.view[: MIB // 2] = bytes(MIB // 2)
+    arena.close()
+
+
+def test_a_full_file_system_is_not_asked_again_for_a_while(
+    mount_tmpfs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount_tmpfs("size=1m")
+    arena = shared_arena(8 * MIB, "full")
+    asked: list[int] = []
+    allocate = os.posix_fallocate
+
+    def watched(descriptor: int, offset: int, length: int) -> None:
+        asked.append(offset)
+        allocate(descriptor, offset, length)
+
+    monkeypatch.setattr("lmcache_core.l1.arena.FULL_SECONDS", 60.0)
+    monkeypatch.setattr(os, "posix_fallocate", watched)
+    assert not arena.back(MIB, 4 * MIB)
+    assert not arena.back(0, MIB // 2)
+    assert arena.grow(MIB, MIB) is None
+    assert asked == [MIB]
+    arena.close()
+
+
+def test_only_what_is_not_there_is_allocated(name: str) -> None:
+    arena = shared_arena(16 * MIB, name)
+    path = SHM_ROOT / f"{SEGMENT_PREFIX}{name}"
+    assert arena.grow(8 * MIB, 4 * MIB) == 4 * MIB
+    assert arena.back(6 * MIB, MIB)
+    assert (arena.backed_bytes, arena.asked_end) == (5 * MIB, 7 * MIB)
+    assert arena.grow(8 * MIB, 4 * MIB) == 2 * MIB, "up to what is there"
+    assert arena.grow(8 * MIB, 4 * MIB) == MIB
+    assert arena.grow(8 * MIB, 4 * MIB) == 0
+    assert arena.backed_bytes == path.stat().st_blocks * 512 == 8 * MIB
+    assert arena.grow(99 * MIB, 99 * MIB) == 8 * MIB, "not beyond its end"
+    arena.close()
+
+
+def mapped_kib(address: int, field: str) -> int:
+    """A figure of /proc/self/smaps about the mapping that an address lies in."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            first, last = (int(part, 16) for part in line.split()[0].split("-"))
+            found = first <= address < last
+        elif found and line.startswith(field):
+            return int(line.split()[1])
+    return 0
+
+
+def test_a_segment_of_huge_pages(
+    mount_tmpfs: Callable[[str], Path], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    root = mount_tmpfs("size=64m,huge=advise")
+    if shared_obstacle(root):
+        pytest.skip("this kernel gives shared memory no huge pages")
+    arena = shared_arena(16 * MIB, name, huge=True)
+    assert not caplog.records
+    assert arena.grow(8 * MIB, 8 * MIB) == 8 * MIB
+    assert mapped_kib(arena.region.address, "ShmemPmdMapped") == 8 * 1024
+    assert (root / f"{SEGMENT_PREFIX}{name}").stat().st_blocks * 512 == 8 * MIB
+    arena.close()
+
+
+def test_a_full_file_system_of_huge_pages_is_an_answer_too(mount_tmpfs: Callable[[str], Path]) -> None:
+    mount_tmpfs("size=4m,huge=advise")
+    arena = shared_arena(16 * MIB, "full", huge=True)
+    assert arena.back(0, 2 * MIB)
+    assert not arena.back(2 * MIB, 8 * MIB)
+    arena.region.view[: 2 * MIB] = bytes(2 * MIB)
+    arena.close()
+
+
+def test_huge_pages_that_cannot_be_had_are_named_with_the_remedy(
+    mount_tmpfs: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    root = mount_tmpfs("size=16m,huge=never")
+    arena = shared_arena(4 * MIB, "small", huge=True)
+    assert f"mount -o remount,huge=advise {root}" in caplog.text
+    assert arena.back(0, 4 * MIB)
+    arena.close()
+
+
+def test_anonymous_memory_of_huge_pages() -> None:
+    arena = anonymous_arena(64 * MIB, huge=True)
+    assert arena.grow(64 * MIB, 64 * MIB) == 64 * MIB
+    huge = mapped_kib(arena.region.address + 32 * MIB, "AnonHugePages")
+    reserved = mapped_kib(arena.region.address + 32 * MIB, "Private_Hugetlb")
+    if anonymous_obstacle() is None:
+        assert huge + reserved > 0
+    arena.close()
+
+
+def test_reserved_huge_pages_are_whole_pages() -> None:
+    """An arena of reserved pages is a little smaller rather than one that cannot be unmapped."""
+    arena = anonymous_arena(5 * MIB, huge=True)
+    assert arena.size_bytes in (4 * MIB, 5 * MIB)
+    address = arena.region.address
+    arena.region.view[:3] = b"abc"
+    arena.close()
+    assert mapped_kib(address, "Private_Hugetlb") == 0
+
+
+def test_anonymous_memory_is_allocated_ahead_as_well() -> None:
+    arena = anonymous_arena(32 * MIB)
+    assert arena.grow(16 * MIB, 16 * MIB) == 16 * MIB
+    assert mapped_kib(arena.region.address, "Rss") >= 16 * 1024
+    arena.region.view[16 * MIB - 3 : 16 * MIB] = b"abc"
+    assert arena.back(0, 32 * MIB)
+    assert arena.backed_bytes == 32 * MIB
+    assert arena.grow(32 * MIB, 16 * MIB) == 0
+    arena.close()
 
 
 def test_anonymous_memory_needs_no_backing() -> None:

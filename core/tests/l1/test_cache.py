@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from lmcache_core.contracts.policies import AccessFacts
+from lmcache_core.controllers.slab_mover import SlabMover
+from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
@@ -35,8 +37,8 @@ def arena() -> Iterator[Arena]:
 
 
 @pytest.fixture
-def cache(arena: Arena) -> Iterator[L1Cache]:
-    cache = L1Cache(arena, 4096)
+def cache(arena: Arena, kernels: Kernels) -> Iterator[L1Cache]:
+    cache = L1Cache(arena, 4096, kernels)
     yield cache
     cache.audit()
     assert cache.census().holds
@@ -61,7 +63,7 @@ def keys(space: SpaceRecord, *numbers: int) -> list[bytes]:
 
 def find(cache: L1Cache, space: SpaceRecord, *numbers: int) -> tuple[Lease, list[int]]:
     lease = cache.open(LOOKUP, None)
-    return lease, cache.acquire(lease, keys(space, *numbers))
+    return lease, cache.acquire(lease, space, hashes(*numbers))
 
 
 def test_what_is_being_written_is_not_found(cache: L1Cache, space: SpaceRecord) -> None:
@@ -116,9 +118,9 @@ def test_each_hold_counts(cache: L1Cache, space: SpaceRecord) -> None:
 def test_acquire_all_takes_all_or_none(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1, 2)
     lease = cache.open(WORKER, None)
-    assert cache.acquire_all(lease, keys(space, 1, 3)) is None
+    assert cache.acquire_all(lease, space, hashes(1, 3)) is None
     assert cache.census().held == 0
-    assert cache.acquire_all(lease, keys(space, 1, 2)) is not None
+    assert cache.acquire_all(lease, space, hashes(1, 2)) is not None
     assert cache.census().held == 2
     cache.end(lease)
 
@@ -147,7 +149,7 @@ def test_a_temporary_object_whose_readers_are_gone_does_not_stay(cache: L1Cache,
 def test_an_overdue_lookup_is_let_go(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1)
     lease = cache.open(LOOKUP, 10.0)
-    cache.acquire(lease, keys(space, 1))
+    cache.acquire(lease, space, hashes(1))
     assert cache.expire(9.9) == (0, 0)
     assert cache.expire(10.0) == (1, 0)
     assert cache.census().held == 0
@@ -173,7 +175,7 @@ def test_an_overdue_reader_pins_its_slot_until_it_is_known_dead(cache: L1Cache, 
     (slot,) = store(cache, space, 1)
     cache.take_notes()
     lease = cache.open(WORKER, 10.0)
-    cache.acquire_all(lease, keys(space, 1))
+    cache.acquire_all(lease, space, hashes(1))
     cache.expire(11.0)
     assert cache.census().quarantined == 1
     assert cache.evict([slot]) == (0, 0)
@@ -184,7 +186,7 @@ def test_an_overdue_reader_pins_its_slot_until_it_is_known_dead(cache: L1Cache, 
 def test_a_slot_with_a_live_reader_is_held_not_quarantined(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1)
     late = cache.open(WORKER, 10.0)
-    cache.acquire_all(late, keys(space, 1))
+    cache.acquire_all(late, space, hashes(1))
     live, _ = find(cache, space, 1)
     cache.expire(11.0)
     assert (cache.census().held, cache.census().quarantined) == (1, 0)
@@ -252,7 +254,7 @@ def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceR
     big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert lease.slots == []
-    assert cache.empty_a_slab(cache.slot_bytes_for(5 * PAYLOAD)) > 0
+    assert SlabMover(cache).make_room({cache.slot_bytes_for(5 * PAYLOAD): 5 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert len(lease.slots) == 1
     cache.end(lease)
@@ -268,7 +270,7 @@ def test_threads_leave_the_books_balanced(cache: L1Cache, space: SpaceRecord) ->
             else:
                 cache.end(lease)
             reader = cache.open(Owner(OwnerKind.LOOKUP, (b"c", str(seed))), None)
-            held = [slot for slot in cache.acquire(reader, keys(space, number)) if slot >= 0]
+            held = [slot for slot in cache.acquire(reader, space, hashes(number)) if slot >= 0]
             if step % 5 == 0:
                 cache.evict(held + list(range(10)))
             cache.end(reader)
@@ -322,7 +324,7 @@ def test_a_size_larger_than_any_slab_gets_neighbouring_slabs(cache: L1Cache, spa
     store(cache, space, *range(64))
     huge = cache.intern(KeySpace("h", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 30 * PAYLOAD)
     assert cache.reserve(WORKER, huge, hashes(1), None)[0].slots == []
-    assert cache.empty_a_slab(cache.slot_bytes_for(30 * PAYLOAD)) > 0
+    assert SlabMover(cache).make_room({cache.slot_bytes_for(30 * PAYLOAD): 30 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, huge, hashes(1), None)
     assert len(lease.slots) == 1
     cache.end(lease)

@@ -17,7 +17,7 @@ def test_a_space_has_one_number() -> None:
     first = spaces.intern(space(1), 10)
     assert spaces.intern(space(1), 10) is first
     assert spaces.intern(space(2), 10).prefix != first.prefix
-    assert spaces.of(first.prefix + bytes(32)) is first
+    assert spaces.numbered(first.number) is first
 
 
 def test_empty_spaces_are_forgotten_and_their_numbers_are_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,4 +41,4 @@ def test_a_space_that_was_forgotten_before_its_first_object_is_known_again(monke
     assert spaces.find(space(0)) is None
     spaces.adopt(record)
     assert spaces.intern(space(0), 10) is record
-    assert spaces.of(record.prefix + bytes(32)) is record
+    assert spaces.numbered(record.number) is record

@@ -77,17 +77,6 @@ def test_a_store_that_trips_does_not_stop_the_next_one(
         wait_for(lambda: server.status()["store"]["backlog_bytes"] == 0)
 
 
-def test_an_eviction_that_trips_is_tried_again(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = start_server(l1_size_gb=1 / 1024)
-    tripped = trip(server._parts.eviction, "cycle", monkeypatch)
-    with FakeEngine(server.info.engine_endpoint) as engine:
-        for salt in range(20):
-            engine.store([salt, *TOKENS])
-        wait_for(lambda: restarts(server, "eviction") == 1)
-        assert tripped
-        wait_for(lambda: server.status()["l1"]["used_bytes"] <= 0.8 * server.status()["l1"]["capacity_bytes"])
-
-
 def test_a_reaper_that_trips_goes_on_reaping(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server(worker_reap_timeout_seconds=0.2)
     engine = FakeEngine(server.info.engine_endpoint)

@@ -309,12 +309,15 @@ def test_a_store_larger_than_l1_is_partial_and_never_a_failure(start_server: Sta
         assert engine.lookup(other, "o") > 0
 
 
-def test_all_of_l1_is_allocated_at_the_start_on_request(start_server: StartServer) -> None:
-    lazy, eager = start_server(), start_server(l1_use_lazy=False)
-    blocks = [
-        (Path("/dev/shm") / str(server.status()["l1"]["segment"])).stat().st_blocks * 512 for server in (lazy, eager)
-    ]
-    assert blocks == [0, 64 << 20]
+def test_all_of_l1_is_allocated_from_the_start_on_request(start_server: StartServer) -> None:
+    lazy, eager = start_server(l1_init_size_gb=1 / 64), start_server(l1_use_lazy=False)
+    for server, expected in ((eager, 64 << 20), (lazy, 16 << 20)):
+        path = Path("/dev/shm") / str(server.status()["l1"]["segment"])
+        deadline = time.monotonic() + 10
+        while path.stat().st_blocks * 512 < expected and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert path.stat().st_blocks * 512 == server.status()["l1"]["backed_bytes"] == expected
+        assert not server.status()["l1"]["backing_is_full"]
 
 
 def test_what_cannot_be_a_number_of_seconds_or_readers_is_refused(server: Server, endpoint: str) -> None:

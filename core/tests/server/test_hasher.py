@@ -1,39 +1,46 @@
-"""The chains of the engine protocol, and the memory of them."""
+"""Chunk hashes: the chains of the protocol, and the same answers whatever is remembered."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_core.kernels.choice import PURE
+from lmcache_core.kernels.prompt import read_prompt
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server.hasher import SESSION_BYTES_MAX, Chain, SessionHasher
+from lmcache_core.server.hash_chain import open_chain
+from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.wire.tokens import decode_tokens, encode_tokens
+from lmcache_core.wire.tokens import TokenSequence, encode_tokens
+
+CHAINS = list(HashChain)
 
 
-def hasher(chunk: int = 16, chain: HashChain = HashChain.BLAKE3, seed: str = "0") -> SessionHasher:
-    return SessionHasher(Chain(chain, chunk, seed), 600.0, FakeClock())
+def hasher(chunk: int = 16, kind: HashChain = HashChain.BLAKE3, seed: str = "0") -> PromptHasher:
+    return PromptHasher(open_chain(kind, chunk, seed, PURE), PromptMemory(600.0, FakeClock()))
 
 
-def fresh(tokens: list[int], chunk: int = 16) -> list[bytes]:
+def fresh(tokens: list[int], end: int, chunk: int = 16, kind: HashChain = HashChain.BLAKE3) -> list[bytes]:
     """Hashes without any memory."""
-    return Chain(HashChain.BLAKE3, chunk, "0").extend(
-        [], decode_tokens(encode_tokens(tokens), 1 << 20).tokens, len(tokens) // chunk
-    )
+    return list(hasher(chunk, kind).chunk_hashes("r", encode_tokens(tokens), end))
 
 
 @pytest.mark.parametrize(
-    ("chain", "chunk", "tokens", "expected"),
+    ("kind", "chunk", "tokens", "expected"),
     [
         (HashChain.BLAKE3, 16, range(16), "32748aa00c5090e4f0e1f149078a07381f4f618d898c1cbac17e36521c3de48f"),
         (HashChain.SHA256_CBOR, 16, range(16), "d830de3d42c00f25a2949b5d12d98642664a44872c1614c5b0147556276afc9c"),
         (HashChain.BLAKE3, 64, range(1, 65), "27adb5fda7372edd60f5246707a24e46941929bbabeedb748feb08d5a4430f24"),
     ],
 )
-def test_the_protocols_own_vectors(chain: HashChain, chunk: int, tokens: range, expected: str) -> None:
-    (chunk_hash,) = hasher(chunk, chain).chunk_hashes("r", encode_tokens(tokens), chunk)
+def test_the_protocols_own_vectors(kind: HashChain, chunk: int, tokens: range, expected: str) -> None:
+    (chunk_hash,) = hasher(chunk, kind).chunk_hashes("r", encode_tokens(tokens), chunk)
     assert chunk_hash.hex() == expected
 
 
@@ -41,36 +48,53 @@ def test_the_seed_is_part_of_the_cbor_chain_only() -> None:
     raw = encode_tokens(range(16))
     assert hasher(seed="0").chunk_hashes("r", raw, 16) == hasher(seed="1").chunk_hashes("r", raw, 16)
     cbor = HashChain.SHA256_CBOR
-    assert hasher(chain=cbor, seed="0").chunk_hashes("r", raw, 16) != hasher(chain=cbor, seed="1").chunk_hashes(
+    assert hasher(kind=cbor, seed="0").chunk_hashes("r", raw, 16) != hasher(kind=cbor, seed="1").chunk_hashes(
         "r", raw, 16
     )
 
 
-def test_only_whole_chunks_have_a_hash() -> None:
-    assert len(hasher().chunk_hashes("r", encode_tokens(range(50)), 47)) == 2
+@pytest.mark.parametrize("kind", CHAINS)
+def test_only_whole_chunks_have_a_hash(kind: HashChain) -> None:
+    assert len(hasher(kind=kind).chunk_hashes("r", encode_tokens(range(50)), 47)) == 2
 
 
+@pytest.mark.parametrize("kind", CHAINS)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 3), max_size=12), st.integers(0, 12)), max_size=12
+    requests=st.lists(
+        st.tuples(
+            st.sampled_from(["", "a", "b"]),
+            st.lists(st.sampled_from([0, 1, 300, 70000]), max_size=12),
+            st.integers(0, 12),
+        ),
+        max_size=12,
     )
 )
-def test_a_reused_request_id_never_gets_another_prompts_hashes(requests: list[tuple[str, list[int], int]]) -> None:
-    """Engines number their requests from 0, so one id comes with many prompts; tiny chunks make them overlap often."""
-    memory = hasher(chunk=2)
-    for request_id, tokens, end in requests:
+def test_what_is_remembered_changes_no_hash(kind: HashChain, requests: list[tuple[str, list[int], int]]) -> None:
+    """Tiny chunks of few tokens: prompts repeat, grow, shrink and part in the middle all the time."""
+    memory = hasher(2, kind)
+    for salt, tokens, end in requests:
         end = min(end, len(tokens))
-        expected = fresh(tokens, 2)[: end // 2]
-        assert list(memory.chunk_hashes(request_id, encode_tokens(tokens), end)) == expected
+        sequence = TokenSequence.of(encode_tokens(tokens), salt)
+        assert list(memory.chunk_hashes("r", sequence, end)) == fresh(tokens, end, 2, kind)
 
 
-def test_a_grown_prompt_keeps_what_is_known() -> None:
-    memory = hasher()
-    tokens = list(range(160))
-    first = memory.chunk_hashes("r", encode_tokens(tokens), 160)
-    longer = memory.chunk_hashes("r", encode_tokens([*tokens, *range(16)]), 176)
-    assert list(longer[:10]) == list(first)
-    assert list(longer) == fresh([*tokens, *range(16)])
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("bad", [b"\xff", b"\xcf" + b"\xff" * 8, b"\xc0", b"\xa11", b"\x91\x01", b"\xcb" + bytes(8)])
+def test_what_is_no_token_is_refused(kind: HashChain, known: bool, bad: bytes) -> None:
+    memory = hasher(4, kind)
+    if known:
+        memory.chunk_hashes("r", encode_tokens([1] * 4), 4)
+    with pytest.raises(ProtocolError, match=r"token_ids: ."):
+        memory.chunk_hashes("r", msgspec.Raw(b"\x96" + b"\x01" * 5 + bad), 4)
+
+
+@pytest.mark.parametrize("raw", [b"\x91\x01\x02", b"\x93\x01\x02", b"\x94\x01\x01\x01", b"\x90\x01\x01"])
+def test_no_header_is_believed(raw: bytes) -> None:
+    memory = hasher(1)
+    memory.chunk_hashes("r", encode_tokens([1, 1, 1, 2]), 4)
+    with pytest.raises(ProtocolError):
+        memory.chunk_hashes("r", msgspec.Raw(raw), 0)
 
 
 @pytest.mark.parametrize("end", [17, -1])
@@ -79,24 +103,33 @@ def test_an_end_beyond_the_tokens_is_refused(end: int) -> None:
         hasher().chunk_hashes("r", encode_tokens(range(16)), end)
 
 
-def test_idle_requests_are_forgotten() -> None:
-    clock = FakeClock()
-    memory = SessionHasher(Chain(HashChain.BLAKE3, 16, "0"), 600.0, clock)
-    memory.chunk_hashes("old", encode_tokens(range(16)), 16)
-    clock.advance(400)
-    memory.chunk_hashes("new", encode_tokens(range(16)), 16)
-    clock.advance(300)
-    memory.expire()
-    assert len(memory) == 1
-    memory.end_session("new")
-    memory.end_session("new")
-    assert len(memory) == 0
+def test_only_what_is_new_is_read() -> None:
+    read: list[int] = []
+
+    def counting(
+        frame: bytes | memoryview, offset: int, count: int, chunk_tokens: int, previous: bytes, carry: bytes
+    ) -> tuple[list[bytes], list[int], bytes, int]:
+        read.append(count)
+        return read_prompt(frame, offset, count, chunk_tokens, previous, carry)
+
+    memory = PromptHasher(
+        open_chain(HashChain.BLAKE3, 16, "", replace(PURE, read_prompt=counting)), PromptMemory(600.0, FakeClock())
+    )
+    tokens = list(range(1000))
+    others = [*tokens[:600], *range(400)]
+    for sequence in (tokens[:805], tokens[:805], tokens[:300], tokens, tokens, others, others, tokens):
+        memory.chunk_hashes("r", encode_tokens(sequence), len(sequence))
+    assert read == [805, 1000 - 800, 1000 - 592]
+    memory.end_session("r")
+    memory.chunk_hashes("another", encode_tokens(tokens), 1000)
+    assert len(read) == 3
 
 
-def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.server.hasher.SESSION_BYTES_MAX", SESSION_BYTES_MAX // 1024)
-    memory = hasher()
-    raw = encode_tokens(range(4096))
-    for number in range(100):
-        memory.chunk_hashes(str(number), raw, 4096)
-    assert 1 <= len(memory) < 10
+def test_token_ids_of_any_kind_are_taken() -> None:
+    class Numbers:
+        count = 20
+
+        def decode(self) -> list[int]:
+            return list(range(20))
+
+    assert list(hasher().chunk_hashes("r", Numbers(), 20)) == fresh(list(range(20)), 20)

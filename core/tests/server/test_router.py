@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -12,12 +12,24 @@ import pytest
 from lmcache_core.client.client import EngineClient
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
+from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.errors import LMCacheError, ResourceError
+from lmcache_core.model.keys import HashChain
+from lmcache_core.server.engine_socket import COPY_BELOW_BYTES, SENT_COPIED_BELOW_BYTES
+from lmcache_core.server.hash_chain import open_chain
+from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.router import SMALL_BYTES, Router
+from lmcache_core.wire.codec import PLAIN_READERS, FrameReader
+from lmcache_core.wire.messages import EngineKey
+from lmcache_core.wire.operations import LOOKUP
+from lmcache_core.wire.tokens import encode_tokens
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 BYTES = Operation("bytes", 101, (bytes,), int | None, -1)
+TURNED = Operation("turned", 103, (bytes,), bytes, b"")
 WAIT = Operation("wait", 102, (float,), int | None, -1)
 
 Serve = Callable[..., EngineClient]
@@ -28,9 +40,11 @@ def serve() -> Iterator[Serve]:
     """`serve(handler, ...)` starts a router with these handlers and returns a client of it."""
     ends: list[Callable[[], None]] = []
 
-    def start(*handlers: Handler, affine_threads: int = 2) -> EngineClient:
+    def start(
+        *handlers: Handler, affine_threads: int = 2, readers: Mapping[Any, FrameReader] = PLAIN_READERS
+    ) -> EngineClient:
         pooled, affine = Pool("pooled", 1), AffinePool("affine", affine_threads)
-        router = Router(handlers, pooled, affine, 1 << 20, SystemClock())
+        router = Router(handlers, pooled, affine, 1 << 20, SystemClock(), readers)
         endpoint = router.bind("127.0.0.1", 0)
         bodies = [pooled.body(0), *(affine.body(i) for i in range(affine_threads)), router.run]
         threads = [threading.Thread(target=body, daemon=True) for body in bodies]
@@ -112,6 +126,49 @@ def test_small_ordered_requests_run_on_the_routers_thread_and_large_ones_do_not(
         assert client.call(BYTES, bytes(size)) == size
     client.call(ECHO, 0)
     assert threads[1] == threads[-1] != threads[SMALL_BYTES + 1]
+
+
+def test_a_known_prompt_is_answered_on_the_routers_thread_however_long_it_is(serve: Serve) -> None:
+    chain, memory = open_chain(HashChain.BLAKE3, 16, "", PURE), PromptMemory(600, SystemClock())
+    hasher = PromptHasher(chain, memory)
+    waited: list[bool] = []
+
+    def lookup(call: Call, key: EngineKey, tp_size: int) -> None:
+        waited.append(call.may_wait)
+        assert len(hasher.chunk_hashes(key.request_id, key.token_ids, key.end)) == key.end // 16
+
+    client = serve(handler(LOOKUP, HandlerMode.ORDERED, lookup), readers={EngineKey: KeyReader(chain, memory)})
+    tokens = [number * 7 for number in range(20_000)]
+    for size, request_id in ((20_000, "a"), (20_000, "a"), (20_000, "b"), (10_000, "c")):
+        client.lookup(EngineKey("m", 1, None, encode_tokens(tokens[:size]), 0, size, request_id))
+    grown = [*tokens, *range(1000)]
+    client.lookup(EngineKey("m", 1, None, encode_tokens(grown), 0, 21_000, "d"))
+    client.lookup(EngineKey("m", 1, None, encode_tokens([*grown, *range(9000)]), 0, 30_000, "e"))
+    assert waited == [True, False, False, False, False, True]
+
+
+def test_a_flood_from_several_connections_is_answered_to_the_last_one(serve: Serve) -> None:
+    """Inline and worker's answers mixed: no wake-up may be lost, or the last ones wait for ever."""
+    first = serve(
+        handler(ECHO, HandlerMode.INLINE, lambda call, value: value),
+        handler(BYTES, HandlerMode.AFFINE, lambda call, data: len(data)),
+    )
+    others = [EngineClient(first.endpoint) for _ in range(3)]
+    clients = [first, *others]
+    for _ in range(20):
+        echoes = [(client, client.send(ECHO, number)) for number in range(10) for client in clients]
+        lengths = [(client, client.send(BYTES, bytes(number))) for number in range(10) for client in clients]
+        assert [client.receive(ticket) for client, ticket in echoes] == [n for n in range(10) for _ in clients]
+        assert [client.receive(ticket) for client, ticket in lengths] == [n for n in range(10) for _ in clients]
+    for other in others:
+        other.close()
+
+
+@pytest.mark.parametrize("size", [COPY_BELOW_BYTES - 1, COPY_BELOW_BYTES, SENT_COPIED_BELOW_BYTES, 500_000])
+def test_frames_of_every_size_arrive_whole(serve: Serve, size: int) -> None:
+    client = serve(handler(TURNED, HandlerMode.ORDERED, lambda call, data: data[::-1]))
+    data = bytes(number % 251 for number in range(size))
+    assert client.call(TURNED, data) == data[::-1]
 
 
 def test_elsewhere_calls_again_on_the_worker(serve: Serve) -> None:
@@ -205,7 +262,7 @@ def test_answered_calls_leave_no_timers(serve: Serve) -> None:
 
     def wait(call: Call, seconds: float) -> object:
         call.defer(300, 2)
-        routers.append(call._router)  # type: ignore[attr-defined]
+        routers.append(call._desk)  # type: ignore[attr-defined]
         call.reply(1)
         return DEFERRED
 

@@ -6,84 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from core.tests.storage.house import CHUNKS, PAYLOAD, WORKER, House, open_house, space
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
-from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.store import Batch, StoreController
-from lmcache_core.l1.arena import anonymous_arena
-from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
+from lmcache_core.contracts.storage import LookupRequest, Shard
+from lmcache_core.controllers.store import Batch
 from lmcache_core.model.results import Outcome
-from lmcache_core.storage.manager import WORKER_LEASES_MAX, StorageManager
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
-
-PAYLOAD = 4096
-WORKER = 7
-CHUNKS = tuple(bytes([chunk]) * 32 for chunk in range(8))
-
-
-def space(rank: int = 0, layout: int = 0) -> StoredSpace:
-    key_space = KeySpace("m", pack_kv_rank(2, rank), 0, "", 16, HashChain.BLAKE3, bytes([layout]) * 16)
-    return StoredSpace(key_space, PAYLOAD)
-
-
-class House:
-    """Storage with one adapter that answers on cue; `turn` is one round of every controller."""
-
-    def __init__(self) -> None:
-        self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), CueAdapter()
-        self.arena = anonymous_arena(2 * PAYLOAD * 64)
-        self.cache = L1Cache(self.arena, 4096)
-        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
-        self.store = StoreController(
-            self.cache, [self.port], open_store_everywhere(None), 1 << 17, self.clock, self.events
-        )
-        self.prefetch = PrefetchController(
-            self.cache, [self.port], open_load_from_first(None), 2, self.clock, self.events
-        )
-        self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, self.events)
-
-    def turn(self) -> None:
-        self.port.deliver()
-        self.store.cycle()
-        self.prefetch.cycle()
-
-    def health(self) -> tuple[bool, int]:
-        """Is the adapter well, and how many slots are in quarantine?"""
-        return self.port.healthy, self.cache.census().quarantined
-
-    def settle(self) -> None:
-        self.turn()
-        while self.adapter.waiting:
-            self.adapter.finish(self.adapter.waiting[0])
-            self.turn()
-
-    def put(self, *chunks: bytes, into: StoredSpace | None = None) -> None:
-        hold, indexes = self.storage.reserve(WORKER, into or space(), chunks)
-        for slot, index in zip(hold.slots, indexes, strict=True):
-            self.storage.payload(slot)[:] = chunks[index] * (PAYLOAD // 32)
-        assert self.storage.publish(hold, 0, "r")
-
-    def ask(self, *chunks: bytes, request: str = "r", shards: tuple[Shard, ...] = (), readers: int = 1) -> None:
-        self.storage.lookup(LookupRequest(b"c", request, shards or (Shard((space(),)),), chunks, readers))
-
-    def answer(self, request: str = "r") -> int | None:
-        return self.storage.lookup_result(b"c", request)
+from lmcache_core.storage.manager import WORKER_LEASES_MAX
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    house = House()
-    yield house
-    assert house.cache.census().holds
-    house.cache.audit()
-    house.adapter.close(0)
-    house.arena.close()
+    with open_house(House()) as house:
+        yield house
 
 
 def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> None:
@@ -303,12 +238,13 @@ def test_a_full_backlog_keeps_chunks_in_l1_only_and_says_so(house: House) -> Non
     house.settle()
     status = house.store.status()["adapters"]
     assert isinstance(status, dict)
-    assert status["cue"]["dropped"] == 40
-    assert not house.adapter.objects
+    account = status["cue"]
+    assert (account["stored"], account["dropped"], account["admitted"]) == (16, 24, 40)
+    assert len(house.adapter.objects) == 16
     assert house.cache.census().held == 0
     house.put(*CHUNKS)
     house.settle()
-    assert len(house.adapter.objects) == 8
+    assert len(house.adapter.objects) == 24
 
 
 def test_an_adapter_that_hangs_gets_nothing_more_and_nothing_is_lost_from_l1(house: House) -> None:
@@ -401,17 +337,17 @@ def test_an_overdue_lookup_does_not_take_the_next_of_its_name_with_it(house: Hou
     house.put(*CHUNKS)
     house.settle()
     house.ask(*CHUNKS)
-    old = house.storage._lookups.find(b"c", "r")
+    old = house.storage._lookups._table.find(b"c", "r")
     assert old is not None
     house.clock.advance(301)
     house.cache.expire(house.clock.monotonic())
     house.ask(*CHUNKS)
-    house.storage._drop(old)
+    house.storage._lookups._drop(old)
     assert house.answer() == 8
 
 
 def test_one_scheduler_cannot_hold_any_number_of_lookups(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.storage.manager.LOOKUPS_MAX", 10)
+    monkeypatch.setattr("lmcache_core.storage.lookups.LOOKUPS_MAX", 10)
     house.put(*CHUNKS)
     house.settle()
     for number in range(50):

@@ -1,38 +1,57 @@
-"""Hypothesis drives the storage manager with both controllers, an adapter that answers on cue, and workers that are late.
+"""Hypothesis drives the storage manager with both controllers, two adapters that answer on cue, and workers that are late.
 
 Whatever happens in whatever order: what is served is what was stored under that key, nobody's bytes are touched by
-another owner, and once all owners have ended or are known dead, nothing is held and nothing is in quarantine.
+another owner, every lookup is answered in time, and once all owners have ended or are known dead, nothing is held and
+nothing is in quarantine.
+
+`LMCACHE_MACHINE_STEPS=1000000 python -m pytest core/tests/storage/test_manager_machine.py --timeout 0` runs as many steps
+as it says, instead of about 10,000.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from lmcache_core.builtin.lru import open_lru
+from core.tests.storage.moody_adapter import MoodyAdapter
+from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
-from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, StoredSpace
+from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
+from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, SparseLookupRequest, StoredSpace
+from lmcache_core.controllers import prefetch_slices
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.kernels.choice import PURE, choose_kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.cue_adapter import CueJob
 from lmcache_core.testing.event_recorder import EventRecorder
 from lmcache_core.testing.fake_clock import FakeClock
 
 PAYLOAD = 4096
-SLOTS = 24
-READ_TTL, WRITE_TTL, JOB_TIMEOUT = 300.0, 600.0, 30.0
+SLOTS = 16
+READ_TTL, WRITE_TTL, JOB_TIMEOUT, LOOKUP_TIMEOUT = 300.0, 600.0, 30.0, 20.0
+PREFETCH_BYTES = 7 * 2 * PAYLOAD
+STEPS_PER_RUN = 60
+STEPS = int(os.environ.get("LMCACHE_MACHINE_STEPS", "10000"))
 PROMPTS = tuple(tuple(bytes([prompt] * 31 + [chunk]) for chunk in range(6)) for prompt in range(2))
-RANKS = ((0,), (0,), (1,), (0, 1))
+CHUNKS = tuple(chunk for prompt in PROMPTS for chunk in prompt)
+ROWS = (((0, None),), ((1, None),), ((0, None), (1, None)), ((0, 2),), ((0, None), (1, 1)), ((0, 3), (1, 2)))
+"""(rank, window) of each shard of a lookup."""
 CONNECTIONS = (b"engine-a", b"engine-b")
 REQUESTS = ("0", "1")
 WORKERS = (1, 2)
@@ -59,24 +78,67 @@ class Open(NamedTuple):
     hold: Hold
 
 
+class Asked(NamedTuple):
+    """A lookup whose answer nobody has seen."""
+
+    chunks: Sequence[bytes]
+    rows: tuple[tuple[int, int | None], ...]
+    sparse: bool
+    begun: float
+
+
+class FromFirst(PrefetchPolicy):
+    """The default policy; what it loads stays in L1 if `retain` says so."""
+
+    retain = False
+
+    def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
+        return PrefetchPlan(open_load_from_first(None).plan(found, adapters).sources, self.retain)
+
+
 class StorageMachine(RuleBasedStateMachine):
+    kernels = PURE
+
     def __init__(self) -> None:
         super().__init__()
         self.clock, self.events = FakeClock(), EventRecorder()
         self.arena = anonymous_arena(2 * PAYLOAD * SLOTS)
-        self.cache = L1Cache(self.arena, 4096)
-        self.adapter = CueAdapter()
-        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, JOB_TIMEOUT)
-        store_policy, prefetch_policy = open_store_everywhere(None), open_load_from_first(None)
-        self.store = StoreController(self.cache, [self.port], store_policy, 1 << 20, self.clock, self.events)
-        self.prefetch = PrefetchController(self.cache, [self.port], prefetch_policy, 2, self.clock, self.events)
-        self.eviction = EvictionController(self.cache, open_lru(None), 0.8, 0.2, self.events)
+        self.cache = L1Cache(self.arena, 4096, self.kernels)
+        self.adapters = [MoodyAdapter(), MoodyAdapter()]
+        self.ports = [
+            AdapterPort(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
+            for index, adapter in enumerate(self.adapters)
+        ]
+        self.policy = FromFirst()
+        self.patches = ExitStack()
+        for name, cells in (("SLICE_CELLS", 3), ("IN_FLIGHT_CELLS", 5)):
+            self.patches.enter_context(patch.object(prefetch_slices, name, cells))
+        self.store = StoreController(
+            self.cache, self.ports, open_store_everywhere(None), StoreLimits(1 << 20), self.clock, self.events
+        )
+        self.prefetch = PrefetchController(
+            self.cache,
+            self.ports,
+            self.policy,
+            2,
+            self.clock,
+            self.events,
+            lookup_timeout_seconds=LOOKUP_TIMEOUT,
+            l1_max_bytes=PREFETCH_BYTES,
+        )
+        self.eviction = EvictionController(self.cache, LeastRecentlyUsed(self.kernels), 0.8, 0.2, self.events)
         self.storage = StorageManager(
             self.cache, self.store, self.prefetch, READ_TTL, WRITE_TTL, self.clock, self.events
         )
-        self.asked: dict[tuple[bytes, str], tuple[tuple[bytes, ...], tuple[int, ...]]] = {}
+        self.asked: dict[tuple[bytes, str], Asked] = {}
         self.writes: list[Open] = []
         self.reads: list[Open] = []
+
+    @initialize(in_l2=st.sampled_from((PROMPTS, PROMPTS, PROMPTS[:1], ())))
+    def begin(self, in_l2: tuple[tuple[bytes, ...], ...]) -> None:
+        for prompt in in_l2:
+            for rank in (0, 1):
+                self.a_prompt_goes_to_l2_and_leaves_l1(prompt, rank)
 
     writing = Bundle("writing")
     reading = Bundle("reading")
@@ -89,7 +151,8 @@ class StorageMachine(RuleBasedStateMachine):
         prompt=st.sampled_from(PROMPTS),
         length=st.integers(0, 6),
         readers=st.integers(1, 2),
-        ranks=st.sampled_from(RANKS),
+        rows=st.sampled_from(ROWS),
+        waits=st.booleans(),
     )
     def lookup(
         self,
@@ -98,28 +161,59 @@ class StorageMachine(RuleBasedStateMachine):
         prompt: tuple[bytes, ...],
         length: int,
         readers: int,
-        ranks: tuple[int, ...],
+        rows: tuple[tuple[int, int | None], ...],
+        waits: bool,
+    ) -> None:
+        shards = tuple(Shard((SPACES[rank],), window) for rank, window in rows)
+        self.storage.lookup(LookupRequest(connection, request, shards, prompt[:length], readers))
+        self.asked[connection, request] = Asked(prompt[:length], rows, False, self.clock.monotonic())
+        if waits:
+            self.storage.on_lookup(connection, request, self.hear)
+
+    @rule(
+        connection=st.sampled_from(CONNECTIONS),
+        request=st.sampled_from(REQUESTS),
+        chunks=st.lists(st.sampled_from(CHUNKS), max_size=6),
+        readers=st.integers(1, 2),
+        ranks=st.sampled_from(((0,), (1,), (0, 1))),
+    )
+    def lookup_sparse(
+        self, connection: bytes, request: str, chunks: list[bytes], readers: int, ranks: tuple[int, ...]
     ) -> None:
         shards = tuple(Shard((SPACES[rank],)) for rank in ranks)
-        self.storage.lookup(LookupRequest(connection, request, shards, prompt[:length], readers))
-        self.asked[connection, request] = (prompt[:length], ranks)
+        self.storage.lookup_sparse(SparseLookupRequest(connection, request, shards, chunks, readers))
+        rows = tuple((rank, None) for rank in ranks)
+        self.asked[connection, request] = Asked(chunks, rows, True, self.clock.monotonic())
 
-    @rule(connection=st.sampled_from(CONNECTIONS), request=st.sampled_from(REQUESTS))
-    def what_was_hit_can_be_read(self, connection: bytes, request: str) -> None:
-        """Whatever happened since the answer, every shard of the prefix is there, until the request's worker took it."""
-        if (connection, request) not in self.asked:
+    def hear(self, hits: int) -> bool:
+        """Somebody waited for the answer, and is gone when it comes."""
+        assert 0 <= hits <= len(PROMPTS[0])
+        return False
+
+    @rule(connection=st.sampled_from(CONNECTIONS), request=st.sampled_from(REQUESTS), cut=st.integers(0, 6))
+    def what_was_hit_can_be_read(self, connection: bytes, request: str, cut: int) -> None:
+        """Whatever happened since the answer, every shard of it is there, until the request's worker took it: at once, or
+        in two parts."""
+        asked = self.asked.get((connection, request))
+        if asked is None:
             return
-        hits = self.storage.lookup_result(connection, request)
-        if hits is None:
+        found = self.storage.sparse_result(connection, request) if asked.sparse else None
+        hits = None if asked.sparse else self.storage.lookup_result(connection, request)
+        if found is None and hits is None:
             return
-        prompt, ranks = self.asked.pop((connection, request))
+        for other in CONNECTIONS:  # a worker's read counts at either
+            self.asked.pop((other, request), None)
         self.eviction.cycle()
         self.storage.clear(force=False)
-        for rank in ranks:
-            hold = self.storage.acquire(WORKERS[rank], request, SPACES[rank], prompt[:hits], 0)
-            assert hold is not None
-            self.check(Open(WORKERS[rank], rank, prompt[:hits], hold))
-            self.storage.release(hold)
+        for rank, window in asked.rows:
+            first = 0 if window is None or hits is None else max(0, hits - window)
+            chunks = tuple(asked.chunks[first:hits] if found is None else [asked.chunks[place] for place in found])
+            for part, begin in ((chunks[:cut], first), (chunks[cut:], first + cut)):
+                hold = self.storage.acquire(WORKERS[rank], request, SPACES[rank], part, begin)
+                assert hold is not None
+                self.check(Open(WORKERS[rank], rank, part, hold))
+                self.storage.release(hold)
+                self.storage.clear(force=False)
 
     @rule(prompt=st.sampled_from(PROMPTS), rank=st.integers(0, 1))
     def a_prompt_goes_to_l2_and_leaves_l1(self, prompt: tuple[bytes, ...], rank: int) -> None:
@@ -134,9 +228,27 @@ class StorageMachine(RuleBasedStateMachine):
     @rule()
     def everything_is_answered(self) -> None:
         self.turn()
-        while self.adapter.waiting:
-            self.adapter.finish(self.adapter.waiting[0])
+        while waiting := self.waiting():
+            adapter, job = waiting[0]
+            adapter.finish(job)
             self.turn()
+
+    @rule(
+        request=st.sampled_from(REQUESTS),
+        prompt=st.sampled_from(PROMPTS),
+        rows=st.sampled_from(ROWS),
+        sparse=st.booleans(),
+    )
+    def a_lookup_gets_as_far_as_its_loads(
+        self, request: str, prompt: tuple[bytes, ...], rows: tuple[tuple[int, int | None], ...], sparse: bool
+    ) -> None:
+        self.storage.clear(force=False)
+        if sparse:
+            self.lookup_sparse(CONNECTIONS[0], request, list(reversed(prompt)), 1, tuple(rank for rank, _ in rows))
+        else:
+            self.lookup(CONNECTIONS[0], request, prompt, len(prompt), 1, rows, False)
+        self.turn()
+        self.everything_of_a_kind_is_done("lookup")
 
     @rule(
         connection=st.sampled_from(CONNECTIONS),
@@ -231,54 +343,143 @@ class StorageMachine(RuleBasedStateMachine):
         self.reads = [opened for opened in self.reads if opened.worker != worker]
         self.storage.end_worker(worker)
 
-    # --- the adapter, the clock, the controllers
+    # --- the adapters, the clock, the controllers
+
+    def waiting(self) -> list[tuple[MoodyAdapter, CueJob]]:
+        return [(adapter, job) for adapter in self.adapters for job in adapter.waiting]
 
     @rule(data=st.data())
     def adapter_acts(self, data: st.DataObject) -> None:
-        if not self.adapter.waiting:
+        waiting = self.waiting()
+        if not waiting:
             return
-        job = data.draw(st.sampled_from(self.adapter.waiting))
-        how = data.draw(st.sampled_from(("finish", "finish", "finish", "fail", "miss", "time out")))
-        match how:
+        adapter, job = data.draw(st.sampled_from(waiting))
+        match data.draw(st.sampled_from(("finish", "finish", "finish", "partly", "fail", "miss", "time out"))):
             case "finish":
-                self.adapter.finish(job)
+                adapter.finish(job)
+            case "partly":
+                good = data.draw(st.lists(st.booleans(), min_size=len(job.keys), max_size=len(job.keys)))
+                adapter.finish_partly(job, good)
             case "fail":
-                self.adapter.fail(job)
+                adapter.fail(job)
             case "miss":
-                self.adapter.fail(job, Outcome.MISSING)
+                adapter.fail(job, Outcome.MISSING)
             case _:
-                self.adapter.time_out(job)
+                adapter.time_out(job)
+        self.turn()
+
+    @rule(data=st.data(), how=st.sampled_from(("partly", "fail", "time out", "keep", "deadline")))
+    def a_load_goes_wrong(self, data: st.DataObject, how: str) -> None:
+        loads = [(adapter, job) for adapter, job in self.waiting() if job.verb == "load"]
+        if not loads:
+            return
+        adapter, job = data.draw(st.sampled_from(loads))
+        match how:
+            case "partly":
+                good = data.draw(st.lists(st.booleans(), min_size=len(job.keys), max_size=len(job.keys)))
+                adapter.finish_partly(job, good)
+            case "fail":
+                adapter.fail(job)
+            case "time out":
+                adapter.time_out(job)
+            case "keep":
+                adapter.finish_and_keep(job)
+            case _:
+                self.time_passes(LOOKUP_TIMEOUT + 1)
+        self.turn()
+
+    @rule(method=st.sampled_from(("_handle", "_looked_up", "_load", "_load_answered", "_begin", "_advance")))
+    def the_prefetch_thread_trips(self, method: str) -> None:
+        """Over the next answer; and is started again by the supervisor."""
+        for adapter, job in self.waiting():
+            if job.verb in ("lookup", "load"):
+                adapter.finish(job)
+        self.deliver()
+        with patch.object(self.prefetch, method, side_effect=RuntimeError("injected")):
+            try:
+                self.prefetch.cycle()
+            except RuntimeError:
+                self.prefetch._resume()
+        self.turn()
+
+    @rule(verb=st.sampled_from(("lookup", "lookup", "load")))
+    def everything_of_a_kind_is_done(self, verb: str) -> None:
+        for adapter, job in self.waiting():
+            if job.verb == verb:
+                adapter.finish(job)
         self.turn()
 
     @rule(data=st.data())
     def adapter_lets_go(self, data: st.DataObject) -> None:
-        if self.adapter.keeping:
-            self.adapter.let_go(data.draw(st.sampled_from(self.adapter.keeping)))
-            self.turn()
+        """All that is kept, or but one."""
+        keeping = [(adapter, job) for adapter in self.adapters for job in adapter.keeping]
+        spared = data.draw(st.sampled_from((None, *keeping))) if keeping else None
+        for kept in keeping:
+            if kept is not spared:
+                adapter, job = kept
+                adapter.let_go(job)
+        self.turn()
 
-    @rule(data=st.data(), where=st.integers(0, 8191), bit=st.integers(0, 7))
-    def backend_rots(self, data: st.DataObject, where: int, bit: int) -> None:
-        if self.adapter.objects:
-            name = data.draw(st.sampled_from(sorted(self.adapter.objects)))
-            damaged = bytearray(self.adapter.objects[name])
-            damaged[where] ^= 1 << bit
-            self.adapter.objects[name] = bytes(damaged)
+    @rule(
+        kind=st.sampled_from(("rots", "forgets", "raises")),
+        adapter=st.integers(0, 1),
+        verb=st.sampled_from(("store", "lookup", "load", "unpin", "reject")),
+        data=st.data(),
+    )
+    def misfortune(self, kind: str, adapter: int, verb: str, data: st.DataObject) -> None:
+        """An adapter raises the next time; or it loses or damages an object."""
+        objects = self.adapters[adapter].objects
+        if kind == "raises":
+            self.adapters[adapter].raises_at.add(verb)
+        elif objects:
+            name = data.draw(st.sampled_from(sorted(objects)))
+            damaged = bytearray(objects.pop(name))
+            if kind == "rots":
+                damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+                objects[name] = bytes(damaged)
+
+    @rule(retain=st.booleans())
+    def loads_are_kept(self, retain: bool) -> None:
+        self.policy.retain = retain
 
     @rule()
     def turn(self) -> None:
-        self.port.deliver()
+        self.deliver()
         self.store.cycle()
         self.prefetch.cycle()
-        self.port.deliver()
+        self.nothing_is_left_undone()
+        self.deliver()
 
-    @rule(seconds=st.sampled_from((1.0, 31.0, 250.0, 601.0)))
+    def nothing_is_left_undone(self) -> None:
+        """Whatever can go on has gone on: the thread sleeps now until somebody wakes it, or tries for room again soon."""
+        if len(self.prefetch._inbox) or any(prefetch.short_since is not None for prefetch in self.prefetch._active):
+            return
+        before = self.under_way()
+        self.prefetch.cycle()
+        after = self.under_way()
+        assert after == before, "it went on by itself"
+
+    def under_way(self) -> object:
+        queued = [prefetch for prefetch in self.prefetch._queue if not prefetch.over]
+        return list(self.prefetch._active), queued, self.waiting()
+
+    def deliver(self) -> None:
+        for port in self.ports:
+            port.deliver()
+
+    @rule(seconds=st.sampled_from((0.3, 11.0, 21.0, 31.0, 250.0, 601.0)))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
         if seconds > READ_TTL:
             self.asked.clear()
-        self.port.expire(self.clock.monotonic())
+        for port in self.ports:
+            port.expire(self.clock.monotonic())
         self.storage.expire()
         self.turn()
+        for connection, request in self.asked:
+            lookup = self.storage._lookups._table.find(connection, request)
+            late = self.clock.monotonic() >= self.asked[connection, request].begun + LOOKUP_TIMEOUT
+            assert lookup is None or lookup.answer is not None or not late, "a lookup that is not answered in time"
 
     @rule()
     def evict(self) -> None:
@@ -306,8 +507,16 @@ class StorageMachine(RuleBasedStateMachine):
         assert self.cache.census().holds, self.cache.census()
         self.cache.audit()
 
+    @invariant()
+    def prefetches_keep_to_their_bound(self) -> None:
+        assert self.prefetch._room.used_bytes <= PREFETCH_BYTES
+
     def teardown(self) -> None:
-        """All owners end or are known dead, and the adapter lets go: nothing is left."""
+        """All owners end or are known dead, and the adapters let go: nothing is left."""
+        with self.patches:
+            self.everybody_leaves()
+
+    def everybody_leaves(self) -> None:
         for connection in CONNECTIONS:
             for request in REQUESTS:
                 self.storage.end_lookup(connection, request)
@@ -315,22 +524,38 @@ class StorageMachine(RuleBasedStateMachine):
             self.storage.end_worker(worker)
         for _ in range(1000):
             self.turn()
-            for job in list(self.adapter.keeping):
-                self.adapter.let_go(job)
-            if not self.adapter.waiting:
+            for adapter in self.adapters:
+                adapter.raises_at.clear()
+                for job in list(adapter.keeping):
+                    adapter.let_go(job)
+            if not self.waiting():
                 break
-            self.adapter.fail(self.adapter.waiting[0])
+            adapter, job = self.waiting()[0]
+            adapter.fail(job)
         self.turn()
         census = self.cache.census()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
         assert census.holds
-        assert self.port.healthy
+        assert all(port.healthy for port in self.ports)
         assert self.store.drain(0)
         assert self.storage.lookups_open == 0
-        assert not [name for name, pins in self.adapter.pins.items() if pins], "pins left in L2"
-        self.adapter.close(0)
+        status = self.prefetch.status()
+        assert (status["in_flight"], status["queued"], status["l1_bytes"]) == (0, 0, 0), status
+        for adapter in self.adapters:
+            assert not [name for name, pins in adapter.pins.items() if pins], "pins left in L2"
+            adapter.close(0)
+        for inbox in (self.store._inbox, self.prefetch._inbox, self.eviction._wakes):
+            inbox.close()
         self.arena.close()
 
 
-StorageMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestStorage = StorageMachine.TestCase
+class CompiledStorageMachine(StorageMachine):
+    """Half of the steps on the compiled kernels, where they are installed."""
+
+    kernels = choose_kernels("auto")
+
+
+TestStorage, TestCompiledStorage = StorageMachine.TestCase, CompiledStorageMachine.TestCase
+TestStorage.settings = TestCompiledStorage.settings = settings(
+    max_examples=-(-STEPS // (2 * STEPS_PER_RUN)), stateful_step_count=STEPS_PER_RUN, deadline=None
+)

@@ -12,6 +12,7 @@ from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.notes import Accessed, Inserted, Note
@@ -39,7 +40,9 @@ class House:
         self.arena = anonymous_arena(2 * PAYLOAD * 64)
         self.cache = L1Cache(self.arena, 4096)
         self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
-        self.store = StoreController(self.cache, [self.port], open_store_everywhere(None), 1 << 20, self.clock, events)
+        self.store = StoreController(
+            self.cache, [self.port], open_store_everywhere(None), StoreLimits(1 << 20), self.clock, events
+        )
         self.prefetch = PrefetchController(self.cache, [self.port], Retain(), 2, self.clock, events)
         self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, events)
 

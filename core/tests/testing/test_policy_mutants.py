@@ -98,8 +98,9 @@ class KeepsTooMuchPerSlot(LeastRecentlyUsed):
 class SearchesInPython(LeastRecentlyUsed):
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
         super().on_access(slots, facts)
-        for number in range(len(self._owner)):
-            assert number >= 0
+        number = 0
+        while self._recency.group(number):
+            number += 1
 
 
 class SearchesInC(LeastRecentlyUsed):
@@ -139,7 +140,7 @@ class NamesOneAtATime(LeastRecentlyUsed):
 
 class FailsOnUnknownSlots(LeastRecentlyUsed):
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
-        if any(slot >= len(self._owner) or not self._owner[slot] for slot in slots):
+        if not all(map(self._recency.group, slots)):
             raise KeyError("a slot that was never told")
         super().on_access(slots, facts)
 
@@ -210,6 +211,22 @@ def test_a_promise_to_serve_salts_is_held_against_the_policy() -> None:
         modelled.victims(0, None, {"tenant": SMALL})
     with pytest.raises(AssertionError):
         hold(EvictionPolicySuite(), "a_demand_for_a_salt_is_met_from_objects_of_that_salt", Promises)
+
+
+def test_a_salt_pays_for_itself_even_where_it_has_not_enough() -> None:
+    class LetsOthersPayTheRest(LeastRecentlyUsed):
+        isolates_salts = True
+
+        def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+            wanted = demand.any_bytes + sum(demand.by_salt.values())
+            return super().victims(EvictionDemand(wanted, demand.by_slot_bytes), may_evict)
+
+    modelled = ModelledPolicy(LetsOthersPayTheRest())
+    modelled.insert([1], salt="tenant")
+    modelled.insert([2])
+    assert modelled.victims(0, None, {"tenant": 1}) == [1]
+    with pytest.raises(AssertionError, match=r"named for the salts \['tenant'\], and of another one: \[2\]"):
+        modelled.victims(0, None, {"tenant": 2 * SMALL})
 
 
 class NamesSickAdapters(StoreEverywhere):

@@ -216,7 +216,7 @@ def test_store_data_and_tokens_are_views_of_the_frames() -> None:
     data = bytearray(msgspec.msgpack.encode(b"x" * 300))
     decoded, _, view = CODECS["commit_store"].decode_payload([memoryview(key), b"\x01", memoryview(data)])
     key[key.index(b"\x92\x01\x02") + 1] = 9
-    assert bytes(decoded.token_ids) == b"\x92\x09\x02"
+    assert decoded.token_ids.decode() == [9, 2]
     data[-1:] = b"y"
     assert view[-2:] == b"xy"
 

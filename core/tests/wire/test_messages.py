@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from lmcache_core.wire.codec import OperationCodec
+from lmcache_core.wire.key_frame import read_key
 from lmcache_core.wire.messages import (
     BlockAllocation,
     EngineDrivenRegistration,
@@ -18,7 +20,8 @@ from lmcache_core.wire.messages import (
     SlotDescriptor,
     StoreContext,
 )
-from lmcache_core.wire.tokens import decode_tokens, encode_tokens
+from lmcache_core.wire.operations import LOOKUP
+from lmcache_core.wire.tokens import TokenSequence, encode_tokens
 
 KEY_BYTES = (
     b"\x8a\xaamodel_name\xa1m\xaaworld_size\x02\xa9worker_id\x01\xa9token_ids\x93\x01\xcc\xc8\xce\x00\x01\x11\x70"
@@ -30,12 +33,14 @@ SLOT_BYTES = b"\x84\xa6offset\xcd\x20\x00\xa6length\x0c\xa5shape\x92\x02\x03\xa5
 
 
 def test_the_key_of_the_description() -> None:
-    key = msgspec.msgpack.decode(KEY_BYTES, type=EngineKey)
-    assert decode_tokens(key.token_ids, 3).tokens == bytes.fromhex("00000001 000000c8 00011170")
+    key = read_key(KEY_BYTES)
+    assert isinstance(key.token_ids, TokenSequence)
+    assert (key.token_ids.count, key.token_ids.decode()) == (3, [1, 200, 70000])
     fields = (key.model_name, key.world_size, key.worker_id, key.start, key.end, key.request_id, key.cache_salt)
     assert fields == ("m", 2, 1, 0, 256, "r", "s")
     assert (key.request_configs, key.num_kv_readers) == ({"lmcache.a": 1}, 1)
-    assert msgspec.msgpack.encode(key) == KEY_BYTES
+    [encoded, _] = OperationCodec(LOOKUP).encode_payload([key, 1])
+    assert encoded == KEY_BYTES
 
 
 def test_a_key_of_an_older_or_newer_client() -> None:
@@ -48,10 +53,10 @@ def test_a_key_of_an_older_or_newer_client() -> None:
         "end": 0,
         "request_id": "r",
     }
-    older = msgspec.msgpack.decode(msgspec.msgpack.encode(required), type=EngineKey)
+    older = read_key(msgspec.msgpack.encode(required))
     assert older == EngineKey("m", 1, None, encode_tokens([]), 0, 0, "r", "", None, 0)
     shuffled = {"later": [1], **dict(reversed(required.items()))}
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(shuffled), type=EngineKey) == older
+    assert read_key(msgspec.msgpack.encode(shuffled)) == older
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from lmcache_core.admin.ports import AdminPorts
 from lmcache_core.model.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ class AdminServer:
         host: str,
         port: int,
         token: str | None,
-        status: Callable[[], dict[str, Any]],
-        health: Callable[[], tuple[bool, str]],
+        ports: AdminPorts,
     ) -> None:
-        self._token, self._status, self._health = token, status, health
+        self._token, self._ports = token, ports
         self._socket = _bind(host, port)
         bound = self._socket.getsockname()
         self.endpoint = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
@@ -75,10 +75,10 @@ class AdminServer:
         # here, because the engine port must not wait for a web framework to be imported
         import uvicorn
 
-        from lmcache_core.admin.routes import build_app
+        from lmcache_core.admin.api import build_api
 
         config = uvicorn.Config(
-            build_app(self._token, self._status, self._health),
+            build_api(self._token, self._ports),
             http="h11",
             ws="none",
             lifespan="off",

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
-_NOT_YET = ("eviction", "serde")
+_COMMON = ("type", "eviction", "persist_enabled", "serde")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class AdapterSpec:
     name: str
     offer: Offer
     settings: PluginSettings | None
-    persist_enabled: bool
+    eviction: L2EvictionSpec | None = None
 
 
 def adapter_specs(given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins) -> tuple[AdapterSpec, ...]:
@@ -39,13 +41,15 @@ def adapter_specs(given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins) ->
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
         model = plugins.model(OfferKind.L2_ADAPTER, kind)
-        own, persist = _split(values, where, set(model.model_fields) if model else set())
+        own = _own_fields(values, where, offer, set(model.model_fields) if model else set())
         if own and model is None:
             raise ConfigError(f"{where}: adapter '{kind}' takes no settings; leave out '{next(iter(own))}'")
         types.append(kind)
         number = types.count(kind)
         name = kind if number == 1 else f"{kind}-{number}"
-        specs.append(AdapterSpec(name, offer, validate(model, own, where) if model else None, persist))
+        given_eviction = values.get("eviction")
+        eviction = None if given_eviction is None else l2_eviction_spec(given_eviction, plugins, f"{where}.eviction")
+        specs.append(AdapterSpec(name, offer, validate(model, own, where) if model else None, eviction))
     return tuple(specs)
 
 
@@ -59,15 +63,24 @@ def _type(values: Mapping[str, Any], where: str) -> str:
     raise ConfigError(f"{where}: field 'type' is missing" + (f"; did you mean it by '{guess}'?" if guess else ""))
 
 
-def _split(values: Mapping[str, Any], where: str, fields: set[str]) -> tuple[dict[str, Any], bool]:
-    """The adapter's own fields, and the common ones."""
-    for name in _NOT_YET:
-        if values.get(name) is not None:
-            raise ConfigError(f"{where}: field '{name}' is not supported by this version; leave it out")
+def _own_fields(values: Mapping[str, Any], where: str, offer: Offer, fields: set[str]) -> dict[str, Any]:
+    """What the adapter is told.
+
+    `persist_enabled: false` asks that nothing outlives the server.  Only the adapter can see to that, so one that has the
+    field is told; for one that keeps nothing anyway there is nothing to do; and one that keeps what it stored must not be
+    believed to have deleted it."""
+    if values.get("serde") is not None:
+        raise ConfigError(f"{where}: field 'serde' is not supported by this version; leave it out")
+    own = {name: value for name, value in values.items() if name not in _COMMON}
     persist = values.get("persist_enabled", True)
     if not isinstance(persist, bool):
         raise ConfigError(f"{where}: field 'persist_enabled' is {persist!r}: must be true or false")
-    own = {name: value for name, value in values.items() if name not in ("type", "persist_enabled", *_NOT_YET)}
-    if "persist_enabled" in values and "persist_enabled" in fields:
-        own["persist_enabled"] = persist
-    return own, persist
+    if "persist_enabled" in fields:
+        if "persist_enabled" in values:
+            own["persist_enabled"] = persist
+    elif not persist and Capability.DURABLE in offer.capabilities:
+        raise ConfigError(
+            f"{where}: field 'persist_enabled' is False, but adapter '{offer.name}' always keeps what it stored; "
+            "leave the field out, and delete its data yourself after the server has stopped"
+        )
+    return own

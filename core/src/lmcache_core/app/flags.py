@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from lmcache_core.app.command_line import Parser
 from lmcache_core.app.configuration import flag_of
-from lmcache_core.app.known_names import DISTRIBUTIONS_OF_FLAGS, NEEDLESS_FLAGS
+from lmcache_core.app.known_names import DISTRIBUTIONS_OF_FLAGS
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import GROUPS, ServerSettings
 from lmcache_core.model.errors import ConfigError
@@ -33,8 +33,6 @@ class ServerFlags(Parser):
 
     def refuse(self, argument: str) -> NoReturn:
         flag = argument.partition("=")[0]
-        if reason := NEEDLESS_FLAGS.get(flag):
-            raise ConfigError(f"{flag}: {reason}")
         owner = next((owner for beginning, owner in DISTRIBUTIONS_OF_FLAGS if flag.startswith(beginning)), None)
         if owner:
             raise ConfigError(f"{flag} is a flag of {owner}, which is not installed: pip install {owner}")
@@ -59,7 +57,7 @@ def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
-    if name in ("l2_adapter", "offer_settings"):
+    if name in ("l2_adapter", "offer_settings", "quota"):
         return "JSON"
     if isinstance(field.default, tuple):
         return "NAME"

@@ -83,13 +83,6 @@ DISTRIBUTIONS_OF_FLAGS: Final = (
 )
 """Beginnings of flags that other distributions bring."""
 
-NEEDLESS_FLAGS: Final = MappingProxyType(
-    {
-        "--l1-init-size-gb": "L1 takes memory as it is used, or all of it with --no-l1-use-lazy; leave the flag out",
-    }
-)
-"""Flags of other servers of this protocol whose effect is always, or never, there."""
-
 _FOREIGN_VARIABLES: Final = frozenset(
     {
         "LMCACHE_CHECK",

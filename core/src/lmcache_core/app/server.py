@@ -11,20 +11,27 @@ from typing import Any
 import lmcache_core
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.open_l2_eviction import L2Eviction
 from lmcache_core.app.plugin_row import PluginRow
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.adapter_port import AdapterPort, CompletionThread
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
+from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena
+from lmcache_core.l1.growth import Growth
 from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.reaper import Reaper
 from lmcache_core.server.registrations import Registrations
-from lmcache_core.server.router import Router
+from lmcache_core.server.router import LAST_CALL_SECONDS, Router
+from lmcache_core.server.salt_gate import SaltGate
 from lmcache_core.storage.manager import StorageManager
 
 logger = logging.getLogger(__name__)
@@ -42,12 +49,17 @@ class Parts:
     plugins: LoadedPlugins
     policies: Mapping[str, str]
     """Name by what it decides: "eviction", "store" or "prefetch"."""
+    kernels: Kernels
     arena: Arena
+    growth: Growth
     storage: StorageManager
     store: StoreController
     prefetch: PrefetchController
     eviction: EvictionController
+    quotas: Quotas
+    gate: SaltGate
     ports: Sequence[AdapterPort]
+    l2_evictions: Sequence[L2Eviction]
     completions: CompletionThread
     bus: EventBus
     workers: Registrations
@@ -55,6 +67,7 @@ class Parts:
     router: Router
     pooled: Pool
     affine: AffinePool
+    prompts: PromptMemory
     reaper: Reaper
     supervisor: Supervisor
     admin: AdminServer | None
@@ -103,12 +116,17 @@ class Server:
         if parts.admin:
             parts.admin.stop()
         parts.router.stop()
+        if not parts.router.wait_closed(LAST_CALL_SECONDS + JOIN_SECONDS):
+            logger.warning("the engine port did not close in time")
         parts.pooled.stop()
         parts.affine.stop()
         parts.reaper.stop()
         parts.prefetch.stop()
         parts.store.stop()
         parts.eviction.stop()
+        parts.growth.stop()
+        for l2_eviction in parts.l2_evictions:
+            l2_eviction.stop()
         for port in parts.ports:
             port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
@@ -137,27 +155,39 @@ class Server:
         healthy, reason = self.health()
         census = parts.storage.census()
         events = parts.bus.counters()
+        evictions = {eviction.adapter: eviction for eviction in parts.l2_evictions}
         return {
             "healthy": healthy,
             "reason": reason,
             "server": {
                 **asdict(parts.info),
                 "version": lmcache_core.__version__,
+                "native": parts.kernels.native,
                 "uptime_seconds": round(time.monotonic() - self._begun, 1),
             },
-            "l1": {"segment": parts.arena.segment, **asdict(census), "census_holds": census.holds},
+            "l1": {
+                "segment": parts.arena.segment,
+                **asdict(census),
+                "census_holds": census.holds,
+                "backed_bytes": parts.arena.backed_bytes,
+                "backing_is_full": parts.growth.is_full,
+                "evicted": parts.eviction.evicted,
+            },
             "chunks": asdict(parts.storage.counters),
             "lookups_open": parts.storage.lookups_open,
             "workers": parts.workers.status(),
             "policies": dict(parts.policies),
-            "l2": [port.status() for port in parts.ports],
+            "quotas": parts.quotas.status(),
+            "l2": [_adapter(port, evictions.get(port.name)) for port in parts.ports],
             "store": parts.store.status(),
             "prefetch": parts.prefetch.status(),
             "requests": {
                 **asdict(parts.router.counters),
+                "unsalted_refused": parts.gate.refused,
                 "waiting_pooled": parts.pooled.waiting,
                 "waiting_affine": parts.affine.waiting,
             },
+            "prompts": parts.prompts.status(),
             "modules": {name: module.status() for name, module in parts.modules.items()},
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
             "events": {
@@ -177,11 +207,18 @@ class Server:
             ("store", parts.store.run),
             ("prefetch", parts.prefetch.run),
             ("eviction", parts.eviction.run),
+            ("l1-growth", parts.growth.run),
+            *(thread for eviction in parts.l2_evictions for thread in eviction.threads()),
             ("reaper", parts.reaper.run),
             *((f"pooled-{i}", parts.pooled.body(i)) for i in range(parts.pooled.size)),
             *((f"affine-{i}", parts.affine.body(i)) for i in range(parts.affine.size)),
             ("router", parts.router.run),
         ]
+
+
+def _adapter(port: AdapterPort, eviction: L2Eviction | None) -> dict[str, Any]:
+    status = port.status()  # usage first: where it is low and nothing is being deleted, what was is counted
+    return {**status, "eviction": eviction.status() if eviction else None}
 
 
 def _plugin(row: PluginRow) -> dict[str, Any]:

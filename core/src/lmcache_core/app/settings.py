@@ -14,7 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from lmcache_core.app.quota_setting import LIMIT_GB_MAX, QUOTA_EXAMPLE, check_quotas
 from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource
+from lmcache_core.kernels.choice import NativeMode
 
 ENV_PREFIX = "LMCACHE_"
 
@@ -23,6 +25,7 @@ Gigabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
+Limit = Annotated[float, Field(ge=0, le=LIMIT_GB_MAX)]
 
 
 class EnginePortSettings(BaseModel):
@@ -61,7 +64,30 @@ class L1Settings(BaseModel):
 
     l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB.")
     l1_use_lazy: bool = Field(
-        True, description="Take memory as it is used; without it all of L1 is allocated at the start."
+        True,
+        description="Allocate memory as it is needed, a little ahead; without it all of L1 is allocated from the start "
+        "on, while the server already serves.",
+    )
+    l1_init_size_gb: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="GiB of L1 to allocate at the start, where the rest is as needed."
+    )
+    l1_use_hugepages: bool = Field(
+        False,
+        description="Huge pages for L1: transparent ones, or reserved ones with --no-l1-shared-memory (engines cannot "
+        "map those); a warning says how to get them where there are none.",
+    )
+    l1_numa: str = Field(
+        "off",
+        pattern=r"^(off|interleave|local|[0-9]{1,4})$",
+        description="Memory nodes that L1 lies on: interleave (all in turn), local (that of the thread that allocates), "
+        "the number of one node to prefer, or off (as the kernel likes).",
+    )
+    l1_allocation_wait_ms: float = Field(
+        20.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a store that finds L1 full waits for eviction before it stores what there is room for; it "
+        "stands still as long as that, and stops waiting when other engines wait for its thread. 0: never.",
     )
     l1_align_bytes: int = Field(4096, ge=4096, description="Alignment of objects in L1: a power of two.")
     l1_shared_memory: bool = Field(
@@ -91,6 +117,22 @@ class EvictionSettings(BaseModel):
     eviction_ratio: Ratio = Field(0.2, description="Share of the used part of L1 that one eviction frees.")
 
 
+class TenantSettings(BaseModel):
+    """Tenants (cache salts)"""
+
+    quota: tuple[dict[str, Limit], ...] = Field(
+        (),
+        description="GiB of L1 that a cache salt may use, as a JSON object of limits by salt; `_default` is the empty salt, "
+        "and 0 keeps a salt uncached. Repeatable. Needs an eviction policy such as IsolatedLRU.",
+    )
+    default_quota_gb: Limit | None = Field(
+        None, description="GiB of L1 for each salt without a quota; 0: only salts with a quota are cached."
+    )
+    reject_unsalted: bool = Field(
+        False, description="Answer requests without a cache salt as if nothing were cached, and store nothing for them."
+    )
+
+
 class L2Settings(BaseModel):
     """L2 (storage)"""
 
@@ -108,9 +150,24 @@ class L2Settings(BaseModel):
         description="Which backend an object is loaded from: a name, or a JSON object with its `type` and its settings.",
     )
     l2_prefetch_max_in_flight: Count = Field(8, description="Lookups that may load from L2 at once.")
+    l1_prefetch_max_ratio: Ratio = Field(
+        0.5, description="Share of L1 for chunks that come from L2 and wait for their readers; more loads wait."
+    )
+    lookup_timeout_seconds: PositiveSeconds = Field(
+        15.0, description="How long a lookup may take; then it is answered with what has come from L2 so far."
+    )
     l2_timeout_seconds: PositiveSeconds = Field(30.0, description="How long a backend may take for one job.")
     l2_store_max_backlog_gb: Gigabytes | None = Field(
         None, description="GiB that may wait for one backend before stores to it are dropped; half of L1 unless set."
+    )
+    l2_store_max_backlog_seconds: PositiveSeconds = Field(
+        60.0,
+        description="How long what waits for one backend may take at the speed it has shown before stores to it are dropped.",
+    )
+    l2_store_drop: Literal["newest", "oldest", "deepest"] = Field(
+        "deepest",
+        description="Which waiting chunks are dropped then: those that came last, those that came first, "
+        "or those that lie deepest in their prompts.",
     )
 
 
@@ -121,7 +178,9 @@ class LifecycleSettings(BaseModel):
     worker_registration_grace_seconds: Seconds = Field(
         3600.0, description="A worker that never pinged is dead after so long; 0: never."
     )
-    session_ttl_seconds: PositiveSeconds = Field(600.0, description="How long an idle request is remembered.")
+    session_ttl_seconds: PositiveSeconds = Field(
+        600.0, description="How long a prompt is remembered that does not come again."
+    )
 
 
 class HttpSettings(BaseModel):
@@ -161,6 +220,11 @@ class PluginSelectionSettings(BaseModel):
         description="Never load this plugin. Repeatable; comma list in the environment.",
     )
     safe_mode: bool = Field(False, description="Consider core's own plugin alone; nothing else is imported.")
+    native: NativeMode = Field(
+        "auto",
+        description="Compiled inner loops. auto: where lmcache-native is installed and fits; on: refuse to start without "
+        "it; off: pure Python.",
+    )
     offer_settings: dict[str, dict[str, Any]] = Field(
         {},
         description="Settings of subscribers and request modules, a JSON object by kind:name such as "
@@ -174,6 +238,7 @@ GROUPS: tuple[type[BaseModel], ...] = (
     CacheSettings,
     L1Settings,
     EvictionSettings,
+    TenantSettings,
     L2Settings,
     LifecycleSettings,
     HttpSettings,
@@ -188,6 +253,7 @@ class ServerSettings(
     CacheSettings,
     L1Settings,
     EvictionSettings,
+    TenantSettings,
     L2Settings,
     LifecycleSettings,
     HttpSettings,
@@ -215,15 +281,14 @@ class ServerSettings(
     @field_validator("l2_adapter", mode="before")
     @classmethod
     def _objects(cls, value: Any) -> Any:
-        given = _from_json(value) if isinstance(value, str) else value
-        items = [given] if isinstance(given, dict) else given
-        if not isinstance(items, list | tuple):
-            raise ValueError('expected a JSON object such as {"type": "memory"}')
-        objects = [_from_json(item) if isinstance(item, str) else item for item in items]
-        for index, item in enumerate(objects):
-            if not isinstance(item, dict):
-                raise ValueError(f'[{index}] is no JSON object; expected one such as {{"type": "memory"}}')
-        return tuple(objects)
+        return _json_objects(value, '{"type": "memory"}')
+
+    @field_validator("quota", mode="before")
+    @classmethod
+    def _quotas(cls, value: Any) -> Any:
+        quotas = _json_objects(value, QUOTA_EXAMPLE)
+        check_quotas(quotas)
+        return quotas
 
     @field_validator("eviction_policy", "l2_store_policy", "l2_prefetch_policy", mode="before")
     @classmethod
@@ -248,6 +313,12 @@ class ServerSettings(
         if not isinstance(value, str):
             return value
         return tuple(name for part in value.split(",") if (name := part.strip()))
+
+    @field_validator("native", mode="before")
+    @classmethod
+    def _on_or_off(cls, value: Any) -> Any:
+        """YAML takes both words for booleans."""
+        return ("on" if value else "off") if isinstance(value, bool) else value
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -283,6 +354,19 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _json_objects(value: Any, example: str) -> tuple[dict[str, Any], ...]:
+    """One object or several, as JSON or as a file has them."""
+    given = _from_json(value) if isinstance(value, str) else value
+    items = [given] if isinstance(given, dict) else given
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"expected a JSON object such as {example}")
+    objects = [_from_json(item) if isinstance(item, str) else item for item in items]
+    for index, item in enumerate(objects):
+        if not isinstance(item, dict):
+            raise ValueError(f"[{index}] is no JSON object; expected one such as {example}")
+    return tuple(objects)
 
 
 def _from_json(text: str) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from lmcache_core.builtin.drop_log import DropLog
 from lmcache_core.contracts.events import (
     LeasesExpired,
     ObjectRejected,
+    ObjectsEvicted,
     PrefetchSubmitted,
+    QuotaChanged,
     StoreCompleted,
     StoresDropped,
     StoreSubmitted,
@@ -22,13 +25,20 @@ logger = logging.getLogger(__name__)
 class LogSubscriber(Subscriber):
     """Debug events are subscribed to only where their lines would be written, so that they cost nothing elsewhere."""
 
+    def __init__(self) -> None:
+        self._drops = DropLog(logger)
+
+    def close(self) -> None:
+        self._drops.flush()
+
     def subscriptions(self) -> Subscriptions:
         always: Subscriptions = {
             WorkerRegistered: _worker_registered,
             WorkerLeft: _worker_left,
             ObjectRejected: _object_rejected,
-            StoresDropped: _stores_dropped,
+            StoresDropped: self._drops.note,
             LeasesExpired: _leases_expired,
+            QuotaChanged: _quota_changed,
         }
         if not logger.isEnabledFor(logging.DEBUG):
             return always
@@ -36,6 +46,7 @@ class LogSubscriber(Subscriber):
             **always,
             StoreSubmitted: _store_submitted,
             StoreCompleted: _store_completed,
+            ObjectsEvicted: _objects_evicted,
             PrefetchSubmitted: _prefetch_submitted,
         }
 
@@ -65,16 +76,6 @@ def _object_rejected(event: ObjectRejected) -> None:
     )
 
 
-def _stores_dropped(event: StoresDropped) -> None:
-    logger.warning(
-        "objects will not reach L2 adapter=%s objects=%d bytes=%d reason=%s",
-        event.adapter,
-        event.objects,
-        event.object_bytes,
-        event.reason,
-    )
-
-
 def _leases_expired(event: LeasesExpired) -> None:
     level = logging.WARNING if event.quarantined_slots else logging.DEBUG
     logger.log(
@@ -83,6 +84,12 @@ def _leases_expired(event: LeasesExpired) -> None:
         event.dropped_slots,
         event.quarantined_slots,
     )
+
+
+def _quota_changed(event: QuotaChanged) -> None:
+    limit = "none" if event.limit_bytes is None else event.limit_bytes
+    # %r: an operator's client chose the name, and it must not write lines of its own
+    logger.info("quota changed cache_salt=%r limit_bytes=%s", event.cache_salt, limit)
 
 
 def _store_submitted(event: StoreSubmitted) -> None:
@@ -103,6 +110,16 @@ def _store_completed(event: StoreCompleted) -> None:
         event.stored,
         event.failed,
         event.seconds,
+    )
+
+
+def _objects_evicted(event: ObjectsEvicted) -> None:
+    logger.debug(
+        "L2 objects evicted adapter=%s objects=%d bytes=%d used_ratio=%.2f",
+        event.adapter,
+        event.objects,
+        event.object_bytes,
+        event.used_ratio,
     )
 
 

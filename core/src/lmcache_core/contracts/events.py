@@ -62,6 +62,22 @@ class ChunksEvicted(Event, frozen=True):
     used_ratio: float
 
 
+class QuotaReached(Event, frozen=True):
+    """A cache salt has as much of L1 as it may: its oldest objects leave, and this much of its stores was refused."""
+
+    cache_salt: str
+    limit_bytes: int
+    used_bytes: int
+    refused_bytes: int
+
+
+class QuotaChanged(Event, frozen=True):
+    """An operator gave a cache salt a limit, or took it away: `limit_bytes` is what it may use of L1 from now on."""
+
+    cache_salt: str
+    limit_bytes: int | None
+
+
 class StoreSubmitted(Event, frozen=True):
     """A batch of objects is on its way from L1 to an adapter."""
 
@@ -82,12 +98,22 @@ class StoreCompleted(Event, frozen=True):
 
 
 class StoresDropped(Event, frozen=True):
-    """Objects will not reach L2: the backlog is full or the adapter cannot be used."""
+    """Objects will not reach this adapter, or none where no name is given.  `reason` is one of `backlog_bytes`,
+    `backlog_seconds`, `adapter_down`, `controller_behind` and `controller_failed`."""
 
     adapter: str
     objects: int
     object_bytes: int
     reason: str
+
+
+class ObjectsEvicted(Event, frozen=True):
+    """An adapter deleted objects to make room: `used_ratio` is what it used before."""
+
+    adapter: str
+    objects: int
+    object_bytes: int
+    used_ratio: float
 
 
 class PrefetchSubmitted(Event, frozen=True):

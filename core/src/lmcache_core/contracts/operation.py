@@ -31,9 +31,10 @@ class HandlerMode(Enum):
     AFFINE = "affine"
     """On the one worker that all requests of this connection go to."""
     ORDERED = "ordered"
-    """In order with the other ordered and affine requests of its connection.  On the router thread while the request
-    is small and nothing of its connection is under way, because handing it to another thread costs more than most of
-    them take; a handler that would take long there returns ELSEWHERE, and is called again on the connection's worker."""
+    """In order with the other ordered and affine requests of its connection.  On the router thread while little of the
+    request is to be read (it is small, or its tokens came before) and nothing of its connection is under way, because
+    handing it to another thread costs more than most of them take; a handler that would take long there returns
+    ELSEWHERE, and is called again on the connection's worker."""
 
 
 class Call(Protocol):
@@ -46,6 +47,11 @@ class Call(Protocol):
     @property
     def may_wait(self) -> bool:
         """False on the router thread, where every microsecond is everybody's."""
+
+    @property
+    def others_wait(self) -> bool:
+        """Are there requests waiting for the thread that this one is answered on?  A handler that waits for something
+        it can do without looks at this every few milliseconds, and gives up when it becomes true."""
 
     def defer(self, seconds: float, fallback: Any) -> None:
         """Answer later, by `reply`, from any thread; with `fallback` if that has not come within `seconds`.

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 
@@ -61,7 +62,7 @@ class EvictionDemand(NamedTuple):
     by_slot_bytes: Mapping[int, int]
     """And from slots of this size, because a store waits for one."""
     by_salt: Mapping[str, int] = NO_SALTS
-    """And from objects of this salt, because it is over its quota."""
+    """And from objects of this salt, because it has more than its quota, or wants to."""
 
 
 def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384) -> float:
@@ -73,12 +74,17 @@ def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384
 
 
 class EvictionPolicy(ABC):
-    """Which objects of L1 go first.  Objects are known by slot number, a small integer that is reused after removal."""
+    """Which objects go first: of L1, or of one adapter with an `eviction` (where places in prompts are not known, and all
+    are 0).  Objects are known by slot number, a small integer that is reused after removal."""
 
     evicts: bool = True
     """False: it leaves demands unmet although slots could go."""
     isolates_salts: bool = False
-    """True: it serves `EvictionDemand.by_salt`."""
+    """True: it serves `EvictionDemand.by_salt`, out of nobody else's objects.  Quotas need that."""
+
+    def use_kernels(self, kernels: Kernels) -> None:  # noqa: B027 - most policies need none
+        """Told before anything else, where there is a server: the inner loops that it runs on, compiled where it can.  A
+        policy may stand on them, and works without having been told."""
 
     @abstractmethod
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
@@ -98,7 +104,8 @@ class EvictionPolicy(ABC):
     def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
         """Slots to free, in order.  Must not name one that `may_evict` refuses; fewer than asked is fine.
 
-        The policy keeps them until `on_remove` confirms: a victim may have been hit since, and then stays."""
+        The policy keeps them until `on_remove` confirms: a victim may have been hit since, and then stays; and sometimes
+        core only wants to know what would leave next, because neighbours in memory leave together."""
 
 
 class StoredObject(NamedTuple):
@@ -125,7 +132,7 @@ class StorePlan:
 
     targets: tuple[tuple[int, ...], ...]
     drop_from_l1: bool = False
-    """True: objects leave L1 once every adapter has answered."""
+    """True: objects leave L1 once every adapter has answered, or they were dropped because it is too slow."""
 
 
 class StorePolicy(ABC):
@@ -141,7 +148,8 @@ class StorePolicy(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PrefetchPlan:
-    """`sources[i]` is the index of the adapter that key i is loaded from, or None to leave it."""
+    """`sources[i]` is the index of the adapter that key i is loaded from, or None to leave it.  Where that adapter fails,
+    the others that have the key stand in for it, in the order of the cascade."""
 
     sources: tuple[int | None, ...]
     retain: bool = False
@@ -153,4 +161,5 @@ class PrefetchPolicy(ABC):
 
     @abstractmethod
     def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
-        """`found[a]` has a bit for each key that adapter `a` has."""
+        """`found[a]` has a bit for each key that adapter `a` has; none, if it did not say so in time.  Keys are those that
+        L1 misses, shard by shard in prompt order, under each layout that a chunk may have."""

@@ -7,7 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+
+READERS_MAX = 255
+"""Reads of each chunk that a lookup may ask for."""
 
 
 class StoredSpace(NamedTuple):
@@ -18,16 +22,32 @@ class StoredSpace(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One shard of a lookup: a chunk counts when it is there in any one of these spaces.
+    """One shard of a lookup (or one object group of it): a chunk counts when it is there in any one of these spaces.
 
     A shard whose workers are known to use several layouts is given once for each of them, with one space."""
 
     spaces: tuple[StoredSpace, ...]
+    window: int | None = None
+    """None: every chunk of a prefix is needed.  Otherwise only so many at its end, at least one, because the layers attend
+    to no more (sliding windows, recurrent states): only those must be there, are held and loaded."""
 
 
 class LookupRequest(NamedTuple):
-    """Find the longest prefix of `chunk_hashes` that every shard has, bring it into L1 and hold it for `readers` reads
-    of each chunk.  A newer lookup with the same connection and request id replaces the older one."""
+    """Find the longest prefix of `chunk_hashes` of which every shard has what it needs, bring that into L1 and hold it for
+    `readers` reads of each chunk.  A newer lookup with the same connection and request id replaces the older one, which
+    lets go of what no worker has picked up."""
+
+    connection: bytes
+    request_id: str
+    shards: tuple[Shard, ...]
+    chunk_hashes: Sequence[bytes]
+    readers: int
+
+
+class SparseLookupRequest(NamedTuple):
+    """Find all of `chunk_hashes` that every shard has, whatever is missing between them, bring those into L1 and hold them
+    for `readers` reads of each.  A place is an index in `chunk_hashes`; one chunk may stand at several.  Windows of shards
+    have no meaning here and are refused."""
 
     connection: bytes
     request_id: str
@@ -46,16 +66,35 @@ class Hold:
 
 
 class Storage(Protocol):
-    """Safe from any thread.  Nothing here waits for a tier.  `worker` is the token of a registration."""
+    """Safe from any thread.  Nothing here waits, but `reserve` when it is told to.  `worker` is the token of a registration.
+
+    What a lookup found stays held until workers have taken it over, it is freed, or its request ends; a request whose
+    scheduler falls silent is let go after a while.  Workers of a request that acquire chunks take over what any of its
+    lookups holds of them, one read each."""
 
     def lookup(self, request: LookupRequest) -> None:
-        """Start a lookup.  Its answer is had by `lookup_result` or `on_lookup`."""
+        """Start a lookup.  Its answer is had by `lookup_result` or `on_lookup`, at the latest when the time for lookups is
+        over: what is there by then counts.  Raises ValueError for a window of less than one chunk, and for more readers than
+        READERS_MAX."""
+
+    def lookup_sparse(self, request: SparseLookupRequest) -> None:
+        """Start a sparse lookup.  Its answer is had by `sparse_result` or `on_sparse_lookup`; all else is as for `lookup`,
+        with places for chunks: `free_lookup`, `end_lookup` and `renew_lookups` are for both.  Raises ValueError for a
+        shard with a window."""
 
     def lookup_result(self, connection: bytes, request_id: str) -> int | None:
         """Chunks found and held; None while the lookup runs.  Given once; 0 afterwards and for unknown lookups."""
 
     def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
         """Call `function` with what `lookup_result` would give, as soon as that is not None.  The answer counts as given
+        when it returns True."""
+
+    def sparse_result(self, connection: bytes, request_id: str) -> Bitmap | None:
+        """The places found and held; None while the lookup runs.  Given once; of size 0 afterwards and for unknown
+        lookups."""
+
+    def on_sparse_lookup(self, connection: bytes, request_id: str, function: Callable[[Bitmap], bool]) -> None:
+        """Call `function` with what `sparse_result` would give, as soon as that is not None.  The answer counts as given
         when it returns True."""
 
     def free_lookup(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
@@ -76,10 +115,19 @@ class Storage(Protocol):
         """The worker has read them."""
 
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
-        """Are there free slots for so many chunks, so that `reserve` need not allocate pages?"""
+        """Are there free slots for so many chunks that their salt may have, so that `reserve` need neither allocate pages nor
+        wait?"""
 
-    def reserve(self, worker: int, space: StoredSpace, chunk_hashes: Sequence[bytes]) -> tuple[Hold, Sequence[int]]:
-        """Slots for those chunks that are not there and nobody is writing, as far as there is room, and their indexes."""
+    def reserve(
+        self,
+        worker: int,
+        space: StoredSpace,
+        chunk_hashes: Sequence[bytes],
+        may_wait: Callable[[], bool] | None = None,
+    ) -> tuple[Hold, Sequence[int]]:
+        """Slots for those chunks that are not there and nobody is writing, and their indexes: as far as there is room, a
+        prefix of them.  With `may_wait`, it waits for room first, up to `--l1-allocation-wait-ms` and without any lock,
+        as long as `may_wait()` is true, which is asked every few milliseconds."""
 
     def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         """Every slot of the hold is filled: make it visible, and send it on to L2.  False when the hold had run out;

@@ -7,11 +7,11 @@ while such a job still has its buffers the adapter counts as broken and is given
 from __future__ import annotations
 
 import logging
-import select
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
@@ -21,7 +21,7 @@ from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +48,32 @@ class JobReleased:
 Answer = JobAnswer | JobReleased
 
 
+Verb = Literal["store", "lookup", "load", "delete"]
+
+
+class PortWatcher(Protocol):
+    """Is told what an adapter has, as its answers say so.  Called on the port's threads; must neither block nor raise."""
+
+    def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """The adapter has these objects now, of so many bytes each."""
+
+    def hit(self, keys: Sequence[ObjectKey]) -> None:
+        """A lookup found these."""
+
+
 @dataclass(slots=True, eq=False)
 class _Pending:
+    verb: Verb
+    subjects: Sequence[Any]
+    """Keys of a lookup or a delete, items of a store or a load."""
     token: Any
     inbox: Inbox[Any]
-    size: int
     deadline: float
-    pins: tuple[ObjectKey, ...] = ()
-    """What a lookup may pin, and nobody will unpin if its answer comes too late."""
     answered: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.subjects)
 
 
 class AdapterPort:
@@ -75,6 +92,8 @@ class AdapterPort:
         self._lock = threading.Lock()
         self._pending: dict[JobId, _Pending] = {}
         self._early: dict[JobId, list[Completion]] = {}
+        self._undelivered: deque[Any] = deque()
+        self._watcher: PortWatcher | None = None
         self._wake: Callable[[], None] = lambda: None
         self._overdue = 0
         self.timeouts = 0
@@ -90,13 +109,16 @@ class AdapterPort:
         return AdapterFacts(self.name, self.capabilities, self.healthy)
 
     def submit_store(self, batch: Sequence[StoreItem], inbox: Inbox[Any], token: Any) -> None:
-        self._submit(lambda: self.adapter.submit_store(batch), len(batch), inbox, token)
+        self._submit("store", self.adapter.submit_store, batch, inbox, token)
 
     def submit_lookup(self, keys: Sequence[ObjectKey], inbox: Inbox[Any], token: Any) -> None:
-        self._submit(lambda: self.adapter.submit_lookup(keys), len(keys), inbox, token, pins=tuple(keys))
+        self._submit("lookup", self.adapter.submit_lookup, keys, inbox, token)
 
     def submit_load(self, batch: Sequence[LoadItem], inbox: Inbox[Any], token: Any) -> None:
-        self._submit(lambda: self.adapter.submit_load(batch), len(batch), inbox, token)
+        self._submit("load", self.adapter.submit_load, batch, inbox, token)
+
+    def submit_delete(self, keys: Sequence[ObjectKey], inbox: Inbox[Any], token: Any) -> None:
+        self._submit("delete", self.adapter.submit_delete, keys, inbox, token)
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
         if keys:
@@ -105,8 +127,24 @@ class AdapterPort:
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
         self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
-    def status(self) -> dict[str, object]:
+    def usage(self) -> Usage | None:
+        """What the adapter holds; None where it does not know or fails."""
         usage = self._guard("usage", self.adapter.usage)
+        return usage if isinstance(usage, Usage) else None
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage | None:
+        """As the adapter's; may block.  None where it fails."""
+        page = self._guard("list_keys", lambda: self.adapter.list_keys(cursor, limit))
+        return page if isinstance(page, KeyPage) else None
+
+    def in_use(self) -> set[ObjectKey]:
+        """What is being stored or loaded right now."""
+        with self._lock:
+            jobs = [pending for pending in self._pending.values() if pending.verb in ("store", "load")]
+        return {item.key for pending in jobs for item in pending.subjects}
+
+    def status(self) -> dict[str, object]:
+        usage = self.usage()
         counters = getattr(self.adapter, "counters", None)
         circuit = self._guard("circuit", lambda: getattr(self.adapter, "circuit", None))
         return {
@@ -127,15 +165,29 @@ class AdapterPort:
         """Close the adapter.  The completion thread must still run, so that its last answers are delivered."""
         self._guard("close", lambda: self.adapter.close(deadline_seconds))
 
-    # --- on the completion thread
+    # --- before anything runs
+
+    def watch(self, watcher: PortWatcher) -> None:
+        self._watcher = watcher
 
     def call_when_armed(self, function: Callable[[], None]) -> None:
         """`function` is called when the first job of an idle port is submitted."""
         self._wake = function
 
+    # --- on the completion thread
+
     def deliver(self) -> None:
-        """Hand every waiting completion to whoever submitted its job."""
-        for completion in self._guard("completions", self.adapter.completions().drain) or ():
+        """Hand every waiting completion to whoever submitted its job.  If this fails on the way, the rest waits for the
+        next call."""
+        self._undelivered.extend(self._guard("completions", lambda: list(self.adapter.completions().drain())) or ())
+        while self._undelivered:
+            completion = self._undelivered.popleft()
+            if not isinstance(completion, JobDone | BuffersReleased):
+                self.faults += 1
+                logger.error(
+                    "l2 adapter completed with %.80r, which is no completion adapter=%s", completion, self.name
+                )
+                continue
             with self._lock:
                 pending = self._pending.get(completion.job)
                 if pending is None:
@@ -143,7 +195,7 @@ class AdapterPort:
                     if len(self._early) < EARLY_MAX:
                         self._early.setdefault(completion.job, []).append(completion)
                     continue
-            self._complete(completion, pending)
+            self._hand_over(completion, pending)
 
     def expire(self, now: float) -> float | None:
         """Time out what is overdue.  Returns when the next job will be, None when nothing is pending."""
@@ -169,37 +221,40 @@ class AdapterPort:
     # --- inside
 
     def _submit(
-        self, call: Callable[[], JobId], size: int, inbox: Inbox[Any], token: Any, pins: tuple[ObjectKey, ...] = ()
+        self, verb: Verb, call: Callable[[Sequence[Any]], JobId], subjects: Sequence[Any], inbox: Inbox[Any], token: Any
     ) -> None:
-        pending = _Pending(token, inbox, size, self._clock.monotonic() + self._timeout, pins)
+        pending = _Pending(verb, subjects, token, inbox, self._clock.monotonic() + self._timeout)
         try:
-            job = call()
+            job = call(subjects)
         except (Exception, SystemExit):
             self.faults += 1
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
-            inbox.post(JobAnswer(token, (Outcome.FAILED,) * size, released=True))
+            inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
             return
         with self._lock:
             self._pending[job] = pending
             early = self._early.pop(job, [])
             first = len(self._pending) == 1
         for completion in early:
-            self._complete(completion, pending)
+            self._hand_over(completion, pending)
         if first:
             self._wake()
 
+    def _hand_over(self, completion: Completion, pending: _Pending) -> None:
+        was_answered = pending.answered
+        try:
+            self._complete(completion, pending)
+        except BaseException:
+            self._fail(completion, pending, was_answered)
+            raise
+
     def _complete(self, completion: Completion, pending: _Pending) -> None:
         match completion:
-            case JobDone(job, outcomes, released):
+            case JobDone(job, given, released):
+                outcomes = self._checked(given, pending)
+                self._tell_watcher(pending, outcomes)
                 with self._lock:
                     was_late, pending.answered = pending.answered, True
-                if not was_late and len(outcomes) != pending.size:
-                    self.faults += 1
-                    logger.error(
-                        "l2 adapter gave %d outcomes for %d keys adapter=%s", len(outcomes), pending.size, self.name
-                    )
-                    outcomes = (Outcome.FAILED,) * pending.size
-                with self._lock:
                     if released:
                         self._forget(job, was_late)
                     elif not was_late:
@@ -207,14 +262,48 @@ class AdapterPort:
                 if not was_late:
                     pending.inbox.post(JobAnswer(pending.token, outcomes, released))
                     return
-                found = zip(pending.pins, outcomes, strict=False)
-                self.unpin([key for key, outcome in found if outcome is Outcome.DONE])
+                if pending.verb == "lookup":  # nobody will unpin what it found
+                    found = zip(pending.subjects, outcomes, strict=True)
+                    self.unpin([key for key, outcome in found if outcome is Outcome.DONE])
                 if released:
                     pending.inbox.post(JobReleased(pending.token))
             case BuffersReleased(job):
                 with self._lock:
                     self._forget(job, was_overdue=True)
                 pending.inbox.post(JobReleased(pending.token))
+
+    def _checked(self, outcomes: Any, pending: _Pending) -> tuple[Outcome, ...]:
+        """One outcome for each key; all FAILED where that is not what came."""
+        if isinstance(outcomes, Sequence) and len(outcomes) == pending.size:
+            checked = tuple(outcomes)
+            if set(map(type, checked)) <= {Outcome}:
+                return checked
+        self.faults += 1
+        logger.error("l2 adapter gave %.80r as the outcomes of %d keys adapter=%s", outcomes, pending.size, self.name)
+        return (Outcome.FAILED,) * pending.size
+
+    def _tell_watcher(self, pending: _Pending, outcomes: Sequence[Outcome]) -> None:
+        if self._watcher is None:
+            return
+        done = [subject for subject, outcome in zip(pending.subjects, outcomes, strict=True) if outcome is Outcome.DONE]
+        if done and pending.verb == "store":
+            self._watcher.stored([(item.key, item.buffer.length) for item in done])
+        elif done and pending.verb == "lookup":
+            self._watcher.hit(done)
+
+    def _fail(self, completion: Completion, pending: _Pending, was_answered: bool) -> None:
+        """Handing over a completion failed: its job has failed, and whoever waits for it is told so."""
+        released = isinstance(completion, BuffersReleased) or completion.released
+        with self._lock:
+            pending.answered = True
+            if released:
+                self._forget(completion.job, was_answered)
+            elif not was_answered:
+                self._overdue += 1
+        if not was_answered:
+            pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released))
+        elif released:
+            pending.inbox.post(JobReleased(pending.token))
 
     def _forget(self, job: JobId, was_overdue: bool) -> None:
         if self._pending.pop(job, None) is not None and was_overdue:
@@ -227,35 +316,3 @@ class AdapterPort:
             self.faults += 1
             logger.exception("l2 adapter failed adapter=%s call=%s", self.name, what)
             return None
-
-
-class CompletionThread:
-    """Waits for every adapter at once; `run` is its body, for the supervisor."""
-
-    def __init__(self, ports: Sequence[AdapterPort], clock: Clock) -> None:
-        self._ports = ports
-        self._clock = clock
-        self._wakes: Inbox[None] = Inbox()
-        self._stop = False
-        for port in ports:
-            port.call_when_armed(self._wakes.wake)
-
-    def run(self) -> None:
-        poll = select.poll()
-        poll.register(self._wakes, select.POLLIN)
-        by_descriptor = {port.adapter.completions().fileno(): port for port in self._ports}
-        for descriptor in by_descriptor:
-            poll.register(descriptor, select.POLLIN)
-        while not self._stop:
-            now = self._clock.monotonic()
-            deadlines = [deadline for port in self._ports if (deadline := port.expire(now)) is not None]
-            timeout_ms = max(0.0, min(deadlines) - now) * 1000 + 1 if deadlines else None
-            for descriptor, _ in poll.poll(timeout_ms):
-                if port := by_descriptor.get(descriptor):
-                    port.deliver()
-                else:
-                    self._wakes.drain()
-
-    def stop(self) -> None:
-        self._stop = True
-        self._wakes.wake()

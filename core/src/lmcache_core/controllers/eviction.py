@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import logging
 import select
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 
-from lmcache_core.contracts.events import ChunksEvicted, Publisher
+from lmcache_core.contracts.events import ChunksEvicted, Publisher, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
+from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
 
 logger = logging.getLogger(__name__)
 
 SLICE = 256
 """Victims freed under one lock acquisition, so that no request waits for a large eviction."""
+STEP_OBJECTS = 4096
+"""About how many victims the policy is asked for at once."""
 RETRY_SECONDS = 0.25
 """How soon to try again when what could be freed is held."""
+WAITED_FOR_SECONDS = 0.004
+"""The same while a store waits for it."""
 
 
 class EvictionController:
@@ -31,9 +38,15 @@ class EvictionController:
         self._watermark = watermark
         self._ratio = ratio
         self._events = events
+        self._mover = SlabMover(cache)
         self._wakes: Inbox[None] = Inbox()
         self._stop = False
         cache.call_on_pressure(self.wake, watermark)
+
+    @property
+    def evicted(self) -> int:
+        """Objects that left L1 to make room, since the start."""
+        return self._cache.evicted
 
     def wake(self) -> None:
         """Somebody waits for room, or the policy has much to be told.  Any thread."""
@@ -43,7 +56,7 @@ class EvictionController:
         poll = select.poll()
         poll.register(self._wakes, select.POLLIN)
         while not self._stop:
-            poll.poll(RETRY_SECONDS * 1000 if self._cache.used_ratio > self._watermark else None)
+            poll.poll(self._pause_milliseconds())
             self._wakes.drain()
             self.cycle()
 
@@ -51,21 +64,64 @@ class EvictionController:
         self._stop = True
         self._wakes.wake()
 
+    def _pause_milliseconds(self) -> float | None:
+        """Until the next round, if nobody asks for it before.  What is held can be freed a moment later, and nobody
+        tells of that."""
+        if self._cache.is_waited_for:
+            return WAITED_FOR_SECONDS * 1000
+        return RETRY_SECONDS * 1000 if self._cache.used_ratio > self._watermark or self._cache.salts_over else None
+
     def cycle(self) -> None:
-        """One round: catch up, then free what the watermark and waiting stores ask for."""
+        """One round: catch up, then free what the watermark, waiting stores and quotas ask for."""
         notes, demand = self._cache.take_notes()
         self._tell(notes)
+        self._evict_over_quota()
         goal = 0
-        census = self._cache.census()
         if self._cache.used_ratio > self._watermark:
-            goal = int(census.used_bytes * self._ratio)
+            goal = int(self._cache.used_bytes * self._ratio)
         if not goal and not demand:
             return
-        self._evict(self._victims(EvictionDemand(goal, demand)))
-        for slot_bytes in demand:
-            if emptied := self._cache.empty_a_slab(slot_bytes):
-                self._publish(emptied, 0)
-        self._tell(self._cache.take_notes()[0])
+        shared = self._mover.shared(demand)
+        if shared:
+            self._evict_across_sizes(shared)
+        own = {size: wanted for size, wanted in demand.items() if size not in shared}
+        self._evict_in_steps(goal - sum(shared.values()), own)
+
+    def _evict_across_sizes(self, demand: Mapping[int, int]) -> None:
+        """For stores whose sizes share the arena with others: what is coldest leaves, and slabs follow the demand."""
+        victims = self._victims(EvictionDemand(sum(demand.values()), {}))
+        freed = self._mover.bytes_by_size(victims)
+        self._evict(victims)
+        if self._policy.evicts:
+            if moved := self._mover.make_room(demand, freed, self._coldest):
+                self._publish(moved, 0)
+            if dry := self._mover.still_dry(demand, freed):
+                self._evict(self._victims(EvictionDemand(0, dry)))
+        self._tell(self._cache.take_news())
+
+    def _evict_in_steps(self, any_bytes: int, by_slot_bytes: Mapping[int, int]) -> None:
+        """A part at a time, so that what is hit meanwhile is no victim any more, and who waits for room soon has some."""
+        step = max(1, self._cache.used_bytes // max(1, self._cache.objects)) * STEP_OBJECTS
+        while any_bytes > 0 or by_slot_bytes:
+            freed = self._evict(self._victims(EvictionDemand(min(any_bytes, step), by_slot_bytes)))
+            self._tell(self._cache.take_news())
+            if not freed:
+                return
+            any_bytes, by_slot_bytes = any_bytes - step, {}
+
+    def _evict_over_quota(self) -> None:
+        """Before anything else, so that what leaves here need not be taken from those who keep within theirs."""
+        excess = self._cache.take_salt_excess()
+        for salt in excess:
+            self._events.publish(QuotaReached(salt.salt, salt.limit_bytes, salt.used_bytes, salt.refused_bytes))
+        if excess:
+            by_salt = {salt.salt: salt.due_bytes for salt in excess}
+            self._evict(self._victims(EvictionDemand(0, {}, by_salt)))
+        self._cache.tell_salts()
+
+    def _coldest(self, wanted_bytes: int) -> Sequence[int]:
+        """What would leave next.  It is asked for an opinion and stays."""
+        return self._victims(EvictionDemand(wanted_bytes, {}))
 
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
         try:
@@ -74,18 +130,27 @@ class EvictionController:
             logger.exception("eviction policy failed to name victims")
             return ()
 
-    def _evict(self, victims: Sequence[int]) -> None:
+    def _evict(self, victims: Sequence[int]) -> int:
+        """Returns how many bytes were freed."""
+        total = 0
         for begin in range(0, len(victims), SLICE):
+            if begin:
+                time.sleep(PAUSE_SECONDS)
             batch = victims[begin : begin + SLICE]
             count, freed = self._cache.evict(batch)
             if count:
                 self._publish(count, freed)
+            total += freed
+        return total
 
     def _publish(self, chunks: int, freed: int) -> None:
         self._events.publish(ChunksEvicted(chunks, freed, self._cache.used_ratio))
 
-    def _tell(self, notes: Sequence[Note]) -> None:
-        for note in notes:
+    def _tell(self, notes: list[Note]) -> None:
+        """Empties the list on the way: freeing many notes in one go would stop every thread for as long."""
+        notes.reverse()
+        while notes:
+            note = notes.pop()
             try:
                 self._tell_one(note)
             except (Exception, SystemExit):  # a plugin boundary: the notes that follow must not be lost with this one

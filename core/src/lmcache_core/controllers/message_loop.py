@@ -27,7 +27,8 @@ class MessageLoop(ABC, Generic[Message]):
         self._resume()
         while not self._stop:
             self.cycle()
-            poll.poll()
+            patience = self._patience_seconds()
+            poll.poll(None if patience is None else patience * 1000 + 1)
 
     def stop(self) -> None:
         """End `run`.  Any thread."""
@@ -47,6 +48,10 @@ class MessageLoop(ABC, Generic[Message]):
 
     def _resume(self) -> None:
         """The thread is starting, perhaps again after a failure."""
+
+    def _patience_seconds(self) -> float | None:
+        """How long to wait for a message before going on without one; None: until one comes."""
+        return None
 
     @abstractmethod
     def _handle(self, message: Message) -> None: ...

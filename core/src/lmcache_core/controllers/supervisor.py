@@ -20,6 +20,8 @@ BACKOFF_FORGOTTEN_SECONDS = 60.0
 class _Charge:
     thread: threading.Thread
     down: bool = False
+    ended: bool = False
+    """It has done what it was there for."""
     restarts: int = 0
     last_error: str = ""
 
@@ -55,7 +57,11 @@ class Supervisor:
 
     def status(self) -> dict[str, object]:
         return {
-            name: {"running": not charge.down, "restarts": charge.restarts, "last_error": charge.last_error}
+            name: {
+                "running": not (charge.down or charge.ended),
+                "restarts": charge.restarts,
+                "last_error": charge.last_error,
+            }
             for name, charge in self._charges.items()
         }
 
@@ -74,6 +80,7 @@ class Supervisor:
                 charge.last_error = f"{type(error).__name__}: {error}"
                 logger.exception("thread failed name=%s restarts=%d retry_seconds=%.2f", name, charge.restarts, pause)
             else:
+                charge.ended = True
                 return
             if self._stopping.wait(pause):
                 return

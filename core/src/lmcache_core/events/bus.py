@@ -77,6 +77,7 @@ class EventBus:
 
     def run(self) -> None:
         """Deliver until `close`.  For a thread of its own."""
+        self._wake.set()  # what was waiting when this thread failed
         while not self._closed:
             self._wake.wait()
             self._wake.clear()  # before delivering: what is published from here on sets it again

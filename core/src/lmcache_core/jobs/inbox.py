@@ -15,6 +15,8 @@ class Inbox(Generic[Item]):
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._awake = False
+        """The descriptor is readable, or will be before whoever posts has returned."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -28,7 +30,8 @@ class Inbox(Generic[Item]):
 
     def wake(self) -> None:
         """Make the descriptor readable without posting anything.  A closed inbox ignores it."""
-        if self._event >= 0:
+        if self._event >= 0 and not self._awake:
+            self._awake = True
             os.eventfd_write(self._event, 1)
 
     def clear_wakes(self) -> None:
@@ -37,6 +40,7 @@ class Inbox(Generic[Item]):
             os.eventfd_read(self._event)
         except BlockingIOError:
             pass
+        self._awake = False  # after the read: a wake that is skipped until here is for what the caller takes next
 
     def take(self) -> Item | None:
         """The oldest item, or None.  Never blocks."""

@@ -15,25 +15,42 @@ import fcntl
 import logging
 import mmap
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core.l1.extents import Extent, Extents
+from lmcache_core.l1.huge_pages import HUGE_BYTES, anonymous_obstacle, shared_obstacle
+from lmcache_core.l1.memory_calls import advise_huge_pages, populate
 from lmcache_core.model.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 
 SHM_ROOT = Path("/dev/shm")
 SEGMENT_PREFIX = "lmcache-l1-"
-_MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for it before Python 3.12
+FULL_SECONDS = 1.0
+"""How long memory that could not be had is not asked for again: a refusal takes as long as an allocation."""
+_MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for these before Python 3.12 and 3.13
+_MAP_HUGETLB = 0x40000
 
 
 class Arena:
-    """`size_bytes` of memory at one address, owned by whoever made it; close it last."""
+    """`size_bytes` of memory at one address, owned by whoever made it; close it last.
 
-    def __init__(self, mapping: mmap.mmap, descriptor: int | None, path: Path | None) -> None:
+    `back` and `grow` may be called by any threads at once; they take long, and hold no lock meanwhile."""
+
+    def __init__(self, mapping: mmap.mmap, descriptor: int | None, path: Path | None, huge: bool = False) -> None:
         self._mapping = mapping
         self._descriptor = descriptor
         self._path = path
+        self._huge = huge
+        self._lock = threading.Lock()
+        self._backed = Extents()
+        self._asked_end = 0
+        self._full_until = 0.0
+        self._on_asked: Callable[[], None] = lambda: None
         view = memoryview(mapping)
         anchor = ctypes.c_char.from_buffer(mapping)
         address = ctypes.addressof(anchor)
@@ -42,17 +59,41 @@ class Arena:
         self.segment = path.name if path else None
         self.region = MemoryRegion(address, len(view), view, descriptor, self.segment)
 
+    @property
+    def backed_bytes(self) -> int:
+        """What has been allocated, or was asked for and is allocated as it is written (anonymous memory)."""
+        return self._backed.total
+
+    @property
+    def asked_end(self) -> int:
+        """Everything that was ever asked for lies before this offset."""
+        return self._asked_end
+
+    def call_when_asked(self, function: Callable[[], None]) -> None:
+        """`function` is called after every `back`, on its thread."""
+        self._on_asked = function
+
     def back(self, offset: int, length: int) -> bool:
-        """Allocate the pages of this stretch.  False when the memory cannot be had; nothing changed then."""
-        if self._descriptor is None:
-            return True
-        try:
-            os.posix_fallocate(self._descriptor, offset, length)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.ENOMEM):
-                raise
-            return False
-        return True
+        """Make sure that this stretch has pages.  Returns at once where it has; otherwise they are allocated now, but
+        those of anonymous memory when they are written.  False when they cannot be had; those that could be stay."""
+        wanted = Extent(offset, length)
+        with self._lock:
+            gaps = self._backed.missing(wanted)
+            self._asked_end = max(self._asked_end, wanted.end)
+        there = all(self._allocate(gap, only_promise=True) for gap in gaps)
+        self._on_asked()
+        return there
+
+    def grow(self, end: int, step_bytes: int) -> int | None:
+        """Allocate the first `step_bytes` at most that have no pages before offset `end`.  Returns how many they were,
+        0 when all have; None when they cannot be had."""
+        with self._lock:
+            gap = next(iter(self._backed.missing(Extent(0, min(end, self.size_bytes)))), None)
+        if gap is None:
+            return 0
+        # To a boundary of huge pages, so that none is torn.
+        gap = Extent(gap.offset, min(gap.length, step_bytes - gap.offset % HUGE_BYTES))
+        return gap.length if self._allocate(gap) else None
 
     def close(self) -> None:
         """Remove the segment's name and unmap it.  Engines that still map it keep their mapping."""
@@ -65,16 +106,45 @@ class Arena:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _allocate(self, gap: Extent, only_promise: bool = False) -> bool:
+        if time.monotonic() < self._full_until:
+            return False
+        shared = self._descriptor is not None
+        try:
+            if (shared and self._huge) or not (shared or only_promise):
+                # Huge pages of shared memory are only had by touching it where it is advised.
+                with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
+                    populate(self.region.address + gap.offset, gap.length)
+            if self._descriptor is not None:
+                os.posix_fallocate(self._descriptor, gap.offset, gap.length)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFAULT):
+                raise
+            self._full_until = time.monotonic() + FULL_SECONDS
+            return False
+        with self._lock:
+            self._backed.add(gap)
+        return True
 
-def anonymous_arena(size_bytes: int) -> Arena:
-    """Private memory: engines get their chunks in-band, over the socket.  Raises ResourceError when there is none."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+
+def anonymous_arena(size_bytes: int, huge: bool = False) -> Arena:
+    """Private memory: engines get their chunks in-band, over the socket.  `huge`: of reserved huge pages, else of
+    transparent ones; where neither can be had, a warning says how.  Raises ResourceError when there is no memory."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    whole_pages = size_bytes // HUGE_BYTES * HUGE_BYTES
+    if huge and whole_pages:
+        # Reserved pages are taken from the pool here, or not at all: touching them cannot fail later.
+        with contextlib.suppress(OSError):
+            return Arena(mmap.mmap(-1, whole_pages, flags=flags | _MAP_HUGETLB), None, None, huge=True)
     try:
-        return Arena(mmap.mmap(-1, size_bytes, flags=flags), None, None)
+        arena = Arena(mmap.mmap(-1, size_bytes, flags=flags | _MAP_NORESERVE), None, None, huge)
     except OSError as error:
         raise ResourceError(
             f"L1 of {size_bytes / 2**30:.1f} GiB cannot be had: {error.strerror}; lower l1_size_gb"
         ) from None
+    if huge:
+        _advise(arena, anonymous_obstacle())
+    return arena
 
 
 def shared_memory_shortage(size_bytes: int) -> str | None:
@@ -92,8 +162,9 @@ def shared_memory_shortage(size_bytes: int) -> str | None:
     )
 
 
-def shared_arena(size_bytes: int, name: str) -> Arena:
-    """A new segment called `lmcache-l1-<name>`.  Raises ResourceError when a live server has that name."""
+def shared_arena(size_bytes: int, name: str, huge: bool = False) -> Arena:
+    """A new segment called `lmcache-l1-<name>`.  `huge`: of transparent huge pages; where they cannot be had, a warning
+    says how.  Raises ResourceError when a live server has that name."""
     path = SHM_ROOT / f"{SEGMENT_PREFIX}{name}"
     descriptor = os.open(SHM_ROOT, os.O_TMPFILE | os.O_RDWR, 0o600)
     try:
@@ -111,7 +182,10 @@ def shared_arena(size_bytes: int, name: str) -> Arena:
     except BaseException:
         os.close(descriptor)
         raise
-    return Arena(mapping, descriptor, path)
+    arena = Arena(mapping, descriptor, path, huge)
+    if huge:
+        _advise(arena, shared_obstacle(SHM_ROOT))
+    return arena
 
 
 def remove_stale_segments() -> int:
@@ -132,3 +206,14 @@ def remove_stale_segments() -> int:
         finally:
             os.close(descriptor)
     return removed
+
+
+def _advise(arena: Arena, obstacle: str | None) -> None:
+    """Ask for transparent huge pages, or say why there are none: pages of the usual size serve as well, more slowly."""
+    if obstacle is None:
+        try:
+            advise_huge_pages(arena.region.address, arena.size_bytes)
+        except OSError as error:
+            obstacle = f"this kernel has none: {error.strerror}"
+    if obstacle is not None:
+        logger.warning("l1 has no huge pages, as --l1-use-hugepages asks for reason=%s", obstacle)

@@ -1,7 +1,7 @@
-"""Which object is where: key to slot, with keys small enough for a dictionary of a million.
+"""Key spaces by number.
 
-A key is 36 bytes: the number of its key space and the chunk hash.  Bytes objects keep their hash and are not walked by
-the garbage collector.  Not synchronised: the caller holds the cache's lock.
+Within L1 an object is known by the number of its space and its chunk hash; where both stand together, as the identity
+that policies see, they are a key of 36 bytes.  Not synchronised: the caller holds the cache's lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from lmcache_core.model.keys import KeySpace
 
 _NUMBER = struct.Struct("<I")
-PREFIX_BYTES = _NUMBER.size
 SPACES_KEPT = 65536
 """Spaces that hold nothing are forgotten beyond this many."""
 
@@ -23,7 +22,9 @@ class SpaceRecord:
     """One key space as L1 knows it."""
 
     space: KeySpace
+    number: int
     prefix: bytes
+    """The number, as keys begin with it."""
     payload_bytes: int
     objects: int = 0
     """Slots that hold or are being filled with objects of this space."""
@@ -34,7 +35,8 @@ class Spaces:
 
     def __init__(self) -> None:
         self._by_space: dict[KeySpace, SpaceRecord] = {}
-        self._by_prefix: dict[bytes, SpaceRecord] = {}
+        self._by_number: dict[int, SpaceRecord] = {}
+        self._by_salt: dict[str, dict[int, SpaceRecord]] = {}
         self._next = 0
 
     def __len__(self) -> int:
@@ -48,31 +50,42 @@ class Spaces:
         if record is None:
             if len(self._by_space) >= SPACES_KEPT:
                 self._forget_empty()
-            record = SpaceRecord(space, _NUMBER.pack(self._next), payload_bytes)
+            record = SpaceRecord(space, self._next, _NUMBER.pack(self._next), payload_bytes)
             self._next += 1
             self._by_space[space] = record
-            self._by_prefix[record.prefix] = record
+            self._know(record)
         return record
 
     def adopt(self, record: SpaceRecord) -> None:
         """Objects are about to be placed in this space; it may have been forgotten since it was interned."""
-        self._by_prefix[record.prefix] = record
+        self._know(record)
         self._by_space.setdefault(record.space, record)
 
-    def of(self, key: bytes) -> SpaceRecord:
-        """The space that a key belongs to, which must hold something."""
-        return self._by_prefix[key[:PREFIX_BYTES]]
+    def numbered(self, number: int) -> SpaceRecord:
+        """The space of this number, which must hold something."""
+        return self._by_number[number]
 
     def everything(self) -> Iterable[SpaceRecord]:
-        return self._by_prefix.values()
+        return self._by_number.values()
+
+    def of_salt(self, salt: str) -> Iterable[SpaceRecord]:
+        """The spaces of one salt, a few: one for each of its models, shards and layouts."""
+        return self._by_salt.get(salt, {}).values()
+
+    def _know(self, record: SpaceRecord) -> None:
+        self._by_number[record.number] = record
+        self._by_salt.setdefault(record.space.cache_salt, {})[record.number] = record
 
     def _forget_empty(self) -> None:
-        for record in list(self._by_prefix.values()):
+        for record in list(self._by_number.values()):
             if record.objects == 0:
-                del self._by_prefix[record.prefix]
+                del self._by_number[record.number]
+                self._forget_salt_of(record)
                 if self._by_space.get(record.space) is record:
                     del self._by_space[record.space]
 
-
-def keys_in(prefix: bytes, chunk_hashes: Iterable[bytes]) -> list[bytes]:
-    return [prefix + chunk_hash for chunk_hash in chunk_hashes]
+    def _forget_salt_of(self, record: SpaceRecord) -> None:
+        spaces = self._by_salt[record.space.cache_salt]
+        del spaces[record.number]
+        if not spaces:
+            del self._by_salt[record.space.cache_salt]

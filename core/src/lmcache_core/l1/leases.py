@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
+from math import ceil
 
 
 class LeaseKind(Enum):
@@ -53,13 +55,18 @@ class Lease:
     """How often this server itself is copying to or from the slots right now."""
     ends_with_use: bool = False
     """It was ended while in use, and ends when the last use does."""
+    due: int | None = None
+    """The second in which its deadline is looked at; the lease table's."""
 
 
 class LeaseTable:
-    """Every lease that has not ended."""
+    """Every lease that has not ended.  Deadlines are kept by the second, so that nothing here looks at all leases."""
 
     def __init__(self) -> None:
         self._of: dict[Owner, dict[int, Lease]] = {}
+        self._due: dict[int, dict[int, Lease]] = {}
+        """Active leases by the second in which they are looked at: that of their deadline, or an earlier one."""
+        self._quarantined: dict[int, Lease] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -68,6 +75,7 @@ class LeaseTable:
     def add(self, lease: Lease) -> None:
         self._of.setdefault(lease.owner, {})[id(lease)] = lease
         self._count += 1
+        self._schedule(lease)
 
     def discard(self, lease: Lease) -> None:
         leases = self._of.get(lease.owner)
@@ -76,20 +84,62 @@ class LeaseTable:
         self._count -= 1
         if not leases:
             del self._of[lease.owner]
+        self._unschedule(lease)
+        self._quarantined.pop(id(lease), None)
+
+    def renew(self, lease: Lease, deadline: float) -> None:
+        """An active lease has another deadline."""
+        lease.deadline = deadline
+        if lease.due is None or _second(deadline) < lease.due:
+            self._unschedule(lease)
+            self._schedule(lease)
+
+    def quarantine(self, lease: Lease) -> None:
+        """It is active no more, and has no deadline to be looked at."""
+        lease.state = LeaseState.QUARANTINED
+        self._unschedule(lease)
+        self._quarantined[id(lease)] = lease
 
     def owned_by(self, owner: Owner) -> list[Lease]:
         return list(self._of.get(owner, {}).values())
 
-    def overdue(self, now: float) -> list[Lease]:
-        """Active leases whose deadline has passed."""
-        return [
-            lease
-            for lease in self.everything()
-            if lease.state is LeaseState.ACTIVE and lease.deadline is not None and lease.deadline <= now
-        ]
+    def overdue(self, now: float, limit: int) -> tuple[list[Lease], bool]:
+        """Active leases whose deadline has passed, found within a second; of all leases that are due to be looked at, up
+        to `limit`.  True: there are more to look at, once these have been dealt with."""
+        late: list[Lease] = []
+        looked = 0
+        for second in sorted(second for second in self._due if second <= now):
+            for lease in list(islice(self._due[second].values(), limit - looked)):
+                looked += 1
+                self._unschedule(lease)
+                if lease.deadline is not None and lease.deadline <= now:
+                    late.append(lease)
+                else:
+                    self._schedule(lease)
+            if looked >= limit:
+                return late, True
+        return late, False
 
-    def quarantined(self) -> list[Lease]:
-        return [lease for lease in self.everything() if lease.state is LeaseState.QUARANTINED]
+    def quarantined(self) -> Iterable[Lease]:
+        return self._quarantined.values()
 
     def everything(self) -> Iterable[Lease]:
         return (lease for leases in self._of.values() for lease in leases.values())
+
+    def _schedule(self, lease: Lease) -> None:
+        if lease.deadline is not None:
+            lease.due = _second(lease.deadline)
+            self._due.setdefault(lease.due, {})[id(lease)] = lease
+
+    def _unschedule(self, lease: Lease) -> None:
+        if lease.due is None:
+            return
+        leases = self._due[lease.due]
+        del leases[id(lease)]
+        if not leases:
+            del self._due[lease.due]
+        lease.due = None
+
+
+def _second(deadline: float) -> int:
+    return ceil(deadline)

@@ -5,12 +5,15 @@ The policy belongs to the eviction controller's thread.  The cache only appends 
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmcache_core.contracts.policies import AccessFacts, InsertFacts
 
 NOTES_MAX = 100_000
 """Accesses are no longer written down beyond this many notes; a policy that far behind has lost nothing it could use."""
+_ROUNDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,16 @@ class Notes:
 
     def __init__(self) -> None:
         self._notes: list[Note] = []
-        self._removed: set[int] = set()
+        self._round = 1
+        self._removed_in = array("I")
+        """By slot: the round in which it was last emptied.  A round ends when the notes are taken."""
 
     def __len__(self) -> int:
         return len(self._notes)
+
+    def grow(self, count: int) -> None:
+        """There are so many more slots."""
+        self._removed_in.frombytes(bytes(count * self._removed_in.itemsize))
 
     def inserted(self, slots: list[int], facts: InsertFacts) -> None:
         self._notes.append(Inserted(slots, facts))
@@ -54,14 +63,17 @@ class Notes:
         if not slots:
             return
         self._notes.append(Removed(slots))
-        self._removed.update(slots)
+        removed_in, this = self._removed_in, self._round
+        for slot in slots:
+            removed_in[slot] = this
 
-    def is_news(self, slot: int) -> bool:
-        """Was this slot emptied since the notes were last taken?  Then what the policy says about it is about an
-        object that is gone, even if the slot holds another one by now."""
-        return slot in self._removed
+    def old(self, slots: Sequence[int]) -> list[int]:
+        """Those of these slots that were not emptied since the notes were last taken.  Of the others, what the policy
+        says is about an object that is gone, even if the slot holds another one by now."""
+        removed_in, this = self._removed_in, self._round
+        return [slot for slot in slots if removed_in[slot] != this]
 
     def take(self) -> list[Note]:
         taken, self._notes = self._notes, []
-        self._removed.clear()
+        self._round = (self._round + 1) % _ROUNDS
         return taken

@@ -55,6 +55,10 @@ class AffinePool:
         for queue in self._queues:
             queue.put(None)
 
+    def waiting_for(self, connection: bytes) -> int:
+        """Tasks that wait for this connection's thread, its own and those of others that share it."""
+        return self._queues[zlib.crc32(connection) % self.size].qsize()
+
     @property
     def waiting(self) -> int:
         return sum(queue.qsize() for queue in self._queues)

@@ -7,15 +7,14 @@ else is counted and dropped.  Receiving and sending never block; an engine that 
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import math
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -23,44 +22,44 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler, HandlerMode
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.model.errors import ProtocolError, ResourceError
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.server.engine_socket import EngineSocket, Message
 from lmcache_core.server.pools import AffinePool, Pool
-from lmcache_core.wire.codec import Frame, OperationCodec, OperationTable, encode_result, refusal
+from lmcache_core.server.router_call import RouterCall
+from lmcache_core.server.timers import Timer, Timers
+from lmcache_core.wire.codec import (
+    PLAIN_READERS,
+    Frame,
+    FrameReader,
+    OpenedFrame,
+    OperationCodec,
+    OperationTable,
+    encode_result,
+    refusal,
+)
 
 logger = logging.getLogger(__name__)
 
-FRAMES_MAX = 16
-"""No operation has more; the rest of a longer message is received and thrown away."""
-TIMERS_SWEPT = 256
-"""Timers beyond which those of answered calls are looked for."""
-BATCH = 64
-"""Requests received before replies are looked at again."""
-COPY_BELOW_BYTES = 65536
-"""Larger answers are sent from where they are."""
+SMALL_BYTES: Final = 8192
+"""An ordered request of which so much (some 2,000 tokens) is to be read is answered on the router thread if nothing is
+before it."""
+_FOR_EVER: Final = -1
+LAST_CALL_SECONDS: Final = 2.0
+"""How long a router that was told to stop goes on answering engines that go on asking."""
+QUIET_MILLISECONDS: Final = 10
+"""Nothing was asked for so long: a moment to close the port in, since engines ask in bursts."""
 
-
-ANSWERS_WAITING_MAX = 256
-"""Answers that may wait for one engine to read them; later ones are dropped."""
-SMALL_BYTES = 8192
-"""An ordered request up to this size (some 2,000 tokens) is answered on the router thread if nothing is before it."""
+Payload = Sequence[Frame | OpenedFrame]
 
 
 class _Reply(NamedTuple):
-    frames: Sequence[Frame]
-    ends: bool
-    """It answers a request that was counted as under way."""
+    call: RouterCall
+    result: Sequence[Frame]
 
 
 class _Route(NamedTuple):
     codec: OperationCodec
     handler: Handler
-
-
-class _Timer(NamedTuple):
-    deadline: float
-    order: int
-    call: _Call
-    fallback: Any
 
 
 @dataclass(slots=True)
@@ -74,236 +73,200 @@ class RouterCounters:
     """Not answered at all: no readable envelope, or a peer that is gone or does not read."""
 
 
-class _Call:
-    """Implements `contracts.operation.Call`."""
-
-    __slots__ = ("_answered", "_envelope", "_router", "connection", "may_wait", "under_way")
-
-    def __init__(self, router: Router, envelope: tuple[bytes, bytes, bytes]) -> None:
-        self.connection = envelope[0]
-        self._router = router
-        self._envelope = envelope
-        self._answered = False
-        self.may_wait = False
-        self.under_way = False
-
-    def defer(self, seconds: float, fallback: Any) -> None:
-        self._router.arm(seconds, self, fallback)
-
-    def reply(self, result: Any) -> bool:
-        return self.answer(encode_result(result))
-
-    def answer(self, result: tuple[Frame, ...]) -> bool:
-        """Send these result frames, on any thread.  False when the call had been answered."""
-        if not self._is_first():
-            return False
-        self._router.post((*self._envelope, *result), self.under_way)
-        return True
-
-    def answer_now(self, result: tuple[Frame, ...]) -> None:
-        """Send them, on the router's thread."""
-        if self._is_first():
-            self._router.send((*self._envelope, *result))
-
-    @property
-    def is_answered(self) -> bool:
-        return self._answered
-
-    def _is_first(self) -> bool:
-        with self._router.answering:
-            first, self._answered = not self._answered, True
-        return first
-
-
 class Router:
-    """`run` is the thread's body.  `handlers` decide who answers what."""
+    """`run` is the thread's body.  `handlers` decide who answers what, `readers` how payloads of their types are read."""
 
     def __init__(
-        self, handlers: Sequence[Handler], pooled: Pool, affine: AffinePool, max_frame_bytes: int, clock: Clock
+        self,
+        handlers: Sequence[Handler],
+        pooled: Pool,
+        affine: AffinePool,
+        max_frame_bytes: int,
+        clock: Clock,
+        readers: Mapping[Any, FrameReader] = PLAIN_READERS,
     ) -> None:
-        self._table = OperationTable(handler.operation for handler in handlers)
+        self._table = OperationTable((handler.operation for handler in handlers), readers)
         self._handlers = {handler.operation.name: handler for handler in handlers}
+        self._routes: dict[bytes, _Route] = {}
+        """By operation frame, in the two forms that clients send."""
+        for handler in handlers:
+            for label in (handler.operation.wire_id, handler.operation.name):
+                if label is not None:
+                    [frame] = encode_result(label)
+                    self._routes[bytes(frame)] = self._find_route(frame)
         self._pooled = pooled
         self._affine = affine
         self._clock = clock
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
-        self._socket.setsockopt(zmq.LINGER, 500)
-        self._socket.setsockopt(zmq.SNDHWM, ANSWERS_WAITING_MAX)
-        self._replies: Inbox[_Reply | _Timer] = Inbox()
-        self._timers: list[_Timer] = []
-        self._under_way: dict[Frame, int] = {}
+        self._port = EngineSocket(max_frame_bytes)
+        self._posted: Inbox[_Reply | Timer] = Inbox()
+        self._timers = Timers()
+        self._under_way: dict[bytes, int] = {}
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
-        self._timers_swept = TIMERS_SWEPT
         self._order = itertools.count()
         self._stop = False
+        self._closed = threading.Event()
         self._faults = FaultLog(logger, clock, "port=engine")
-        self.answering = threading.Lock()
-        self.counters = RouterCounters()
+        self._answering = threading.Lock()
+        self._counters = RouterCounters()
+
+    @property
+    def counters(self) -> RouterCounters:
+        self._counters.dropped = self._port.dropped
+        return self._counters
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
-        try:
-            self._socket.bind(f"tcp://{host}:{port or '*'}")
-        except zmq.ZMQError as error:
-            raise ResourceError(
-                f"port {port} on {host} cannot be opened for engines ({error}); another server may be running there: "
-                "choose another --port, or stop it"
-            ) from None
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self._port.bind(host, port)
 
     def run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._replies.fileno(), select.POLLIN)
+        # One message for each zmq_poll: it costs as much as asking the socket whether there is another one, and half of
+        # the exception that receiving without one takes.
+        polled: list[Any] = [(self._port.socket, zmq.POLLIN), (self._posted.fileno(), select.POLLIN)]
         while not self._stop:
-            poller.poll(self._milliseconds_to_timer())
-            self._send_replies()
-            self._fire_timers()
-            for _ in range(BATCH):
-                if not self._receive():
-                    break
+            self._turn(polled, self._milliseconds_to_timer())
+        self._last_call(polled)
 
     def stop(self) -> None:
-        """Any thread."""
+        """Any thread.  `run` ends soon: see `wait_closed`."""
         self._stop = True
-        self._replies.wake()
+        self._posted.wake()
+
+    def wait_closed(self, seconds: float) -> bool:
+        """After `stop`, before anything that answers requests is stopped: block until everything that has arrived is
+        answered and the port is closed.  False when that takes longer.  Any thread but the router's."""
+        return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """After `run` has ended: send what is waiting, and close the port."""
-        self._send_replies()
-        self._socket.close()
-        self._context.term()
-        self._replies.close()
+        """After `run` has ended, or where it never began: give back what is left."""
+        self._port.close()
+        self._posted.close()
 
-    # --- for calls
+    # --- for calls, on any thread
 
-    def arm(self, seconds: float, call: _Call, fallback: Any) -> None:
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"a call cannot be deferred by {seconds} seconds")
-        deadline = self._clock.monotonic() + seconds
-        self._replies.post(_Timer(deadline, next(self._order), call, fallback))
+    def is_first(self, call: RouterCall) -> bool:
+        with self._answering:
+            first, call.is_answered = not call.is_answered, True
+        return first
 
-    def post(self, frames: Sequence[Frame], ends: bool) -> None:
-        self._replies.post(_Reply(frames, ends))
+    def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
+        self._posted.post(_Reply(call, result))
 
-    def send(self, frames: Sequence[Frame]) -> None:
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) < COPY_BELOW_BYTES)
-        except zmq.ZMQError as error:
-            # EHOSTUNREACH: it is gone.  EAGAIN: it does not read.
-            self.counters.dropped += 1
-            logger.debug("answer dropped connection=%s error=%s", bytes(frames[0]).hex(), error)
+    def is_in_the_way(self, call: RouterCall) -> bool:
+        if not call.may_wait:
+            return True
+        return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
+
+    def arm(self, call: RouterCall, seconds: float, fallback: Any) -> None:
+        self._posted.post(Timer(self._clock.monotonic() + seconds, next(self._order), call, fallback))
 
     # --- on the router's thread
 
-    def _receive(self) -> bool:
-        """Take one message off the socket.  False when there is none."""
-        frames: list[zmq.Frame] = []
-        try:
-            frames.append(self._socket.recv(zmq.NOBLOCK, copy=False))
-            while frames[-1].more:
-                frame = self._socket.recv(copy=False)
-                if len(frames) < FRAMES_MAX:
-                    frames.append(frame)
-                else:
-                    frames[-1] = frame
-        except zmq.Again:
-            return False
-        self.counters.requests += 1
-        if len(frames) < 3:
-            self.counters.dropped += 1
-            return True
-        envelope = (frames[0].bytes, frames[1].bytes, frames[2].bytes)
-        self._dispatch(envelope, [frame.buffer for frame in frames[3:]])
-        return True
+    def _turn(self, polled: list[Any], milliseconds: int) -> bool:
+        """Wait for so long, and do what there is to do.  False when that was nothing."""
+        readable = zmq.zmq_poll(polled, milliseconds)
+        for source, _ in readable:
+            if source is self._port.socket:
+                self._receive()
+            else:
+                self._posted.clear_wakes()
+                self._take_posted()
+        if len(self._timers):
+            self._timers.fire(self._clock.monotonic())
+        return bool(readable)
 
-    def _dispatch(self, envelope: tuple[bytes, bytes, bytes], payload: list[memoryview]) -> None:
-        try:
-            codec = self._table.find(envelope[2])
-        except ProtocolError as error:
-            self._refuse(envelope, refusal(envelope[2]), str(error))
+    def _last_call(self, polled: list[Any]) -> None:
+        """An engine waits minutes for an answer that died with its server, and then dies too.  So everything that has
+        arrived is answered, and the port closed in a quiet moment, at once: what engines send from then on waits at
+        their side for the next server."""
+        deadline = self._clock.monotonic() + LAST_CALL_SECONDS
+        self._timers.fire(math.inf)
+        while (self._turn(polled, QUIET_MILLISECONDS) or self._under_way) and self._clock.monotonic() < deadline:
+            self._timers.fire(math.inf)
+        self._port.close()
+        self._closed.set()
+
+    def _receive(self) -> None:
+        message = self._port.receive()
+        if message is None:
             return
-        route = _Route(codec, self._handlers[codec.operation.name])
-        call = _Call(self, envelope)
-        match route.handler.mode:
-            case HandlerMode.POOLED:
-                call.may_wait = True
-                accepted = self._pooled.submit(lambda: self._answer_elsewhere(call, route, payload))
-            case HandlerMode.AFFINE:
-                accepted = self._give_to_worker(call, route, payload)
-            case HandlerMode.INLINE | HandlerMode.ORDERED as mode:
-                if mode is HandlerMode.INLINE or self._is_swift(envelope[0], payload):
-                    result = self._answer(call, route, payload)
-                    if isinstance(result, tuple):
-                        call.answer_now(result)
-                    if result is not ELSEWHERE:
-                        return
-                accepted = self._give_to_worker(call, route, payload)
+        self._counters.requests += 1
+        route = self._routes.get(message.envelope[2])
+        if route is None:
+            try:
+                route = self._find_route(message.envelope[2])
+            except ProtocolError as error:
+                self._refuse(message, refusal(message.envelope[2]), str(error))
+                return
+        self._dispatch(route, message)
+
+    def _find_route(self, frame: Frame) -> _Route:
+        codec = self._table.find(frame)
+        return _Route(codec, self._handlers[codec.operation.name])
+
+    def _dispatch(self, route: _Route, message: Message) -> None:
+        call = RouterCall(self, message.envelope)
+        payload: Payload = message.payload
+        mode = route.handler.mode
+        if mode is HandlerMode.POOLED:
+            call.may_wait = True
+            accepted = self._pooled.submit(lambda: self._answer_elsewhere(call, route, payload))
+        elif mode is HandlerMode.AFFINE:
+            accepted = self._give_to_worker(call, route, payload)
+        else:
+            payload, unread_bytes = route.codec.open_payload(message.payload)
+            if mode is HandlerMode.INLINE or (
+                unread_bytes <= SMALL_BYTES and message.envelope[0] not in self._under_way
+            ):
+                result = self._answer(call, route, payload)
+                if isinstance(result, tuple) and self.is_first(call):
+                    self._port.send(call.envelope, result)
+                if result is not ELSEWHERE:
+                    return
+            accepted = self._give_to_worker(call, route, payload)
         if not accepted:
-            self._refuse(envelope, codec.negative, f"{codec.operation.name}: too many requests are waiting")
+            name = route.codec.operation.name
+            self._refuse(message, route.codec.negative, f"{name}: too many requests are waiting")
 
-    def _is_swift(self, connection: bytes, payload: list[memoryview]) -> bool:
-        return connection not in self._under_way and sum(map(len, payload)) <= SMALL_BYTES
-
-    def _give_to_worker(self, call: _Call, route: _Route, payload: list[memoryview]) -> bool:
+    def _give_to_worker(self, call: RouterCall, route: _Route, payload: Payload) -> bool:
         call.may_wait = call.under_way = True
         accepted = self._affine.submit(call.connection, lambda: self._answer_elsewhere(call, route, payload))
         if accepted:
             self._under_way[call.connection] = self._under_way.get(call.connection, 0) + 1
         return accepted
 
-    def _refuse(self, envelope: tuple[bytes, bytes, bytes], negative: tuple[Frame, ...], reason: str) -> None:
-        self.counters.refused += 1
-        self._faults.error(f"request refused reason={reason} connection={envelope[0].hex()}")
-        self.send((*envelope, *negative))
+    def _refuse(self, message: Message, negative: tuple[Frame, ...], reason: str) -> None:
+        self._counters.refused += 1
+        self._faults.error(f"request refused reason={reason} connection={message.envelope[0].hex()}")
+        self._port.send(message.envelope, negative)
 
-    def _send_replies(self) -> None:
-        self._replies.clear_wakes()
-        while (item := self._replies.take()) is not None:
-            if isinstance(item, _Reply):
-                self.send(item.frames)
-                if item.ends:
-                    self._ended(item.frames[0])
-            else:
-                self._set_timer(item)
+    def _take_posted(self) -> None:
+        while (item := self._posted.take()) is not None:
+            if isinstance(item, Timer):
+                self._timers.add(item)
+                continue
+            self._port.send(item.call.envelope, item.result)
+            if item.call.under_way:
+                self._ended(item.call.connection)
 
-    def _ended(self, connection: Frame) -> None:
+    def _ended(self, connection: bytes) -> None:
         left = self._under_way[connection] - 1
         if left:
             self._under_way[connection] = left
         else:
             del self._under_way[connection]
 
-    def _set_timer(self, timer: _Timer) -> None:
-        heapq.heappush(self._timers, timer)
-        if len(self._timers) >= self._timers_swept:
-            # Calls are mostly answered long before their time; what is left of them must not pile up.
-            self._timers = [waiting for waiting in self._timers if not waiting.call.is_answered]
-            heapq.heapify(self._timers)
-            self._timers_swept = max(TIMERS_SWEPT, 2 * len(self._timers))
-
-    def _fire_timers(self) -> None:
-        now = self._clock.monotonic()
-        while self._timers and self._timers[0].deadline <= now:
-            timer = heapq.heappop(self._timers)
-            timer.call.reply(timer.fallback)
-
-    def _milliseconds_to_timer(self) -> int | None:
-        if not self._timers:
-            return None
-        return max(0, int((self._timers[0].deadline - self._clock.monotonic()) * 1000) + 1)
+    def _milliseconds_to_timer(self) -> int:
+        deadline = self._timers.next_deadline
+        return _FOR_EVER if deadline is None else max(0, int((deadline - self._clock.monotonic()) * 1000) + 1)
 
     # --- on any thread
 
-    def _answer_elsewhere(self, call: _Call, route: _Route, payload: list[memoryview]) -> None:
+    def _answer_elsewhere(self, call: RouterCall, route: _Route, payload: Payload) -> None:
         result = self._answer(call, route, payload)
         if isinstance(result, tuple):
             call.answer(result)
 
-    def _answer(self, call: _Call, route: _Route, payload: list[memoryview]) -> tuple[Frame, ...] | Any:
+    def _answer(self, call: RouterCall, route: _Route, payload: Payload) -> tuple[Frame, ...] | Any:
         """The result frames of the handler, or of the operation's negative value; or DEFERRED or ELSEWHERE."""
         operation = route.codec.operation
         try:
@@ -317,5 +280,5 @@ class Router:
             self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
         except Exception:  # noqa: BLE001 - a plugin boundary: handlers come from request modules
             self._faults.exception(f"request failed operation={operation.name} connection={call.connection.hex()}")
-        self.counters.refused += 1
+        self._counters.refused += 1
         return route.codec.negative

@@ -1,126 +1,256 @@
-"""Lookups whose request is not over: what each found, holds, and has been asked."""
+"""Lookups over both tiers: started, answered, held for their requests, and let go.
+
+A lookup holds what L1 has, at once; what is missing goes on as a prefetch.  It is answered once: when everything is there,
+when the prefetch has brought what can be had, or when its time is over.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from lmcache_core.l1.leases import Lease
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import LookupFinished, Publisher
+from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.contracts.storage import LookupRequest, SparseLookupRequest
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
+from lmcache_core.controllers.reach import Reach
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.leases import LeaseState, Owner, OwnerKind
+from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+from lmcache_core.storage.access_notes import AccessNotes
+from lmcache_core.storage.counters import Counters
+from lmcache_core.storage.l1_look import check_lookup, is_all, look_in_l1, reach_in_l1
+from lmcache_core.storage.lookup_table import Lookup, LookupTable, all_taken, request_number
 
-TAKEN = -1
+logger = logging.getLogger(__name__)
 
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """One shard of a lookup: the slot of each chunk of the prefix, and how many reads of it are still to come."""
-
-    slots: list[int]
-    spaces: tuple[KeySpace, ...]
-    in_l1: list[int] = field(default_factory=list)
-    """The slots that were found at once, before anything was brought from L2."""
-    reads_left: array[int] = field(default_factory=lambda: array("I"))
-
-
-@dataclass(slots=True, eq=False)
-class Lookup:
-    """Not synchronised: the storage manager's lock guards it."""
-
-    connection: bytes
-    request_id: str
-    lease: Lease
-    rows: list[Row]
-    readers: int
-    begun: float
-    prompt_chunks: int = 0
-    noted_chunks: int = 0
-    """Chunks whose hit the eviction policy was told of, by this lookup or by one that it replaced."""
-    hit_chunks: int | None = None
-    given: bool = False
-    waiters: list[Callable[[int], bool]] = field(default_factory=list)
-
-    def settle(self, hit_chunks: int) -> None:
-        """The answer is known: every row holds exactly this prefix."""
-        self.hit_chunks = hit_chunks
-        for row in self.rows:
-            del row.slots[hit_chunks:]
-            row.reads_left = array("I", [self.readers]) * hit_chunks
-
-    def claim(self, space: KeySpace, first_chunk: int, slots: list[int]) -> list[int]:
-        """A worker holds these now: count one read of each.  Returns the slots that have no read left.
-
-        What is counted here is taken out of `slots` (set to TAKEN), so that one read is never counted at two lookups:
-        request ids are not unique among engines, and two of them may hold the same chunks under the same id."""
-        spent = []
-        for row in self.rows:
-            if space not in row.spaces or not row.reads_left:
-                continue
-            for at, slot in enumerate(slots):
-                chunk = first_chunk + at
-                if chunk >= len(row.slots):
-                    break
-                if slot != TAKEN and row.slots[chunk] == slot and row.reads_left[chunk]:
-                    slots[at] = TAKEN
-                    row.reads_left[chunk] -= 1
-                    if not row.reads_left[chunk]:
-                        spent.append(slot)
-        return spent
-
-    def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
-        """Nobody will read these: return the slots that were still to be read."""
-        spent = []
-        for row in self.rows:
-            for chunk in range(max(0, first_chunk), min(end_chunk, len(row.reads_left))):
-                if row.reads_left[chunk]:
-                    row.reads_left[chunk] = 0
-                    spent.append(row.slots[chunk])
-        return spent
+LOOKUPS_MAX = 16384
+"""Requests of one scheduler whose lookups are held; beyond it the oldest is let go."""
+LOOKUP_AGE_MAX_SECONDS = 3600.0
+"""How long a scheduler's pings keep a lookup held whose request it never ends."""
+STUCK_SECONDS = 5.0
+"""A lookup that is overdue by so much is answered with nothing: the thread that should answer it hangs, in a plugin."""
 
 
-class LookupTable:
-    """Lookups by (connection, request id), and by request id alone for workers, who sit on other connections."""
+class Lookups:
+    """Safe from any thread."""
 
-    def __init__(self) -> None:
-        self._by_owner: dict[tuple[bytes, str], Lookup] = {}
-        self._by_request: dict[str, list[Lookup]] = {}
-        self._by_connection: dict[bytes, dict[str, Lookup]] = {}
+    def __init__(
+        self,
+        cache: L1Cache,
+        prefetch: PrefetchController,
+        notes: AccessNotes,
+        counters: Counters,
+        read_ttl_seconds: float,
+        clock: Clock,
+        events: Publisher,
+    ) -> None:
+        self._cache = cache
+        self._prefetch = prefetch
+        self._notes = notes
+        self._counters = counters
+        self._read_ttl = read_ttl_seconds
+        self._clock = clock
+        self._events = events
+        self._lock = threading.Lock()
+        self._table = LookupTable()
 
     def __len__(self) -> int:
-        return len(self._by_owner)
+        return len(self._table)
 
-    def find(self, connection: bytes, request_id: str) -> Lookup | None:
-        return self._by_owner.get((connection, request_id))
+    # --- starting
 
-    def for_request(self, request_id: str) -> list[Lookup]:
-        return self._by_request.get(request_id, [])
+    def begin(self, request: LookupRequest | SparseLookupRequest) -> None:
+        sparse = isinstance(request, SparseLookupRequest)
+        check_lookup(request)
+        now = self._clock.monotonic()
+        owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
+        lease = self._cache.open(owner, now + self._read_ttl)
+        chunks = len(request.chunk_hashes)
+        lookup = Lookup(request.connection, request.request_id, lease, max(1, request.readers), now, chunks, sparse)
+        with self._lock:
+            replaced = self._table.pop(request.connection, request.request_id)
+            lookup.noted_chunks = replaced.noted_chunks if replaced else 0
+            oldest = self._table.oldest(request.connection, LOOKUPS_MAX)
+            self._table.add(lookup)
+        if replaced:
+            self._let_go(replaced)
+        if oldest:
+            self.end(oldest.connection, oldest.request_id)
+        records = look_in_l1(self._cache, lookup, request)
+        reach = reach_in_l1(lookup)
+        if is_all(reach, lookup) or not self._prefetch.active:
+            self._finish(lookup, reach, 0)
+        else:
+            self._go_on_in_l2(lookup, request, records)
 
-    def for_connection(self, connection: bytes) -> list[Lookup]:
-        return list(self._by_connection.get(connection, {}).values())
+    # --- answering
 
-    def oldest(self, connection: bytes, limit: int) -> Lookup | None:
-        """The connection's oldest lookup, if it has as many as `limit`."""
-        lookups = self._by_connection.get(connection, {})
-        return next(iter(lookups.values())) if len(lookups) >= limit else None
+    def result(self, connection: bytes, request_id: str, *, sparse: bool) -> Any:
+        """The answer, once; None while there is none."""
+        with self._lock:
+            lookup = self._table.find(connection, request_id)
+            if lookup is None or lookup.given or lookup.sparse is not sparse:
+                return _nothing(sparse)
+            lookup.given = lookup.answer is not None
+            return lookup.answer
 
-    def everything(self) -> list[Lookup]:
-        return list(self._by_owner.values())
+    def on_result(self, connection: bytes, request_id: str, function: Callable[[Any], bool], *, sparse: bool) -> None:
+        with self._lock:
+            lookup = self._table.find(connection, request_id)
+            known = lookup is not None and not lookup.given and lookup.sparse is sparse
+            if lookup is not None and known and lookup.answer is None:
+                lookup.waiters.append(function)
+                return
+        if lookup is None or not known:
+            function(_nothing(sparse))
+        else:
+            lookup.given = function(lookup.answer)
 
-    def add(self, lookup: Lookup) -> None:
-        self._by_owner[lookup.connection, lookup.request_id] = lookup
-        self._by_request.setdefault(lookup.request_id, []).append(lookup)
-        self._by_connection.setdefault(lookup.connection, {})[lookup.request_id] = lookup
+    # --- holding
 
-    def pop(self, connection: bytes, request_id: str) -> Lookup | None:
-        lookup = self._by_owner.pop((connection, request_id), None)
-        if lookup is None:
-            return None
-        siblings = self._by_request[request_id]
-        siblings.remove(lookup)
-        if not siblings:
-            del self._by_request[request_id]
-        of_connection = self._by_connection[connection]
-        del of_connection[request_id]
-        if not of_connection:
-            del self._by_connection[connection]
-        return lookup
+    def claim(self, request_id: str, space: KeySpace, first_chunk: int, slots: Sequence[int]) -> bool:
+        """A worker of this request holds these now: it takes over what lookups of the request hold of them.  False when
+        there is no such lookup."""
+        with self._lock:
+            lookups = self._table.for_request(request_id)
+            if not lookups:
+                return False
+            unclaimed = list(slots)
+            claims: list[tuple[Lookup, list[int]]] = []
+            for lookup in lookups:
+                if spent := lookup.claim(space, first_chunk, unclaimed):
+                    claims.append((lookup, spent))
+                if all_taken(unclaimed):
+                    break
+        for lookup, spent in claims:
+            self._release(lookup, spent)
+        return True
+
+    def free(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
+        with self._lock:
+            lookup = self._table.find(connection, request_id)
+            spent = lookup.give_up(first_chunk, end_chunk) if lookup else []
+        if lookup and spent:
+            self._release(lookup, spent)
+
+    def end(self, connection: bytes, request_id: str) -> None:
+        with self._lock:
+            lookup = self._table.pop(connection, request_id)
+        if lookup:
+            self._let_go(lookup)
+
+    def renew(self, connection: bytes) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            lookups = self._table.for_connection(connection)
+        for lookup in lookups:
+            # Not for ever: an engine that was cut off for a while forgets requests without a word.
+            self._cache.renew(lookup.lease, min(now, lookup.begun + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl)
+
+    def expire(self) -> None:
+        """Forget lookups whose lease has run out, and those that should long have been answered."""
+        stuck = self._clock.monotonic() - self._prefetch.lookup_timeout_seconds - STUCK_SECONDS
+        with self._lock:
+            lookups = self._table.everything()
+            overdue = [lookup for lookup in lookups if lookup.answer is None and lookup.begun <= stuck]
+            over = [lookup for lookup in lookups if lookup.lease.state is LeaseState.ENDED]
+        for lookup in overdue:
+            logger.error("lookup was not answered in time, it counts as a miss request=%s", lookup.request_id)
+        for lookup in dict.fromkeys((*overdue, *over)):
+            self._drop(lookup)
+
+    def facts(self, request_id: str) -> RequestFacts:
+        """What the open lookups of a request say about it; where engines share the id, the latest."""
+        now = self._clock.monotonic()
+        with self._lock:
+            lookups = self._table.for_request(request_id)
+            return lookups[-1].facts(now) if lookups else RequestFacts(now, request_number(request_id))
+
+    # --- inside
+
+    def _go_on_in_l2(
+        self,
+        lookup: Lookup,
+        request: LookupRequest | SparseLookupRequest,
+        records: Sequence[tuple[SpaceRecord, ...]],
+    ) -> None:
+        prefetch = Prefetch(
+            request_id=lookup.request_id,
+            lease=lookup.lease,
+            rows=[
+                PrefetchRow(row.slots, of_row, window)
+                for row, of_row, window in zip(lookup.rows, records, lookup.windows, strict=True)
+            ],
+            chunk_hashes=request.chunk_hashes,
+            on_done=lambda reach, loaded: self._finish(lookup, reach, loaded),
+            begun=lookup.begun,
+            request=lookup.facts(lookup.begun),
+            sparse=lookup.sparse,
+        )
+        lookup.prefetch = prefetch
+        self._prefetch.submit(prefetch)
+
+    def _finish(self, lookup: Lookup, reach: Reach, loaded: int) -> None:
+        with self._lock:
+            if lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
+                return  # it was replaced or ended meanwhile, and answered then
+            rest = lookup.settle(reach)
+            waiters, lookup.waiters = lookup.waiters, []
+            self._counters.lookups += 1
+            self._counters.requested += lookup.prompt_chunks
+            self._counters.hit += lookup.hit_chunks
+            self._counters.loaded_from_l2 += loaded
+        if rest:
+            self._release(lookup, rest)
+        for waiter in waiters:
+            lookup.given = waiter(reach.answer) or lookup.given
+        self._notes.hits(lookup, self._clock.monotonic())
+        if self._events.wants(LookupFinished):
+            self._tell(lookup, loaded)
+
+    def _tell(self, lookup: Lookup, loaded: int) -> None:
+        space = lookup.rows[0].spaces[0] if lookup.rows and lookup.rows[0].spaces else None
+        self._events.publish(
+            LookupFinished(
+                lookup.request_id,
+                space.model_name if space else "",
+                space.cache_salt if space else "",
+                lookup.prompt_chunks,
+                lookup.hit_chunks,
+                loaded,
+                self._clock.monotonic() - lookup.begun,
+            )
+        )
+
+    def _release(self, lookup: Lookup, slots: list[int]) -> None:
+        self._cache.release(lookup.lease, slots)
+        if lookup.prefetch:
+            self._prefetch.look_again(lookup.prefetch)
+
+    def _let_go(self, lookup: Lookup) -> None:
+        """It is in the table no more."""
+        with self._lock:
+            waiters, lookup.waiters = lookup.waiters, []
+        self._cache.end(lookup.lease)
+        if lookup.prefetch:
+            self._prefetch.look_again(lookup.prefetch)
+        for waiter in waiters:
+            waiter(lookup.nothing)
+
+    def _drop(self, lookup: Lookup) -> None:
+        """Forget this very lookup; a newer one of the same request stays."""
+        with self._lock:
+            if self._table.find(lookup.connection, lookup.request_id) is lookup:
+                self._table.pop(lookup.connection, lookup.request_id)
+        self._let_go(lookup)
+
+
+def _nothing(sparse: bool) -> int | Bitmap:
+    return Bitmap(0) if sparse else 0

@@ -46,7 +46,8 @@ class _Work:
 class FaultyAdapter(L2Adapter):
     """Passes everything on to `inner`, which it owns, but for what the plan says.
 
-    `bytes_per_second` slows every store and load down.  A thread of its own forwards what `inner` completes."""
+    Stores and loads share a link of `bytes_per_second`, one job after the other.  A thread of its own forwards what
+    `inner` completes."""
 
     def __init__(
         self, inner: L2Adapter, plan: FaultPlan, *, delay_seconds: float = 0.05, bytes_per_second: float | None = None
@@ -64,6 +65,7 @@ class FaultyAdapter(L2Adapter):
         self._started: dict[JobId, _Work] = {}
         self._stalled: list[_Work] = []
         self._due: list[tuple[float, int, _Work]] = []
+        self._link_free_at = 0.0
         self._closed = False
         self._pump = threading.Thread(target=self._forward_until_closed, name="faulty-adapter", daemon=True)
         self._pump.start()
@@ -132,18 +134,25 @@ class FaultyAdapter(L2Adapter):
     def _submit(self, verb: Verb, subjects: Sequence[Any]) -> JobId:
         with self._lock:
             work = _Work(JobId(next(self._numbers)), verb, tuple(subjects), self.plan.take(verb))
-            seconds = work.bytes / self._bytes_per_second if self._bytes_per_second else 0.0
-            seconds += self._delay_seconds if work.fault is Fault.DELAY else 0.0
             if self._closed or work.fault is Fault.FAIL:
                 self._answer(work, Outcome.FAILED)
             elif work.fault is Fault.STALL:
                 self._stalled.append(work)
-            elif seconds:
+            elif seconds := self._seconds_until_start(work):
                 heapq.heappush(self._due, (time.monotonic() + seconds, work.job, work))
                 os.eventfd_write(self._wake, 1)
             else:
                 self._start(work)
             return work.job
+
+    def _seconds_until_start(self, work: _Work) -> float:
+        """Its delay, and until its bytes have gone over the link, behind those that were there before.  Under the lock."""
+        seconds = self._delay_seconds if work.fault is Fault.DELAY else 0.0
+        if not (work.bytes and self._bytes_per_second):
+            return seconds
+        now = time.monotonic()
+        self._link_free_at = max(now, self._link_free_at) + work.bytes / self._bytes_per_second
+        return seconds + self._link_free_at - now
 
     def _start(self, work: _Work) -> None:
         subjects = work.subjects

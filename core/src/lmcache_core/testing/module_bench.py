@@ -10,12 +10,16 @@ from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.request_module import ModuleContext, Worker
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.kernels.choice import PURE
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import HashChain
 from lmcache_core.model.layout import ObjectLayout
-from lmcache_core.server.hasher import Chain, SessionHasher
+from lmcache_core.server.hash_chain import open_chain
+from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager
 from lmcache_core.testing.event_recorder import EventRecorder
@@ -44,6 +48,10 @@ class BenchCall:
     def may_wait(self) -> bool:
         return self._may_wait
 
+    @property
+    def others_wait(self) -> bool:
+        return False
+
     def defer(self, seconds: float, fallback: Any) -> None:
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"a call cannot be deferred by {seconds} seconds")
@@ -62,7 +70,9 @@ class ModuleBench:
         self.clock, self.events = FakeClock(), EventRecorder()
         self._arena = anonymous_arena(L1_BYTES)
         self.cache = L1Cache(self._arena, 4096)
-        store = StoreController(self.cache, [], open_store_everywhere(None), 1 << 20, self.clock, self.events)
+        store = StoreController(
+            self.cache, [], open_store_everywhere(None), StoreLimits(1 << 20), self.clock, self.events
+        )
         prefetch = PrefetchController(self.cache, [], open_load_from_first(None), 2, self.clock, self.events)
         self.storage = StorageManager(self.cache, store, prefetch, 300, 600, self.clock, self.events)
         self.workers = Registrations(self.storage.end_worker, 30, 300, self.clock, self.events)
@@ -70,7 +80,9 @@ class ModuleBench:
         self.worker = self.workers.register(Worker(INSTANCE, MODEL, 1, self.layout, 0, True))
         self.context = ModuleContext(
             storage=self.storage,
-            hasher=SessionHasher(Chain(HashChain.BLAKE3, CHUNK_TOKENS, "seed"), 300, self.clock),
+            hasher=PromptHasher(
+                open_chain(HashChain.BLAKE3, CHUNK_TOKENS, "seed", PURE), PromptMemory(300, self.clock)
+            ),
             workers=self.workers,
             chunk_tokens=CHUNK_TOKENS,
             chain=HashChain.BLAKE3,

@@ -88,6 +88,7 @@ class ModelledPolicy:
         with line_budget(_LINES_PER_CALL + _LINES_PER_SLOT * len(self.live)):
             victims = list(self.policy.victims(demand, may_evict))
         self._check_names(victims)
+        self._check_salts(victims, demand)
         if self.policy.evicts:
             self._check_bytes(victims, demand)
         return victims
@@ -107,6 +108,13 @@ class ModelledPolicy:
         assert not strangers, f"named slots that are empty or were never told: {strangers}"
         refused = [slot for slot in victims if slot in self.held]
         assert not refused, f"named slots that may_evict refuses: {refused}"
+
+    def _check_salts(self, victims: Sequence[int], demand: EvictionDemand) -> None:
+        """What a salt has too much costs nobody else anything, whether it has enough that may go or not."""
+        if not self.policy.isolates_salts or demand.any_bytes or any(demand.by_slot_bytes.values()):
+            return
+        others = [slot for slot in victims if self.live[slot].salt not in demand.by_salt]
+        assert not others, f"named for the salts {sorted(demand.by_salt)}, and of another one: {others}"
 
     def _check_bytes(self, victims: Sequence[int], demand: EvictionDemand) -> None:
         """Enough of every kind that was asked for, as far as there is enough that may go."""

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from lmcache_core.wire.tokens import encode_tokens
+from lmcache_core.wire.tokens import TokenSequence, encode_tokens
 
 _NAMES = st.sampled_from(["model", "", "r", "salt"]) | st.text(max_size=20)
 _NUMBERS = st.sampled_from([0, 1, 2, 16, 32, 64]) | st.integers(-(2**63), 2**64 - 1)
@@ -29,6 +29,7 @@ _SIMPLE: Mapping[Any, SearchStrategy[Any]] = {
     bytearray: st.binary(max_size=64),
     memoryview: st.binary(max_size=64),
     type(None): st.none(),
+    TokenSequence: _TOKENS,
     msgspec.Raw: _TOKENS | _ANYTHING.map(lambda value: msgspec.Raw(msgspec.msgpack.encode(value))),
     Any: _ANYTHING,
 }

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from lmcache_core.wire.tokens import TokenSequence
+
 
 class EngineKey(msgspec.Struct, frozen=True):
     """Which tokens of which request, for whom.  On engine side this is the cache key of every transfer.
 
-    `token_ids` is the whole token sequence so far, still encoded (`wire.tokens` reads it).  After decoding it is a view
-    of the received frame and keeps that frame alive; `token_ids.copy()` detaches it.
+    `token_ids` is the whole token sequence so far, still encoded: for whoever sends a key the msgpack array
+    (`encode_tokens`), in a key that was received always a `TokenSequence`, which is a view of the received frame and
+    keeps it alive.  A key is a whole frame: msgspec cannot read it, nor a type that it is part of; `wire.key_frame` does.
     """
 
     model_name: str
@@ -24,7 +27,7 @@ class EngineKey(msgspec.Struct, frozen=True):
     """KV shards per chunk."""
     worker_id: int | None
     """The shard; None where the scheduler asks for all of them."""
-    token_ids: msgspec.Raw
+    token_ids: TokenSequence | msgspec.Raw
     start: int
     """First token of the range."""
     end: int

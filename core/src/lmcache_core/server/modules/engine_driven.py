@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
@@ -162,7 +162,7 @@ class EngineDrivenModule(RequestModule):
         if prepared is None or not storage.is_live(prepared.hold):
             if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
                 return ELSEWHERE  # pages have to be allocated
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes))
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, _patience(call)))
             if not prepared.hold.slots or not self._remember_store(worker, chunks.ticket, prepared):
                 return NOTHING_TO_STORE
         slots = self._descriptors(worker.layout, prepared.hold.slots)
@@ -181,7 +181,7 @@ class EngineDrivenModule(RequestModule):
         for late in stores:
             storage.discard(late.hold)  # the worker has answered for this ticket: it touches none of its slots any more
         if len(data):
-            return self._commit_inband(key, chunks, prepared, data)
+            return self._commit_inband(call, key, chunks, prepared, data)
         if prepared is None:
             return False
         worker.proven = True
@@ -198,12 +198,14 @@ class EngineDrivenModule(RequestModule):
         self._context.storage.discard(prepared.hold)
         return False
 
-    def _commit_inband(self, key: EngineKey, chunks: _Range, prepared: _Store | None, data: memoryview) -> bool:
+    def _commit_inband(
+        self, call: Call, key: EngineKey, chunks: _Range, prepared: _Store | None, data: memoryview
+    ) -> bool:
         """The chunks came with the commit, perhaps from a worker that was offered shared memory and could not map it;
         what was reserved for it then is filled here."""
         storage, worker = self._context.storage, chunks.worker
         if prepared is None:
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes))
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, _patience(call)))
         try:
             tensors = self._read(chunks, data)
             worker.inline = worker.proven = True
@@ -290,8 +292,8 @@ class EngineDrivenModule(RequestModule):
     # --- what they share
 
     def _range(self, key: EngineKey, instance_id: int) -> _Range | None:
-        """The chunks that `key` means for this worker; None when the worker is not registered.  Raises ProtocolError
-        when the key cannot be this worker's."""
+        """The chunks that `key` means for this worker; None when the worker is not registered or the salt is not
+        admitted.  Raises ProtocolError when the key cannot be this worker's."""
         context = self._context
         worker = context.workers.find(instance_id)
         if worker is None or not context.workers.touch(worker):
@@ -304,6 +306,8 @@ class EngineDrivenModule(RequestModule):
         if key.worker_id is None:
             raise ProtocolError("a transfer names its worker_id")
         rank = pack_kv_rank(key.world_size, key.worker_id)
+        if not context.admits_salt(key.cache_salt):
+            return None
         if worker.shard is None:
             worker.shard = key.worker_id
         if worker.shard != key.worker_id:
@@ -326,6 +330,11 @@ class EngineDrivenModule(RequestModule):
         with self._lock:
             self._stores.pop(worker.token, None)
             self._reads.pop(worker.token, None)
+
+
+def _patience(call: Call) -> Callable[[], bool] | None:
+    """May a store wait for room?  Never on the router's thread, and only until others wait for this one."""
+    return (lambda: not call.others_wait) if call.may_wait else None
 
 
 def open_engine_driven(settings: PluginSettings | None, context: ModuleContext) -> EngineDrivenModule:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import LookupRequest, Shard
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.wire.messages import EngineKey
@@ -22,7 +22,6 @@ from lmcache_core.wire.operations import (
 
 WAIT_MAX_SECONDS = 300.0
 """Longest that a client may ask to wait for a lookup."""
-READERS_MAX = 255
 
 
 class LookupModule(RequestModule):
@@ -46,7 +45,7 @@ class LookupModule(RequestModule):
         pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        shards = self._shards(key)
+        shards = self._shards(key) if context.admits_salt(key.cache_salt) else ()
         hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end) if shards else []
         context.storage.lookup(
             LookupRequest(call.connection, key.request_id, shards, hashes, readers=key.num_kv_readers)

@@ -1,0 +1,31 @@
+"""Dropping what L1 holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from litestar import Request, post
+from litestar.concurrency import sync_to_thread
+from litestar.handlers import BaseRouteHandler
+
+from lmcache_core.admin.body import read_body
+from lmcache_core.admin.ports import CachePort
+from lmcache_core.admin.schemas import Clear, Cleared, ClearedTier
+
+
+def cache_routes(cache: CachePort) -> Sequence[BaseRouteHandler]:
+    """One route under two names, because servers of two ages know it by one of them each.  The body may be left out."""
+
+    def clear_l1(force: bool) -> Cleared:
+        dropped = cache.clear(force)
+        census = cache.census()
+        return Cleared(cleared=ClearedTier(tier="l1", objects=dropped, objects_left=census.total - census.free))
+
+    @post(["/cache/clear", "/clear-cache"], status_code=HTTPStatus.OK)
+    async def clear(request: Request[Any, Any, Any]) -> dict[str, Any]:
+        body = await read_body(request, Clear, may_be_empty=True)
+        return (await sync_to_thread(clear_l1, body.force)).model_dump()
+
+    return (clear,)

@@ -1,0 +1,91 @@
+"""What callers send and what they are answered, as models.  Sizes in GB are GiB.
+
+Callers import this, too, so it stands on no web framework."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+GIB: Final = 2**30
+LIMIT_GB_MAX: Final = 2.0**30
+"""An EiB."""
+_DIGITS: Final = 9  # a byte is the ninth digit of a GiB
+
+
+def gigabytes(size_bytes: int | None) -> float | None:
+    """As answers show sizes: exact to the byte for anything below a PiB."""
+    return None if size_bytes is None else round(size_bytes / GIB, _DIGITS)
+
+
+class RequestBody(BaseModel):
+    """Root of what callers send: a JSON object without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """Root of what they are answered.  A newer server may say more."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class SetQuota(RequestBody):
+    """A limit; 0: the salt is not cached."""
+
+    limit_gb: float = Field(ge=0, le=LIMIT_GB_MAX, allow_inf_nan=False)
+
+
+class SaltUse(Answer):
+    """Limit and use of one salt; without a limit it may use as much as there is."""
+
+    limit_gb: float | None
+    current_usage_gb: float
+    limit_bytes: int | None
+    current_usage_bytes: int
+
+
+class SaltQuota(SaltUse):
+    """The same with its name.  `exists` is false where the limit is not its own, but the default one."""
+
+    cache_salt: str
+    exists: bool
+
+
+class SaltQuotas(Answer):
+    """Every salt that has a limit or anything in L1."""
+
+    users: dict[str, SaltUse]
+    default_limit_gb: float | None
+
+
+class QuotaWasSet(Answer):
+    cache_salt: str
+    limit_gb: float
+    status: str = "ok"
+
+
+class QuotaWasDeleted(Answer):
+    cache_salt: str
+    status: str = "removed"
+
+
+class Clear(RequestBody):
+    """What is dropped.  What L2 holds is left to its adapters.  `force`: what is held, too, as soon as it is let go."""
+
+    tier: Literal["l1"] = "l1"
+    force: bool = False
+
+
+class ClearedTier(Answer):
+    """Objects that were dropped, and those that are there now: held, being written, or stored since."""
+
+    tier: str
+    objects: int
+    objects_left: int
+
+
+class Cleared(Answer):
+    status: str = "ok"
+    cleared: ClearedTier

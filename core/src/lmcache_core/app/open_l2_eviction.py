@@ -1,0 +1,53 @@
+"""Opens the eviction of one adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
+from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.policies import EvictionPolicy
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.l2_eviction import L2EvictionController
+from lmcache_core.controllers.l2_listing import L2Listing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class L2Eviction:
+    """The controller of one adapter, and the listing that it begins with, if the adapter has one."""
+
+    adapter: str
+    policy: str
+    controller: L2EvictionController
+    listing: L2Listing | None
+
+    def threads(self) -> list[tuple[str, Callable[[], None]]]:
+        """Names and bodies."""
+        threads = [(f"l2-eviction-{self.adapter}", self.controller.run)]
+        return [*threads, (f"l2-listing-{self.adapter}", self.listing.run)] if self.listing else threads
+
+    def stop(self) -> None:
+        self.controller.stop()
+        if self.listing:
+            self.listing.stop()
+
+    def status(self) -> dict[str, Any]:
+        listing = self.listing.state if self.listing else "not offered"
+        return {"eviction_policy": self.policy, **self.controller.status(), "listing": listing}
+
+
+def open_l2_eviction(
+    spec: L2EvictionSpec, port: AdapterPort, plugins: LoadedPlugins, clock: Clock, events: Publisher
+) -> L2Eviction:
+    """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
+    check_capabilities(port.name, port.capabilities)
+    policy: EvictionPolicy = spec.policy.open_as(EvictionPolicy, plugins)
+    controller = L2EvictionController(port, policy, spec.trigger_watermark, spec.eviction_ratio, clock, events)
+    port.watch(controller)
+    listing = L2Listing(port, controller) if Capability.LIST in port.capabilities else None
+    return L2Eviction(port.name, spec.policy.name, controller, listing)

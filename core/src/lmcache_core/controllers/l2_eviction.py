@@ -1,0 +1,272 @@
+"""Makes room in one adapter: watches what it uses, and deletes what its policy names."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import ObjectsEvicted, Publisher
+from lmcache_core.contracts.policies import EvictionPolicy
+from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.l2_contents import L2Contents
+from lmcache_core.controllers.message_loop import MessageLoop
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Outcome, Usage
+
+logger = logging.getLogger(__name__)
+
+SLICE: Final = 256
+"""Objects deleted by one job, so that stores come in between."""
+CHECK_SECONDS: Final = 1.0
+"""How often usage is looked at without a reason, and how soon what could not be deleted is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    objects: Sequence[tuple[ObjectKey, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    keys: Sequence[ObjectKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    keys: Sequence[ObjectKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Handling this failed once."""
+
+    message: _Stored | _Hit | _Listed | Answer
+
+
+@dataclass(slots=True, eq=False)
+class _Deletion:
+    numbers: Sequence[int]
+    used_ratio: float
+
+
+Message = _Stored | _Hit | _Listed | _Again | Answer
+
+
+@dataclass(slots=True)
+class L2EvictionCounters:
+    """Objects since the start."""
+
+    evicted: int = 0
+    evicted_bytes: int = 0
+    gone: int = 0
+    """Were to be deleted, and were not there any more."""
+    refused: int = 0
+    """Could not be deleted then, because they were pinned; counted each time."""
+    failed: int = 0
+    """The adapter failed to delete them; counted each time."""
+
+
+class L2EvictionController(MessageLoop[Message]):
+    """Beyond `watermark` of the adapter's capacity it deletes `ratio` of what is used, in the policy's order, again and
+    again until it is below.  `stored` to `status` are for any thread; the policy and everything else belong to the
+    controller's own, whose body is `run`.
+
+    It learns of objects from stores, from lookups that find them, and from a listing; of their sizes from stores alone,
+    so that one that was listed counts as large as others of its key space, or as the average.  Their places in prompts are
+    not known here.  What is being stored or loaded is not deleted."""
+
+    def __init__(
+        self,
+        port: AdapterPort,
+        policy: EvictionPolicy,
+        watermark: float,
+        ratio: float,
+        clock: Clock,
+        events: Publisher,
+    ) -> None:
+        super().__init__()
+        self._port = port
+        self._watermark = watermark
+        self._ratio = ratio
+        self._clock = clock
+        self._events = events
+        self._contents = L2Contents(port, policy, clock)
+        self._objects = self._contents.objects
+        self._victims: deque[int] = deque()
+        self._deletion: _Deletion | None = None
+        self._returned: set[int] = set()
+        """Stored again while they were being deleted."""
+        self._stuck: set[int] = set()
+        """Could not be deleted in this cycle."""
+        self._goal_bytes = 0
+        """The cycle is over when no more than this is used."""
+        self._freed = False
+        """Has this cycle deleted anything?"""
+        self._rest_until = 0.0
+        self._warned = False
+        self._counters = L2EvictionCounters()
+
+    # --- any thread
+
+    def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        self._inbox.post(_Stored(objects))
+
+    def hit(self, keys: Sequence[ObjectKey]) -> None:
+        self._inbox.post(_Hit(keys))
+
+    def listed(self, keys: Sequence[ObjectKey]) -> None:
+        """The adapter has these, and has had them for some time."""
+        self._inbox.post(_Listed(keys))
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were not handled yet."""
+        return len(self._inbox)
+
+    def status(self) -> dict[str, Any]:
+        counters = self._counters
+        return {
+            "trigger_watermark": self._watermark,
+            "eviction_ratio": self._ratio,
+            "known_objects": len(self._objects),
+            "known_bytes": self._objects.known_bytes,
+            "deleting": len(deletion.numbers) if (deletion := self._deletion) else 0,
+            "evicted": counters.evicted,
+            "evicted_bytes": counters.evicted_bytes,
+            "gone": counters.gone,
+            "refused": counters.refused,
+            "failed": counters.failed,
+        }
+
+    # --- on the controller's thread
+
+    def _patience_seconds(self) -> float | None:
+        return None if self._deletion else CHECK_SECONDS
+
+    def _resume(self) -> None:
+        self._victims.clear()
+
+    def _handle(self, message: Message) -> None:
+        match message:
+            case _Again(again):
+                self._handle(again)
+            case _Stored(objects):
+                for (space, size), group in groupby(objects, lambda item: (item[0].space, item[1])):
+                    del space
+                    self._learn([key for key, _ in group], size)
+            case _Hit(keys):
+                self._learn(keys, None)
+            case _Listed(keys):
+                self._learn([key for key in keys if self._objects.find(key) < 0], None)
+            case JobAnswer(_Deletion() as deletion, outcomes, _):
+                self._deleted(deletion, outcomes)
+            case JobReleased():
+                pass  # no buffers were lent
+
+    def _give_up(self, message: Message) -> None:
+        match message:
+            case _Again():
+                self._deletion = None
+            case _:  # an object that is not known would never be deleted
+                self._inbox.post(_Again(message))
+
+    def _go_on(self) -> None:
+        while self._deletion is None:
+            if self._victims:
+                self._delete_some()
+            elif not self._begin_cycle():
+                return
+
+    def _learn(self, keys: Sequence[ObjectKey], size: int | None) -> None:
+        learned = self._contents.learn(keys, size)
+        self._stuck.update(learned.replaced)  # whatever has the number next was not named by the policy
+        if self._deletion is not None and size is not None:
+            self._returned.update(learned.known, learned.replaced)
+
+    # --- making room
+
+    def _begin_cycle(self) -> bool:
+        """Ask for victims where there is need of room.  False: nothing is to be done now."""
+        now = self._clock.monotonic()
+        if now < self._rest_until or not self._port.healthy or (usage := self._excess()) is None:
+            return False
+        wanted = max(1, int(usage.used_bytes * self._ratio))
+        self._goal_bytes = usage.used_bytes - wanted
+        self._stuck.clear()
+        self._freed = False
+        busy = self._busy()
+        self._victims.extend(self._contents.victims(wanted, lambda number: self._may_evict(number, busy)))
+        if not self._victims:
+            self._rest_until = now + CHECK_SECONDS
+        return bool(self._victims)
+
+    def _excess(self) -> Usage | None:
+        """What is used, if that is more than the watermark allows."""
+        usage = self._port.usage()
+        if usage is None or usage.used_bytes < 0 or not usage.capacity_bytes or usage.capacity_bytes < 0:
+            if not self._warned:
+                logger.warning(
+                    "l2 eviction does nothing, the adapter does not say how much it holds and may hold adapter=%s; "
+                    "give it a capacity, or leave out its 'eviction'",
+                    self._port.name,
+                )
+                self._warned = True
+            return None
+        return usage if usage.used_bytes > self._watermark * usage.capacity_bytes else None
+
+    def _busy(self) -> set[int]:
+        return {self._objects.find(key) for key in self._port.in_use()}
+
+    def _may_evict(self, number: int, busy: set[int]) -> bool:
+        return self._objects.is_known(number) and number not in busy and number not in self._stuck
+
+    def _delete_some(self) -> None:
+        usage = self._port.usage()
+        if usage is None or not usage.capacity_bytes or usage.used_bytes <= self._goal_bytes:
+            self._victims.clear()  # sizes are estimates where objects were listed, and others may delete, too
+            self._end_cycle()
+            return
+        busy = self._busy()
+        numbers = [self._victims.popleft() for _ in range(min(SLICE, len(self._victims)))]
+        numbers = [number for number in numbers if self._may_evict(number, busy)]
+        if not numbers:
+            self._end_cycle()
+            return
+        self._returned.clear()
+        deletion = _Deletion(numbers, usage.used_bytes / usage.capacity_bytes)
+        keys = [self._objects.key(number) for number in numbers]
+        self._deletion = deletion
+        self._port.submit_delete(keys, self._inbox, deletion)
+
+    def _deleted(self, deletion: _Deletion, outcomes: Sequence[Outcome]) -> None:
+        by_outcome: dict[Outcome, list[int]] = {}
+        for number, outcome in zip(deletion.numbers, outcomes, strict=True):
+            if self._objects.is_known(number):
+                by_outcome.setdefault(outcome, []).append(number)
+        evicted, gone = by_outcome.pop(Outcome.DONE, []), by_outcome.pop(Outcome.MISSING, [])
+        refused = by_outcome.pop(Outcome.REJECTED, [])
+        failed = [number for numbers in by_outcome.values() for number in numbers]
+        freed = sum(map(self._objects.size, evicted))
+        away = [number for number in (*evicted, *gone) if number not in self._returned]
+        self._contents.forget(away)
+        self._stuck.update(refused, failed, away)
+        self._freed = self._freed or bool(evicted)
+        self._counters.evicted += len(evicted)
+        self._counters.evicted_bytes += freed
+        self._counters.gone += len(gone)
+        self._counters.refused += len(refused)
+        self._counters.failed += len(failed)
+        self._deletion = None
+        if evicted:
+            self._events.publish(ObjectsEvicted(self._port.name, len(evicted), freed, deletion.used_ratio))
+        self._end_cycle()
+
+    def _end_cycle(self) -> None:
+        """If that was the last slice and nothing could be deleted: not again at once."""
+        if not self._victims and not self._freed:
+            self._rest_until = self._clock.monotonic() + CHECK_SECONDS

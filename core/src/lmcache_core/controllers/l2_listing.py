@@ -1,0 +1,70 @@
+"""Finds out what an adapter holds from before: the objects that an eviction of L2 has to know."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.l2_eviction import L2EvictionController
+from lmcache_core.model.keys import ObjectKey
+
+logger = logging.getLogger(__name__)
+
+PAGE_KEYS: Final = 1000
+PAGES_AHEAD: Final = 8
+"""So many pages may wait for the controller."""
+PAUSE_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
+"""Pauses after a page that could not be had; after the last one the listing is given up."""
+
+
+class L2Listing:
+    """`run` is its thread's body, which ends when everything is listed; when it is started again it goes on where it
+    was.  A backend may block it as long as it likes: nothing else waits for it."""
+
+    def __init__(self, port: AdapterPort, controller: L2EvictionController) -> None:
+        self._port = port
+        self._controller = controller
+        self._stop = threading.Event()
+        self._cursor: str | None = None
+        self._faults = 0
+        self.objects = 0
+        self.state = "listing"
+
+    def run(self) -> None:
+        while self.state == "listing" and not self._stop.is_set():
+            if self._controller.waiting > PAGES_AHEAD:
+                self._stop.wait(PAUSE_SECONDS)
+            elif not self._list_page():
+                self._rest()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _list_page(self) -> bool:
+        """False where the page could not be had."""
+        page = self._port.list_keys(self._cursor, PAGE_KEYS)
+        if page is None or (page.cursor is not None and page.cursor == self._cursor):
+            return False
+        keys = [key for key in page.keys if isinstance(key, ObjectKey)]
+        self._controller.listed(keys)
+        self.objects += len(keys)
+        self._cursor, self._faults = page.cursor, 0
+        if self._cursor is None:
+            self.state = "done"
+            logger.info("l2 listing done adapter=%s objects=%d", self._port.name, self.objects)
+        return True
+
+    def _rest(self) -> None:
+        if self._faults == len(RETRY_SECONDS):
+            self.state = "failed"
+            logger.warning(
+                "l2 listing given up adapter=%s objects=%d; of the others, those that lookups find can still be evicted",
+                self._port.name,
+                self.objects,
+            )
+            return
+        self._faults += 1
+        self._stop.wait(RETRY_SECONDS[self._faults - 1])

@@ -1,0 +1,162 @@
+"""A lookup that goes on in L2, as the prefetch controller sees it: a table of shards by chunks that is being filled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.controllers.reach import ABSENT, Reach, longest_prefix, needed_from, reach_of
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.leases import Lease, LeaseState
+from lmcache_core.l1.writes import NO_REQUEST
+from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.keys import ObjectKey
+
+
+class Cell(NamedTuple):
+    """One chunk of one shard.  Cells sort in the order in which they are of use: chunk by chunk, across shards."""
+
+    chunk: int
+    row: int
+
+
+class Source(NamedTuple):
+    """Where a cell can be had: in one of its shard's layouts, from one adapter."""
+
+    record: SpaceRecord
+    adapter: int
+
+
+class Wanted(NamedTuple):
+    """A cell that L1 does not have, under one of the layouts it may have."""
+
+    cell: Cell
+    record: SpaceRecord
+    key: ObjectKey
+
+
+@dataclass(slots=True, eq=False)
+class PrefetchRow:
+    """One shard.  `slots[c]` is the slot of chunk c, or ABSENT; the controller fills it."""
+
+    slots: list[int]
+    records: tuple[SpaceRecord, ...]
+    window: int | None = None
+
+    def flags(self) -> bytearray:
+        """1 for each chunk that is there."""
+        return bytearray([slot != ABSENT for slot in self.slots])
+
+
+@dataclass(slots=True, eq=False)
+class Prefetch:
+    """`on_done` is called on the controller's thread, once, with what every row has and how many objects were loaded for
+    it; what lies outside is still held, and the caller's to release.  From `submit` until then everything here belongs
+    to the controller's thread."""
+
+    request_id: str
+    lease: Lease
+    rows: list[PrefetchRow]
+    chunk_hashes: Sequence[bytes]
+    on_done: Callable[[Reach, int], None]
+    begun: float
+    request: RequestFacts = NO_REQUEST
+    sparse: bool = False
+
+    wanted: list[Wanted] = field(default_factory=list)
+    asked: set[int] = field(default_factory=set)
+    """Adapters whose answer to the lookup counts and has not come."""
+    found: dict[int, Bitmap] = field(default_factory=dict)
+    """By adapter, which of `wanted` it has."""
+    pinned: dict[int, list[ObjectKey]] = field(default_factory=dict)
+    """By adapter, what it keeps for this prefetch until it is told otherwise."""
+    planned: bool = False
+    retain: bool = False
+    sources: dict[Cell, list[Source]] = field(default_factory=dict)
+    """Where each missing cell can still be had, best first."""
+    todo: deque[Cell] = field(default_factory=deque)
+    """What is needed and not under way, in order."""
+    loading: dict[Cell, Source] = field(default_factory=dict)
+    """What is under way, be it for another prefetch."""
+    needed: Sequence[Container[int]] = ()
+    """By row, the chunks that it aims for."""
+    stale: bool = False
+    """Something cannot be had any more that it may be aiming for."""
+    short_since: float | None = None
+    """Since when L1 has had no room for the next cell."""
+    answered: bool = False
+    loaded: int = 0
+    loaded_bytes: int = 0
+    failed: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Nobody waits for it any more: its request has ended."""
+        return self.lease.state is not LeaseState.ACTIVE
+
+    @property
+    def complete(self) -> bool:
+        """Is everything there that can still be had?"""
+        return not self.todo and not any(cell.chunk in self.needed[cell.row] for cell in self.loading)
+
+    def reach(self) -> Reach:
+        """What is there."""
+        return self._reach([row.flags() for row in self.rows])
+
+    def missing(self) -> list[Wanted]:
+        """What L2 is to be asked for: shard by shard in prompt order, under every layout that a chunk may have."""
+        flags = [row.flags() for row in self.rows]
+        prefix = 0 if self.sparse else longest_prefix(flags, self._windows(), len(self.chunk_hashes))
+        return [
+            Wanted(Cell(chunk, number), record, ObjectKey(record.space, self.chunk_hashes[chunk]))
+            for number, row in enumerate(self.rows)
+            for chunk in range(0 if self.sparse else needed_from(prefix + 1, row.window), len(row.slots))
+            if row.slots[chunk] == ABSENT
+            for record in row.records
+        ]
+
+    def aim(self) -> None:
+        """Aim for what can still be had: `todo` becomes what that takes and is neither there nor under way."""
+        self.stale = False
+        flags = [row.flags() for row in self.rows]
+        for cell, sources in self.sources.items():
+            if sources or cell in self.loading:
+                flags[cell.row][cell.chunk] = 1
+        needed = self._reach(flags).needed
+        cells = [
+            Cell(chunk, number)
+            for number, chunks in enumerate(needed)
+            for chunk in chunks
+            if self.rows[number].slots[chunk] == ABSENT
+        ]
+        self.needed = [frozenset(chunks) if self.sparse else chunks for chunks in needed]
+        self.todo = deque(sorted(cell for cell in cells if cell not in self.loading))
+
+    def drop(self, cell: Cell, source: Source) -> None:
+        """This cell cannot be had there.  `aim` afterwards."""
+        self.stale = True
+        sources = self.sources.get(cell, [])
+        self.sources[cell] = [
+            other for other in sources if other.adapter != source.adapter or other.record is not source.record
+        ]
+
+    def give_in(self) -> None:
+        """There is no room for what is not under way: be content with the rest."""
+        for cell in self.todo:
+            self.sources[cell] = []
+        self.aim()
+
+    def forget(self) -> None:
+        """It has its answer.  Its lookup may be open for long, and need not keep all this."""
+        self.rows, self.chunk_hashes, self.wanted, self.needed = [], (), [], ()
+        self.found, self.sources = {}, {}
+        self.todo.clear()
+
+    def _windows(self) -> list[int | None]:
+        return [row.window for row in self.rows]
+
+    def _reach(self, flags: Sequence[bytearray]) -> Reach:
+        return reach_of(flags, self._windows(), len(self.chunk_hashes), sparse=self.sparse)

@@ -1,0 +1,120 @@
+"""Limits on what each cache salt may use of L1: who has one, changed while the server runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from heapq import nsmallest
+from typing import Any, Final, NamedTuple
+
+from lmcache_core.contracts.events import Publisher, QuotaChanged
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.salt_accounts import SaltLimits
+from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.model.errors import ConfigError
+
+QUOTAS_MAX: Final = 65_536
+"""Salts that may have a limit of their own."""
+SHOWN_MAX: Final = 100
+"""Salts that status names."""
+
+
+class QuotaRefusedError(ConfigError):
+    """This server cannot keep the quota.  The message says why, and what to do."""
+
+
+class Quota(NamedTuple):
+    """A salt's limit and use of L1, in bytes."""
+
+    salt: str
+    limit_bytes: int | None
+    """Its own limit, else the default one; None: as much as there is."""
+    used_bytes: int
+    is_own: bool
+    """False: the limit is the default one."""
+
+
+class Quotas:
+    """Safe from any thread.  Limits are kept in memory: those of the configuration are there again after a restart.
+
+    `isolates` says whether eviction policy `policy` takes room from one salt when asked to; without that no limit can be
+    kept, and setting one raises QuotaRefusedError."""
+
+    def __init__(self, cache: L1Cache, policy: str, isolates: bool, events: Publisher) -> None:
+        self._cache = cache
+        self._policy = policy
+        self._isolates = isolates
+        self._events = events
+        self._lock = threading.Lock()
+        self._limits = SaltLimits()
+
+    def begin(self, limits: Mapping[str, int], default: int | None) -> None:
+        """The limits of the configuration, in bytes; before anything is stored."""
+        if limits or default is not None:
+            self._apply(SaltLimits(dict(limits), default), ())  # nobody has anything yet
+
+    def get(self, salt: str) -> Quota:
+        """Of any salt, whether it has a limit or anything stored or not."""
+        return self._quota(salt, self._limits, self._cache.used_by(salt))
+
+    def everything(self) -> list[Quota]:
+        """Every salt that has a limit of its own or anything in L1; those that use most first."""
+        return self._first(None)[1]
+
+    @property
+    def default_bytes(self) -> int | None:
+        """The limit of salts without one of their own; None: there is none."""
+        return self._limits.default
+
+    def set(self, salt: str, limit_bytes: int) -> None:
+        """What the salt has beyond it leaves with the next round of eviction, its oldest first, as far as nobody reads
+        it."""
+        with self._lock:
+            if salt not in self._limits.by_salt and len(self._limits.by_salt) >= QUOTAS_MAX:
+                raise QuotaRefusedError(
+                    f"{QUOTAS_MAX} salts have a quota, which is the most; delete one, or use a default"
+                )
+            self._apply(SaltLimits({**self._limits.by_salt, salt: limit_bytes}, self._limits.default), (salt,))
+        self._events.publish(QuotaChanged(salt, limit_bytes))
+
+    def delete(self, salt: str) -> bool:
+        """Back to the default limit.  False when the salt had none of its own."""
+        with self._lock:
+            by_salt = dict(self._limits.by_salt)
+            if by_salt.pop(salt, None) is None:
+                return False
+            self._apply(SaltLimits(by_salt, self._limits.default), (salt,))
+        self._events.publish(QuotaChanged(salt, self._limits.default))
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """For `/status`: the salts that use most, and how many more there are."""
+        salts, quotas = self._first(SHOWN_MAX)
+        return {
+            "default_limit_bytes": self.default_bytes,
+            "salts": salts,
+            "largest": [
+                {"cache_salt": salt_text(quota.salt), "limit_bytes": quota.limit_bytes, "used_bytes": quota.used_bytes}
+                for quota in quotas
+            ],
+        }
+
+    def _first(self, count: int | None) -> tuple[int, list[Quota]]:
+        """How many salts there are, and those that use most: `count` of them or all."""
+        limits, used = self._limits, self._cache.used_by_salt()
+        salts = used.keys() | limits.by_salt.keys()
+        first = nsmallest(len(salts) if count is None else count, salts, key=lambda salt: (-used.get(salt, 0), salt))
+        return len(salts), [self._quota(salt, limits, used.get(salt, 0)) for salt in first]
+
+    def _apply(self, limits: SaltLimits, changed: Iterable[str]) -> None:
+        if not self._isolates:
+            raise QuotaRefusedError(
+                f"a quota needs an eviction policy that takes room from one cache salt alone, and '{self._policy}' does "
+                "not; start the server with --eviction-policy IsolatedLRU"
+            )
+        self._limits = limits
+        self._cache.limit_salts(limits, changed)
+
+    @staticmethod
+    def _quota(salt: str, limits: SaltLimits, used_bytes: int) -> Quota:
+        return Quota(salt, limits.of(salt), used_bytes, salt in limits.by_salt)

@@ -1,0 +1,36 @@
+"""Asks the store policy, which is somebody else's code, for a plan that makes sense."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
+
+logger = logging.getLogger(__name__)
+
+
+def plan_stores(
+    policy: StorePolicy, items: Sequence[StoreItem], hit: bool, adapters: Sequence[AdapterFacts]
+) -> StorePlan:
+    """The adapters that each object goes to.  Where the policy raises, or names what is not there, none: the objects stay
+    in L1 only."""
+    if not items:
+        return StorePlan(())
+    objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, hit) for item in items]
+    known = range(len(adapters))
+    try:
+        plan = policy.plan(objects, adapters)
+        targets = tuple(tuple(chosen) for chosen in plan.targets)
+        if len(targets) != len(items):
+            raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
+        for chosen in set(targets):
+            if any(type(index) is not int or index not in known for index in chosen):
+                raise ValueError(f"the store policy named other adapters than 0 to {len(known) - 1}")
+            if len(set(chosen)) != len(chosen):
+                raise ValueError("the store policy named an adapter twice")
+        return StorePlan(targets, bool(plan.drop_from_l1))
+    except (Exception, SystemExit):  # a plugin boundary
+        logger.exception("store policy failed objects=%d", len(items))
+        return StorePlan(((),) * len(items))

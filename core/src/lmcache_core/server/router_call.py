@@ -1,0 +1,60 @@
+"""One request, for as long as it is being answered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lmcache_core.server.engine_socket import Envelope
+from lmcache_core.wire.codec import Frame, encode_result
+
+
+class AnswerDesk(Protocol):
+    """What a call needs of the router.  Any thread."""
+
+    def is_first(self, call: RouterCall) -> bool:
+        """True for one answer of each call."""
+
+    def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
+        """Send these result frames on the router's thread."""
+
+    def is_in_the_way(self, call: RouterCall) -> bool:
+        """Are there requests waiting for the thread that this one is answered on?"""
+
+    def arm(self, call: RouterCall, seconds: float, fallback: Any) -> None:
+        """Answer with `fallback` in so many seconds."""
+
+
+class RouterCall:
+    """Implements `contracts.operation.Call`."""
+
+    __slots__ = ("_desk", "connection", "envelope", "is_answered", "may_wait", "under_way")
+
+    def __init__(self, desk: AnswerDesk, envelope: Envelope) -> None:
+        self._desk = desk
+        self.connection = envelope[0]
+        self.envelope = envelope
+        self.is_answered = False
+        self.may_wait = False
+        self.under_way = False
+        """It is counted as given to its connection's worker."""
+
+    @property
+    def others_wait(self) -> bool:
+        return self._desk.is_in_the_way(self)
+
+    def defer(self, seconds: float, fallback: Any) -> None:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"a call cannot be deferred by {seconds} seconds")
+        self._desk.arm(self, seconds, fallback)
+
+    def reply(self, result: Any) -> bool:
+        return self.answer(encode_result(result))
+
+    def answer(self, result: tuple[Frame, ...]) -> bool:
+        """Send these result frames.  False when the call had been answered."""
+        first = self._desk.is_first(self)
+        if first:
+            self._desk.post(self, result)
+        return first

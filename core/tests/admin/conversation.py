@@ -1,0 +1,57 @@
+"""A running admin API, and questions to it over a real socket."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from typing import Any, NamedTuple
+
+from core.tests.admin.stand_ins import ports
+from lmcache_core.admin.server import AdminServer
+
+
+class Answer(NamedTuple):
+    code: int
+    kind: str
+    body: Any
+    headers: dict[str, str]
+
+
+def ask(server: AdminServer, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+    """`body` is sent as JSON, or as it is when it is bytes."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path, data, headers)
+        answer = connection.getresponse()
+        given = json.loads(answer.read())
+        return Answer(answer.status, str(answer.getheader("content-type")), given, dict(answer.getheaders()))
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running(token: str | None = None, **changes: Any) -> Iterator[AdminServer]:
+    server = AdminServer("127.0.0.1", 0, token, ports(**changes))
+    server.start()
+    try:
+        wait_until_open(server)
+        yield server
+    finally:
+        server.stop()
+    assert server._thread is not None
+    assert not server._thread.is_alive()
+
+
+def wait_until_open(server: AdminServer) -> None:
+    address = ("127.0.0.1", int(server.endpoint.rpartition(":")[2]))
+    for _ in range(1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(address) == 0:
+                return
+        time.sleep(0.01)
+    raise AssertionError("the admin API did not open")

@@ -1,0 +1,66 @@
+"""Ports of the admin API without a server behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.controllers.quota import Quota, QuotaRefusedError
+from lmcache_core.l1.census import Census
+
+EMPTY = Census(10, 10, 0, 0, 0, 0, 0, 1000)
+
+
+class StandInQuotas:
+    """Limits and uses that the test sets; `refusal` makes every change fail."""
+
+    def __init__(self) -> None:
+        self.default_bytes: int | None = None
+        self.limits: dict[str, int] = {}
+        self.used: dict[str, int] = {}
+        self.refusal = ""
+
+    def get(self, salt: str) -> Quota:
+        limit = self.limits.get(salt, self.default_bytes)
+        return Quota(salt, limit, self.used.get(salt, 0), salt in self.limits)
+
+    def everything(self) -> list[Quota]:
+        return [self.get(salt) for salt in sorted(self.limits.keys() | self.used.keys())]
+
+    def set(self, salt: str, limit_bytes: int) -> None:
+        if self.refusal:
+            raise QuotaRefusedError(self.refusal)
+        self.limits[salt] = limit_bytes
+
+    def delete(self, salt: str) -> bool:
+        return self.limits.pop(salt, None) is not None
+
+
+class StandInCache:
+    """Holds `cached` objects that may go and `held` ones that go by force alone."""
+
+    def __init__(self, cached: int = 3, held: int = 2) -> None:
+        self.cached, self.held = cached, held
+
+    def clear(self, force: bool) -> int:
+        dropped = self.cached + (self.held if force else 0)
+        self.cached, self.held = 0, 0 if force else self.held
+        return dropped
+
+    def census(self) -> Census:
+        return replace(EMPTY, free=10 - self.cached - self.held, cached=self.cached, held=self.held)
+
+
+def status() -> dict[str, Any]:
+    return {"l1": {"free": 3}}
+
+
+def well() -> tuple[bool, str]:
+    return True, ""
+
+
+def ports(**changes: Any) -> AdminPorts:
+    """A server that is well and holds five objects, but for the changes."""
+    given: dict[str, Any] = {"status": status, "health": well, "quotas": StandInQuotas(), "cache": StandInCache()}
+    return AdminPorts(**{**given, **changes})

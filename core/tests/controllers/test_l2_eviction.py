@@ -1,0 +1,380 @@
+"""Room in an adapter: what the policy names is deleted, in slices, and nothing that is in use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from lmcache_core.builtin.lru import open_lru
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.events import ObjectsEvicted
+from lmcache_core.contracts.l2_adapter import LoadItem, StoreItem
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
+from lmcache_core.controllers import l2_eviction
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionController
+from lmcache_core.controllers.l2_listing import L2Listing
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.testing.lent_memory import LentMemory
+
+SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
+OBJECT = 4096
+CAPACITY = 100 * OBJECT
+
+
+def key(number: int) -> ObjectKey:
+    return ObjectKey(SPACE, number.to_bytes(32, "big"))
+
+
+class Backend(CueAdapter):
+    """With a capacity, and a listing in pages."""
+
+    capacity: int | None = CAPACITY
+    lists: Sequence[KeyPage | Exception] = ()
+
+    def usage(self) -> Usage | None:
+        used = super().usage()
+        return used._replace(capacity_bytes=self.capacity) if used else None
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        page = self.lists[int(cursor or 0)]
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+
+class Site:
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), Backend()
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.eviction = L2EvictionController(self.port, policy or open_lru(None), 0.8, 0.2, self.clock, self.events)
+        self.port.watch(self.eviction)
+        self.inbox = Inbox[object]()
+        self.memory = LentMemory(1 << 20)
+
+    def buffer(self, size: int = OBJECT) -> LentBuffer:
+        return self.memory.lend(size)
+
+    def turn(self) -> None:
+        self.port.deliver()
+        self.eviction.cycle()
+
+    def store(self, *numbers: int, size: int = OBJECT) -> None:
+        self.memory = LentMemory((size + 4096) * len(numbers))
+        self.port.submit_store([StoreItem(key(number), self.buffer(size)) for number in numbers], self.inbox, None)
+        self.adapter.finish(self.adapter.waiting[-1])
+        self.turn()
+
+    def look(self, *numbers: int) -> None:
+        self.port.submit_lookup([key(number) for number in numbers], self.inbox, None)
+        self.adapter.finish(self.adapter.waiting[-1])
+        self.turn()
+
+    def deletes(self) -> list[int]:
+        """What is being deleted now."""
+        jobs = [job for job in self.adapter.waiting if job.verb == "delete"]
+        assert len(jobs) <= 1, "one slice at a time"
+        return [int.from_bytes(name.chunk_hash, "big") for job in jobs for name in job.keys]
+
+    def delete(self, outcome: Outcome = Outcome.DONE) -> list[int]:
+        """Answer the deletion that waits."""
+        numbers = self.deletes()
+        job = next(job for job in self.adapter.waiting if job.verb == "delete")
+        self.adapter.finish(job) if outcome is Outcome.DONE else self.adapter.fail(job, outcome)
+        self.turn()
+        return numbers
+
+    def there(self) -> set[int]:
+        names = {key(number).object_id: number for number in range(300)}
+        return {names[name] for name in self.adapter.objects}
+
+    def later(self, seconds: float = CHECK_SECONDS) -> None:
+        self.clock.advance(seconds)
+        self.turn()
+
+
+@pytest.fixture
+def open_site() -> Iterator[Callable[..., Site]]:
+    sites: list[Site] = []
+
+    def start(policy: EvictionPolicy | None = None) -> Site:
+        sites.append(Site(policy))
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        site.adapter.close(0)
+        site.inbox.close()
+
+
+@pytest.fixture
+def site(open_site: Callable[..., Site]) -> Site:
+    return open_site()
+
+
+def test_beyond_the_watermark_the_oldest_fifth_goes(site: Site) -> None:
+    site.store(*range(40))
+    site.store(*range(40, 80))
+    assert site.deletes() == [], "at the watermark"
+    site.look(0, 1)
+    site.store(80)
+    deleted = site.delete()
+    assert deleted == list(range(39, 22, -1)), "a fifth of 81; of what was stored together, the end of the prompt first"
+    assert site.there() == set(range(81)) - set(deleted)
+    assert site.deletes() == []
+    status = site.eviction.status()
+    assert (status["evicted"], status["evicted_bytes"], status["known_objects"]) == (17, 17 * OBJECT, 64)
+    assert site.events.events == [ObjectsEvicted("cue", 17, 17 * OBJECT, 0.81)]
+
+
+def test_large_evictions_go_in_slices(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l2_eviction, "SLICE", 5)
+    site.store(*range(90))
+    assert [len(site.delete()) for _ in range(4)] == [5, 5, 5, 3]
+    assert site.deletes() == []
+
+
+def test_it_goes_on_until_the_watermark_is_kept(site: Site) -> None:
+    site.store(*range(100))
+    site.delete()
+    assert len(site.adapter.objects) == 80
+    assert site.deletes() == []
+    site.store(*range(100, 140))
+    site.delete()
+    site.delete()
+    assert len(site.adapter.objects) <= 80
+
+
+def test_a_pinned_object_is_skipped_and_tried_again(site: Site) -> None:
+    site.store(*range(90))
+    refused = site.delete(Outcome.REJECTED)
+    assert site.deletes() == [], "not again at once"
+    site.turn()
+    assert site.deletes() == []
+    site.later()
+    assert site.delete() == refused
+    assert site.eviction.status()["refused"] == 18
+    assert len(site.adapter.objects) == 72
+
+
+def test_one_that_cannot_be_deleted_keeps_no_other_from_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l2_eviction, "SLICE", 9)
+    site.store(*range(90))
+    first = site.delete(Outcome.FAILED)
+    second = site.delete()
+    assert set(first).isdisjoint(second)
+    assert site.eviction.status()["failed"] == 9
+
+
+@pytest.mark.parametrize("verb", ["store", "load"])
+def test_what_is_being_stored_or_loaded_is_not_deleted(site: Site, verb: str) -> None:
+    site.store(*range(80))
+    busy = list(range(70, 80))
+    if verb == "store":
+        site.port.submit_store([StoreItem(key(n), site.buffer()) for n in busy], site.inbox, None)
+    else:
+        site.port.submit_load([LoadItem(key(n), site.buffer()) for n in busy], site.inbox, None)
+    site.store(80)
+    assert site.delete() == [*range(69, 52, -1)]
+
+
+def test_what_is_stored_again_while_it_is_deleted_stays_known(site: Site) -> None:
+    site.store(*range(90))
+    doomed = site.deletes()
+    job = next(job for job in site.adapter.waiting if job.verb == "delete")
+    site.adapter.finish(job)
+    site.store(doomed[0])
+    assert site.eviction.status()["known_objects"] == len(site.adapter.objects) == 73
+    site.store(doomed[1], size=2 * OBJECT)
+    assert site.eviction.status()["known_bytes"] == 75 * OBJECT
+
+
+def test_an_object_that_changed_its_size_counts_with_the_new_one(site: Site) -> None:
+    site.store(1)
+    site.store(1, size=3 * OBJECT)
+    status = site.eviction.status()
+    assert (status["known_objects"], status["known_bytes"]) == (1, 3 * OBJECT)
+
+
+def test_what_is_gone_already_is_forgotten(site: Site) -> None:
+    site.store(*range(90))
+    site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(80, 90)}
+    site.delete(Outcome.MISSING)
+    status = site.eviction.status()
+    assert (status["gone"], status["evicted"], status["known_objects"]) == (18, 0, 72)
+    assert site.events.events == []
+
+
+def test_an_adapter_that_does_not_answer_is_asked_for_nothing(site: Site) -> None:
+    site.store(*range(90))
+    site.clock.advance(31)
+    site.port.expire(site.clock.monotonic())
+    site.turn()
+    site.later(10)
+    assert len([job for job in site.adapter.waiting if job.verb == "delete"]) == 1, "the one that is overdue"
+    site.adapter.finish(next(job for job in site.adapter.waiting if job.verb == "delete"))
+    site.later()
+    assert site.eviction.status()["known_objects"] == 90, "its answer came too late"
+    site.later()
+    assert len(site.adapter.objects) == 72
+
+
+@pytest.mark.parametrize("capacity", [None, 0, -1])
+def test_without_a_capacity_nothing_is_deleted_and_that_is_said_once(
+    site: Site, caplog: pytest.LogCaptureFixture, capacity: int | None
+) -> None:
+    site.adapter.capacity = capacity
+    with caplog.at_level(logging.WARNING):
+        for number in range(5):
+            site.store(number)
+            site.later()
+    assert site.deletes() == []
+    (record,) = caplog.records
+    assert "adapter=cue" in record.getMessage()
+
+
+def test_usage_that_fails_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Usage | None:
+        raise OSError("no")
+
+    monkeypatch.setattr(site.adapter, "usage", fail)
+    site.store(*range(5))
+    monkeypatch.undo()
+    site.store(*range(5, 90))
+    assert site.delete()
+
+
+def test_what_was_there_before_is_listed_and_can_go(site: Site) -> None:
+    site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
+    keys = [key(number) for number in range(90)]
+    site.adapter.lists = (KeyPage(tuple(keys[:50]), "1"), KeyPage(tuple(keys[50:]), None))
+    listing = L2Listing(site.port, site.eviction)
+    listing.run()
+    assert (listing.state, listing.objects) == ("done", 90)
+    site.turn()
+    assert site.eviction.status()["known_bytes"] == 90 * OBJECT, "each counts as large as the average"
+    assert len(site.delete()) == 18
+    listing.run()
+    assert listing.objects == 90, "once"
+
+
+def test_listed_objects_are_as_large_as_others_of_their_space(site: Site) -> None:
+    site.store(1, size=2 * OBJECT)
+    site.eviction.listed([key(1), key(2)])
+    site.turn()
+    assert site.eviction.status()["known_bytes"] == 4 * OBJECT
+
+
+def test_a_wrong_guess_of_sizes_does_not_empty_the_adapter(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l2_eviction, "SLICE", 10)
+    site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
+    monkeypatch.setattr(site.eviction._contents, "_usual_size", lambda name: 1)
+    site.eviction.listed([key(number) for number in range(90)])
+    site.turn()
+    while site.deletes():
+        site.delete()
+    assert len(site.adapter.objects) == 70
+
+
+def test_a_listing_that_fails_is_tried_again_and_then_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    site.adapter.lists = (OSError("no"),)
+    listing = L2Listing(site.port, site.eviction)
+    monkeypatch.setattr(listing._stop, "wait", pauses.append)
+    listing.run()
+    assert (listing.state, pauses) == ("failed", [1.0, 4.0, 16.0, 60.0])
+
+
+def test_a_listing_that_goes_in_circles_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.adapter.lists = (KeyPage((), "1"), KeyPage((key(1),), "1"))
+    listing = L2Listing(site.port, site.eviction)
+    monkeypatch.setattr(listing._stop, "wait", lambda seconds: None)
+    listing.run()
+    assert listing.state == "failed"
+
+
+def test_what_a_lookup_finds_is_known_from_then_on(site: Site) -> None:
+    site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
+    site.look(*range(90))
+    assert site.eviction.status()["known_objects"] == 90
+    site.later()
+    assert len(site.deletes()) == 18
+
+
+class Wild(EvictionPolicy):
+    """Names what it likes, and raises where it likes."""
+
+    def __init__(self) -> None:
+        self.names: Sequence[int] = ()
+        self.fault: BaseException | None = None
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        self._maybe_raise()
+
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        self._maybe_raise()
+
+    def on_remove(self, slots: Sequence[int]) -> None:
+        self._maybe_raise()
+
+    def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
+        self._maybe_raise()
+        return self.names
+
+    def _maybe_raise(self) -> None:
+        if self.fault:
+            raise self.fault
+
+
+def test_a_policy_that_names_anything_deletes_only_what_is_there_once(open_site: Callable[..., Site]) -> None:
+    policy = Wild()
+    policy.names = (-1, 5, 5, 1000, 7)
+    site = open_site(policy)
+    site.store(*range(90))
+    assert site.delete() == [5, 7]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("no"), SystemExit("no")])
+def test_a_policy_that_raises_stops_nothing(open_site: Callable[..., Site], fault: BaseException) -> None:
+    policy = Wild()
+    policy.fault = fault
+    site = open_site(policy)
+    site.store(*range(90))
+    site.look(3)
+    assert site.deletes() == []
+    policy.fault, policy.names = None, (3,)
+    site.later()
+    assert site.delete() == [3]
+
+
+@pytest.mark.parametrize("method", ["_learn", "_deleted", "_begin_cycle", "_delete_some"])
+def test_a_controller_that_trips_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    original, tripped = getattr(site.eviction, method), list[str]()
+
+    def once(*arguments: object) -> object:
+        if not tripped:
+            tripped.append(method)
+            raise RuntimeError("injected")
+        return original(*arguments)
+
+    monkeypatch.setattr(site.eviction, method, once)
+    for numbers in (range(40), range(40, 90)):
+        try:
+            site.store(*numbers)
+            site.delete()
+        except (RuntimeError, StopIteration):
+            site.eviction._resume()
+    for _ in range(5):
+        site.later()
+        if site.deletes():
+            site.delete()
+    assert tripped
+    assert len(site.adapter.objects) <= 80
+    assert site.eviction.status()["known_objects"] == len(site.adapter.objects)

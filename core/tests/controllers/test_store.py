@@ -1,0 +1,257 @@
+"""What goes to L2: once, sealed, within the bounds of each adapter, and every object accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from core.tests.controllers.depot import OBJECT, SPACE, TIMEOUT, Depot, chunks
+from lmcache_core.contracts.events import StoresDropped, StoreSubmitted
+from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
+from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Outcome
+
+Open = Callable[..., Depot]
+AMPLE = StoreLimits(1 << 24)
+
+
+@pytest.fixture
+def open_depot() -> Iterator[Open]:
+    depots: list[Depot] = []
+
+    def start(limits: StoreLimits = AMPLE, adapters: int = 1, policy: StorePolicy | None = None) -> Depot:
+        depots.append(Depot(limits, adapters, policy))
+        return depots[-1]
+
+    yield start
+    for depot in depots:
+        depot.close()
+
+
+def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -> None:
+    depot = open_depot()
+    depot.put(chunks(40))
+    depot.turn()
+    assert depot.cache.census().held == 40
+    depot.settle()
+    assert depot.stored(chunks(40)) == list(range(40))
+    assert depot.cache.census().held == 0
+    assert depot.account()[:2] == (40, 40)
+    assert depot.store.drain(0)
+
+
+def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_meanwhile(open_depot: Open) -> None:
+    depot = open_depot(adapters=2)
+    depot.put(chunks(3))
+    depot.turn()
+    depot.settle(1)
+    depot.cache.clear(force=True)
+    depot.put(chunks(3))
+    depot.turn()
+    assert [len(adapter.waiting) for adapter in depot.adapters] == [1, 1]
+    assert depot.account(0).merged == 3, "still on its way there"
+    assert depot.account(1).merged == 0, "it had arrived there, so it goes again"
+    for number in (0, 1):
+        depot.settle(number)
+        assert depot.stored(chunks(3), number) == [0, 1, 2]
+    assert depot.account(0).admitted == 3
+    assert depot.account(1).admitted == 6
+    assert depot.cache.census().held == 0
+
+
+def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(8 * OBJECT), adapters=2)
+    for prompt in range(8):
+        depot.put(chunks(6, prompt))
+        depot.turn()
+        depot.settle(1)
+    slow, quick = depot.account(0), depot.account(1)
+    assert (quick.stored, quick.dropped) == (48, 0)
+    assert slow.dropped == 40
+    assert slow.backlog_bytes == 8 * OBJECT
+    dropped = [event for event in depot.events.events if isinstance(event, StoresDropped)]
+    assert {(event.adapter, event.reason) for event in dropped} == {("cue-0", "backlog_bytes")}
+    assert sum(event.objects for event in dropped) == 40
+    assert depot.cache.census().held == 8, "what was dropped is held no more"
+    depot.settle(0)
+    assert depot.account(0).stored == 8
+    assert depot.cache.census().held == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "first", "second"),
+    [
+        (DropRule.NEWEST, [0, 1, 2, 3, 4, 5], [0, 1]),
+        (DropRule.OLDEST, [0, 1], [0, 1, 2, 3, 4, 5]),
+        (DropRule.DEEPEST, [0, 1, 2, 3], [0, 1, 2, 3]),
+    ],
+)
+def test_the_rule_says_which_waiting_chunks_go(
+    open_depot: Open, rule: DropRule, first: Sequence[int], second: Sequence[int]
+) -> None:
+    """Two chunks are with the adapter already; of each prompt the head stays."""
+    depot = open_depot(StoreLimits(8 * OBJECT, drop=rule))
+    for prompt in (1, 2):
+        depot.put(chunks(6, prompt))
+        depot.turn()
+    depot.settle()
+    assert depot.stored(chunks(6, 1)) == first
+    assert depot.stored(chunks(6, 2)) == second
+    assert depot.account().dropped == 4
+
+
+def test_a_prompt_that_comes_in_parts_loses_its_end(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(8 * OBJECT))
+    prompt = chunks(16)
+    depot.put(prompt[8:], first_chunk=8)
+    depot.turn()
+    depot.put(prompt[:8])
+    depot.settle()
+    assert depot.stored(prompt) == [0, 1, 2, 3, 4, 5, 8, 9], "8 and 9 were with the adapter when the others came"
+
+
+def test_what_an_adapter_takes_too_long_for_is_dropped(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(64 * OBJECT, backlog_seconds=4.0))
+    for part in range(4):
+        depot.put(chunks(16, part))
+        depot.turn()
+    depot.clock.advance(7.0)
+    depot.turn()
+    assert depot.account().dropped == 0, "nothing is known of its speed"
+    depot.clock.advance(1.0)
+    depot.adapters[0].finish(depot.adapters[0].waiting[0])  # the 16 that it was given at once, in 8 seconds
+    depot.turn()
+    status = depot.store.status()["adapters"]
+    assert isinstance(status, dict)
+    assert status["cue-0"]["bytes_per_second"] == 2 * OBJECT
+    account = depot.account()
+    assert account.dropped_by_reason == {"backlog_seconds": 32}
+    assert account.backlog_bytes == 16 * OBJECT, (
+        "more is with the adapter than it takes in 4 seconds, and nothing waits"
+    )
+    depot.settle()
+    assert depot.account().stored == 32
+
+
+def test_a_batch_that_is_larger_than_the_backlog_keeps_its_head(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(4 * OBJECT))
+    depot.put(chunks(30))
+    depot.settle()
+    assert depot.stored(chunks(30)) == [0, 1, 2, 3]
+
+
+def test_a_controller_that_is_far_behind_takes_nothing_in(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(4 * OBJECT))
+    assert depot.put(chunks(4, 1))
+    assert not depot.put(chunks(4, 2))
+    assert depot.store.status()["refused"] == 4
+    (event,) = [event for event in depot.events.events if isinstance(event, StoresDropped)]
+    assert event == StoresDropped("", 4, 4 * OBJECT, "controller_behind")
+    depot.settle()
+    assert depot.put(chunks(4, 3))
+    depot.settle()
+    assert depot.account().stored == 8
+
+
+def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
+    depot = open_depot(adapters=2)
+    depot.put(chunks(5))
+    depot.settle(0, Outcome.FAILED)
+    depot.settle(1)
+    assert (depot.account(0).failed, depot.account(1).stored) == (5, 5)
+    depot.put(chunks(2, 2))
+    depot.settle(0, Outcome.REJECTED)
+    depot.settle(1)
+    assert depot.account(0).failed_by_outcome == {"failed": 5, "rejected": 2}
+    assert len([event for event in depot.events.events if isinstance(event, StoreSubmitted)]) == 4
+    assert depot.cache.census().held == 0
+
+
+def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(16 * OBJECT), adapters=2)
+    depot.put(chunks(12))
+    depot.turn()
+    depot.clock.advance(TIMEOUT + 1)
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.settle(1)
+    account = depot.account(0)
+    assert (account.failed, account.dropped_by_reason) == (4, {"adapter_down": 8})
+    assert depot.account(1).stored == 12
+    assert depot.cache.census().quarantined == 12 or depot.cache.census().quarantined == 4
+    depot.settle(0)
+    assert depot.cache.census().quarantined == 0
+    assert depot.cache.census().held == 0
+    assert depot.account(0).failed == 4, "an answer that comes too late changes nothing"
+
+
+class BufferOnly(StorePolicy):
+    def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
+        return StorePlan(((0,),) * len(objects), drop_from_l1=True)
+
+
+def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice(open_depot: Open) -> None:
+    depot = open_depot(StoreLimits(8 * OBJECT), policy=BufferOnly())
+    depot.put(chunks(12))
+    depot.turn()
+    depot.settle()
+    assert depot.cache.objects == 0
+    assert depot.stored(chunks(12)) == list(range(8))
+
+
+@pytest.mark.parametrize("method", ["seal", "publish", "submit_store"])
+def test_a_submission_that_trips_is_a_failure_of_its_objects(
+    open_depot: Open, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("injected")
+
+    depot = open_depot(adapters=2)
+    depot.put(chunks(3))
+    owner = {"seal": "lmcache_core.controllers.store.seal"}.get(method)
+    with monkeypatch.context() as patch:
+        if owner:
+            patch.setattr(owner, fail)
+        else:
+            patch.setattr(depot.events if method == "publish" else depot.ports[0], method, fail)
+        with pytest.raises(RuntimeError):
+            depot.turn()
+    assert depot.account(0).failed == 3
+    depot.settle(1)
+    assert depot.account(1).stored == 3
+    assert depot.cache.census().held == 0
+    assert depot.store.drain(0)
+
+
+def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    depot = open_depot(adapters=2)
+
+    def fail(units: object) -> None:
+        raise RuntimeError("injected")
+
+    depot.put(chunks(8))
+    with monkeypatch.context() as patch:
+        patch.setattr(depot.store._queues[1], "add", fail)
+        with pytest.raises(RuntimeError):
+            depot.turn()
+    assert depot.account(0).dropped_by_reason == {"controller_failed": 8}
+    assert depot.account(1).admitted == 0
+    assert depot.events.events == [StoresDropped("cue-0", 8, 8 * OBJECT, "controller_failed")]
+    assert depot.cache.census().held == 0
+    assert depot.store.drain(0)
+    depot.cache.clear(force=False)
+    depot.put(chunks(8))
+    for number in (0, 1):
+        depot.settle(number)
+        assert depot.stored(chunks(8), number) == list(range(8))
+
+
+def test_what_adapters_are_given_is_named_by_its_key(open_depot: Open) -> None:
+    depot = open_depot()
+    depot.put(chunks(2))
+    depot.turn()
+    assert depot.ports[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}
+    depot.settle()
+    assert depot.ports[0].in_use() == set()

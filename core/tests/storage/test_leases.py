@@ -1,0 +1,262 @@
+"""Who may touch a slot, and until when (docs/object-format.md, "Buffers"; docs/architecture.md, "L1")."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, PAYLOAD, WORKER, House, open_house, space
+from lmcache_core.contracts.events import LeasesExpired, LookupFinished
+from lmcache_core.l1.notes import Accessed
+
+READ_TTL, WRITE_TTL = 300, 600
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with open_house(House()) as house:
+        yield house
+
+
+@pytest.fixture
+def full() -> Iterator[House]:
+    """Every slot is in use: one that is given away too early would be noticed."""
+    with open_house(House(slots=8)) as house:
+        yield house
+
+
+def free_slots(house: House) -> int:
+    """How many chunks can be stored now."""
+    hold, _ = house.storage.reserve(99, space(), [bytes([150 + n]) * 32 for n in range(16)])
+    house.storage.discard(hold)
+    return len(hold.slots)
+
+
+# --- what nobody has picked up
+
+
+@pytest.mark.parametrize("how", ["end", "replace", "silence", "free"])
+def test_what_no_worker_has_picked_up_is_let_go(house: House, how: str) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    assert house.held() == 8
+    match how:
+        case "end":
+            house.storage.end_lookup(b"c", "r")
+        case "replace":
+            house.ask(b"\xee" * 32)
+            house.settle()
+        case "silence":
+            house.pass_time(READ_TTL + 1)
+            assert house.events.of(LeasesExpired)[-1] == LeasesExpired(8, 0)
+        case _:
+            house.storage.free_lookup(b"c", "r", 0, 8)
+    assert house.held() == 0
+
+
+def test_what_a_worker_has_picked_up_outlives_its_request(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS[:3], 0)
+    assert hold is not None
+    house.storage.end_lookup(b"c", "r")
+    assert house.held() == 3
+    house.storage.clear(force=True)
+    assert bytes(house.storage.payload(hold.slots[2])) == CHUNKS[2] * (PAYLOAD // 32)
+    house.storage.release(hold)
+    assert (house.held(), house.cache.objects) == (0, 0)
+
+
+def test_pings_keep_what_is_queued(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    for _ in range(4):
+        house.pass_time(READ_TTL - 10)
+        house.storage.renew_lookups(b"c")
+    assert house.held() == 8
+    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert hold is not None
+    house.storage.release(hold)
+    assert house.held() == 0
+
+
+# --- what a worker has
+
+
+@pytest.mark.parametrize("answer", ["commit", "give up", "unregister"])
+def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full: House, answer: str) -> None:
+    hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
+    assert free_slots(full) == 0
+    full.pass_time(WRITE_TTL + 1)
+    assert (full.cache.census().quarantined, free_slots(full)) == (8, 0)
+    assert full.events.of(LeasesExpired)[-1] == LeasesExpired(0, 8)
+    full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD  # it may still write
+    match answer:
+        case "commit":
+            assert not full.storage.publish(hold, 0, "r")
+        case "give up":
+            full.storage.discard(hold)
+        case _:
+            full.storage.end_worker(WORKER)
+    assert (full.cache.census().quarantined, full.cache.objects, free_slots(full)) == (0, 0, 8)
+
+
+@pytest.mark.parametrize("answer", ["commit", "unregister"])
+def test_slots_of_a_late_reader_wait_for_its_answer(full: House, answer: str) -> None:
+    full.put(*CHUNKS)
+    full.settle()
+    hold = full.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert hold is not None
+    full.pass_time(READ_TTL + 1)
+    full.storage.clear(force=True)
+    assert (full.cache.census().quarantined, free_slots(full)) == (8, 0)
+    assert not full.storage.is_live(hold)
+    assert bytes(full.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
+    if answer == "commit":
+        full.storage.release(hold)
+    else:
+        full.storage.end_worker(WORKER)
+    assert (full.cache.census().quarantined, free_slots(full)) == (0, 8)
+
+
+def test_what_was_half_written_is_discarded_with_its_worker(full: House) -> None:
+    hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
+    full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD
+    full.storage.end_worker(WORKER)
+    assert (full.cache.objects, free_slots(full)) == (0, 8)
+    full.ask(*CHUNKS)
+    full.settle()
+    assert full.answer() == 0
+
+
+def test_the_end_of_one_worker_touches_no_other(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    mine = house.storage.acquire(1, "r", space(), CHUNKS, 0)
+    house.storage.end_worker(2)
+    assert mine is not None
+    assert house.storage.is_live(mine)
+    assert house.held() == 8
+
+
+# --- interleavings
+
+
+def test_a_worker_that_comes_when_the_lookups_time_is_over_has_a_hold_of_its_own(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    house.clock.advance(READ_TTL + 1)
+    house.cache.expire(house.clock.monotonic())  # the lease is over, and the lookup is still in the table
+    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+    assert hold is not None
+    house.storage.expire()
+    house.storage.end_lookup(b"c", "r")
+    assert house.held() == 8
+    house.storage.release(hold)
+    assert house.held() == 0
+
+
+def test_an_engine_that_frees_before_it_has_its_answer_changes_nothing(house: House) -> None:
+    house.put_in_l2(*CHUNKS)
+    house.put(*CHUNKS[:4])
+    house.ask(*CHUNKS)
+    house.storage.free_lookup(b"c", "r", 0, 8)
+    house.settle()
+    assert (house.answer(), house.held()) == (8, 8)
+
+
+def test_a_worker_that_reads_before_the_answer_takes_nothing_from_the_lookup(house: House) -> None:
+    house.put_in_l2(*CHUNKS)
+    house.put(*CHUNKS[:4])
+    house.ask(*CHUNKS)
+    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS[:4], 0)
+    assert hold is not None
+    house.storage.release(hold)
+    house.settle()
+    assert (house.answer(), house.held()) == (8, 8)
+
+
+def test_a_request_that_ends_while_its_loads_run_and_comes_again(house: House) -> None:
+    house.put_in_l2(*CHUNKS)
+    house.ask(*CHUNKS)
+    house.turn()
+    house.finish("lookup")
+    house.storage.end_lookup(b"c", "r")
+    house.ask(*CHUNKS)
+    house.settle()
+    assert house.answer() == 8
+    house.storage.end_lookup(b"c", "r")
+    assert (house.held(), house.cache.objects, house.pins()) == (0, 0, 0)
+
+
+def test_a_request_that_ends_without_its_answer_is_no_hit(house: House) -> None:
+    house.put_in_l2(*CHUNKS)
+    house.put(*CHUNKS[:4])
+    house.ask(*CHUNKS)
+    house.cache.take_notes()
+    house.storage.end_lookup(b"c", "r")
+    house.settle()
+    assert (house.storage.counters.lookups, house.storage.counters.hit) == (0, 0)
+    assert not [note for note in house.cache.take_notes()[0] if isinstance(note, Accessed)]
+    assert not house.events.of(LookupFinished)
+
+
+def test_a_load_that_comes_after_the_deadline_serves_who_asks_then(house: House) -> None:
+    house.put_in_l2(*CHUNKS)
+    house.ask(*CHUNKS)
+    house.turn()
+    house.finish("lookup")
+    house.pass_time(LOOKUP_TIMEOUT)
+    assert house.answer() == 0
+    house.ask(*CHUNKS, request="next")
+    house.turn()
+    house.finish("lookup")
+    assert len(house.jobs("load")) == 1, "it is under way already"
+    house.settle()
+    assert house.answer("next") == 8
+
+
+def test_threads_that_do_everything_at_once_leave_nothing_held(house: House) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    faults: list[Exception] = []
+
+    def engine(number: int) -> None:
+        numbers, connection = random.Random(number), bytes([number])
+        try:
+            for step in range(300):
+                request = str(step % 3)
+                house.ask(*CHUNKS[: numbers.randint(0, 8)], request=request, connection=connection)
+                hits = house.storage.lookup_result(connection, request)
+                assert hits is not None
+                hold = house.storage.acquire(number, request, space(), CHUNKS[:hits], 0) if hits else None
+                if numbers.random() < 0.5:
+                    house.storage.free_lookup(connection, request, 0, numbers.randint(0, 8))
+                if numbers.random() < 0.5:
+                    house.storage.end_lookup(connection, request)
+                if hold:
+                    assert bytes(house.storage.payload(hold.slots[-1])[:32]) == CHUNKS[hits - 1]
+                    house.storage.release(hold)
+                house.storage.renew_lookups(connection)
+                house.storage.expire()
+        except Exception as error:  # noqa: BLE001 - the test's thread tells of it
+            faults.append(error)
+
+    threads = [threading.Thread(target=engine, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    for number in range(4):
+        for request in ("0", "1", "2"):
+            house.storage.end_lookup(bytes([number]), request)
+    census = house.cache.census()
+    assert (census.held, census.quarantined, census.leases) == (0, 0, 0)
