@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peer import BenchmarkError
+from benchmarks.process import Process
 from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
 
@@ -26,7 +28,7 @@ PUBLIC_SERVER = ROOT / ".venv-engine/bin/lmcache"
 FIGURES = ("store_ms", "retrieve_ms", "store_cpu_ms", "retrieve_cpu_ms")
 
 
-def measure(server: ServerProcess, options: Sequence[str]) -> list[dict[str, Any]]:
+def measure(server: Process, options: Sequence[str]) -> list[dict[str, Any]]:
     """The passes of one freshly started client against one running server."""
     command = [
         str(ENGINE_PYTHON),
@@ -37,7 +39,7 @@ def measure(server: ServerProcess, options: Sequence[str]) -> list[dict[str, Any
     environment = {**quiet_environment(), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
-        raise SystemExit(f"the client failed:\n{done.stderr[-3000:]}")
+        raise BenchmarkError(f"the client failed:\n{done.stderr[-3000:]}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

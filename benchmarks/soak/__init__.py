@@ -1,0 +1,1 @@
+"""Hours of mixed traffic in minutes: does anything grow that should not?"""
