@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
     from lmcache_core.jobs.completion_queue import CompletionQueue
     from lmcache_core.jobs.retry import RetryBudget, RetryPolicy
+    from lmcache_core.kernels.choice import Kernels
+    from lmcache_core.kernels.interfaces import Recency, SlotTable
     from lmcache_core.model.bitmap import Bitmap
     from lmcache_core.model.errors import (
         AdapterError,
@@ -215,6 +217,11 @@ _HOMES = {
         "RetryBudget",
         "RetryPolicy",
     ),
+    "kernels.choice": ("Kernels",),
+    "kernels.interfaces": (
+        "Recency",
+        "SlotTable",
+    ),
     "model.bitmap": ("Bitmap",),
     "model.errors": (
         "AdapterError",
@@ -297,6 +304,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "InsertFacts",
     "JobDone",
     "JobId",
+    "Kernels",
     "KeyPage",
     "KeySpace",
     "L2Adapter",
@@ -327,6 +335,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Publisher",
     "QuotaChanged",
     "QuotaReached",
+    "Recency",
     "RequestFacts",
     "RequestModule",
     "ResourceError",
@@ -335,6 +344,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Serde",
     "ServerInfo",
     "Shard",
+    "SlotTable",
     "SpaceFields",
     "SparseLookupRequest",
     "Storage",

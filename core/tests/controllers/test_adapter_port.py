@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.completion import JobDone, JobId
+from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.adapter_port import AdapterPort, JobAnswer, JobReleased
 from lmcache_core.controllers.completion_thread import CompletionThread
@@ -144,6 +146,35 @@ def test_the_thread_delivers_and_times_out_on_its_own() -> None:
     thread.stop()
     runner.join(5)
     assert not runner.is_alive()
+
+
+def test_a_deadline_is_kept_while_earlier_jobs_keep_their_buffers() -> None:
+    adapter, inbox, clock = CueAdapter(), Inbox[Any](), SystemClock()
+    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.1)
+    thread = CompletionThread([port], clock)
+    runner = threading.Thread(target=thread.run, daemon=True)
+    runner.start()
+    poll = select.poll()
+    poll.register(inbox, select.POLLIN)
+    for token in ("first", "second"):  # the first one never lets go
+        port.submit_lookup(KEYS, inbox, token)
+        poll.poll(5000)
+        assert inbox.drain() == [JobAnswer(token, (Outcome.TIMED_OUT,) * 3, released=False)]
+        time.sleep(0.02)  # the thread is asleep by now
+    thread.stop()
+    runner.join(5)
+    assert not runner.is_alive()
+
+
+def test_a_release_before_the_answer_is_a_failure(desk: Desk) -> None:
+    desk.port.submit_lookup(KEYS, desk.inbox, "token")
+    job = desk.adapter.waiting[0]
+    desk.adapter._completions.post(BuffersReleased(job.job))
+    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
+    assert (desk.port.healthy, desk.port.faults) == (True, 1)
+    desk.adapter.finish(job)
+    assert desk.answers() == []
+    assert desk.port.healthy
 
 
 def test_what_trips_while_it_is_delivered_fails_alone_and_loses_nothing_behind_it(

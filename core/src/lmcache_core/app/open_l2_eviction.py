@@ -8,13 +8,14 @@ from typing import Any
 
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
 from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.open_eviction_policy import open_eviction_policy
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
-from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.l2_eviction import L2EvictionController
 from lmcache_core.controllers.l2_listing import L2Listing
+from lmcache_core.kernels.choice import Kernels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,11 +43,16 @@ class L2Eviction:
 
 
 def open_l2_eviction(
-    spec: L2EvictionSpec, port: AdapterPort, plugins: LoadedPlugins, clock: Clock, events: Publisher
+    spec: L2EvictionSpec,
+    port: AdapterPort,
+    plugins: LoadedPlugins,
+    clock: Clock,
+    events: Publisher,
+    kernels: Kernels,
 ) -> L2Eviction:
     """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
     check_capabilities(port.name, port.capabilities)
-    policy: EvictionPolicy = spec.policy.open_as(EvictionPolicy, plugins)
+    policy = open_eviction_policy(spec.policy, plugins, kernels)
     controller = L2EvictionController(port, policy, spec.trigger_watermark, spec.eviction_ratio, clock, events)
     port.watch(controller)
     listing = L2Listing(port, controller) if Capability.LIST in port.capabilities else None

@@ -171,7 +171,7 @@ class AdapterPort:
         self._watcher = watcher
 
     def call_when_armed(self, function: Callable[[], None]) -> None:
-        """`function` is called when the first job of an idle port is submitted."""
+        """`function` is called when a job is submitted while no other one waits for its answer."""
         self._wake = function
 
     # --- on the completion thread
@@ -232,9 +232,10 @@ class AdapterPort:
             inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
             return
         with self._lock:
+            # Jobs that were answered and keep their buffers have no deadline: nobody waits for one then.
+            first = all(other.answered for other in self._pending.values())
             self._pending[job] = pending
             early = self._early.pop(job, [])
-            first = len(self._pending) == 1
         for completion in early:
             self._hand_over(completion, pending)
         if first:
@@ -269,8 +270,14 @@ class AdapterPort:
                     pending.inbox.post(JobReleased(pending.token))
             case BuffersReleased(job):
                 with self._lock:
-                    self._forget(job, was_overdue=True)
-                pending.inbox.post(JobReleased(pending.token))
+                    was_answered, pending.answered = pending.answered, True
+                    self._forget(job, was_overdue=was_answered)
+                if was_answered:
+                    pending.inbox.post(JobReleased(pending.token))
+                    return
+                self.faults += 1
+                logger.error("l2 adapter let go of a job that it had not answered adapter=%s", self.name)
+                pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released=True))
 
     def _checked(self, outcomes: Any, pending: _Pending) -> tuple[Outcome, ...]:
         """One outcome for each key; all FAILED where that is not what came."""

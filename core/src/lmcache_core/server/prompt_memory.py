@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from lmcache_core.wire.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence
 MEMORY_BYTES_MAX: Final = 128 << 20
 """Tokens and hashes remembered for all tenants together."""
 TENANTS_MAX: Final = 4096
-"""Tenants of which something is remembered; beyond it the longest unused is forgotten whole."""
+"""Tenants of which something is remembered; beyond it the longest unused is forgotten, slice by slice."""
+FORGOTTEN_AT_ONCE: Final = 256
+"""Stretches of prompts; half a millisecond, in which nobody else may look."""
 _EXPIRIES_PER_TTL: Final = 32
 
 
@@ -69,11 +72,11 @@ class PromptMemory:
             if tree is None:
                 tree = self._trees[tokens.cache_salt] = PromptTree()
                 self._bytes += tree.size_bytes
-                if len(self._trees) > TENANTS_MAX:
-                    self._forget_oldest_tenant()
             self._bytes -= tree.size_bytes
             tree.add(tokens.encoded, hashes, ends, self._clock.monotonic())
             self._bytes += tree.size_bytes
+            if len(self._trees) > TENANTS_MAX:
+                self._forget(next(iter(self._trees)), FORGOTTEN_AT_ONCE)
             if self._bytes > self._bytes_max:
                 self._make_room()
 
@@ -87,37 +90,35 @@ class PromptMemory:
         with self._lock:
             salts = list(self._trees)
         for salt in salts:
-            with self._lock:
-                tree = self._trees.get(salt)
-                if tree is not None:
-                    self._bytes -= tree.size_bytes
-                    tree.forget_unused(since)
-                    self._bytes += tree.size_bytes
-                    self._drop_if_empty(salt, tree)
+            more = True
+            while more:
+                with self._lock:
+                    more = self._forget(salt, FORGOTTEN_AT_ONCE, since)
 
     def _make_room(self) -> None:
-        """A little more than is needed, so that looking for the largest tenant is rare."""
-        goal = self._bytes_max - self._bytes_max // 64
+        """Some more than is needed, so that looking for the largest tenant is rare."""
+        goal, spare = self._bytes_max - self._bytes_max // 64, FORGOTTEN_AT_ONCE
         largest = [(-tree.size_bytes, salt) for salt, tree in self._trees.items()]
         heapq.heapify(largest)
-        while self._bytes > goal and largest:
+        while largest and (self._bytes > self._bytes_max or (self._bytes > goal and spare > 0)):
             _, salt = largest[0]
-            tree = self._trees[salt]
-            self._bytes -= tree.size_bytes
-            tree.forget_one()
-            self._bytes += tree.size_bytes
-            if self._drop_if_empty(salt, tree):
+            self._forget(salt, 1)
+            spare -= 1
+            tree = self._trees.get(salt)
+            if tree is None:
                 heapq.heappop(largest)
             else:
                 heapq.heapreplace(largest, (-tree.size_bytes, salt))
 
-    def _forget_oldest_tenant(self) -> None:
-        _, tree = self._trees.popitem(last=False)
-        self._bytes -= tree.size_bytes
-
-    def _drop_if_empty(self, salt: str, tree: PromptTree) -> bool:
-        if len(tree):
+    def _forget(self, salt: str, at_most: int, since: float = math.inf) -> bool:
+        """Up to so many stretches of this tenant.  True when there may be more to forget."""
+        tree = self._trees.get(salt)
+        if tree is None:
             return False
-        del self._trees[salt]
         self._bytes -= tree.size_bytes
-        return True
+        more = tree.forget(at_most, since)
+        if len(tree):
+            self._bytes += tree.size_bytes
+        else:
+            del self._trees[salt]
+        return more

@@ -6,8 +6,8 @@ beginning of one that was decoded before, so that every byte of it belongs to a 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,14 +28,17 @@ from it at different places, and keeps looking one up below half a millisecond."
 class _Node(msgspec.Struct, gc=False, eq=False):
     """A stretch of a prompt.  `hashes` and `ends` are those of the chunks that end in it, ends from the prompt's start.
 
-    Made of what the garbage collector does not walk, because it would take 0.2 s for all that the memory can hold; nodes
-    know those below them only, so that nothing goes round in circles."""
+    Made of what the garbage collector does not walk, because it would take 0.2 s for all that the memory can hold.  So a
+    node that is forgotten must be taken out of its chain, and out of the children of the one above it."""
 
     start: int
     segment: bytes
     hashes: tuple[bytes, ...]
     ends: tuple[int, ...]
     children: dict[int, _Node] = {}
+    above: _Node | None = None
+    older: _Node | None = None
+    newer: _Node | None = None
     used: float = 0.0
 
     @property
@@ -48,14 +51,16 @@ class PromptTree:
 
     def __init__(self) -> None:
         self._root = _Node(0, b"", (), ())
-        # Every node and the one above it, longest unused first.  A node stands behind all nodes below it, so that the
-        # first one has none below it.
-        self._order: OrderedDict[_Node, _Node] = OrderedDict()
+        # All nodes but the root in a chain, as a dictionary of them would stand still for 80 ms when it grows.  Each is
+        # newer than all nodes below it, so that the oldest one has none below it.
+        self._oldest: _Node | None = None
+        self._newest: _Node | None = None
+        self._stretches = 0
         self.size_bytes = NODE_BYTES
 
     def __len__(self) -> int:
         """Stretches of prompts that are remembered."""
-        return len(self._order)
+        return self._stretches
 
     def find(self, encoded: memoryview, chunks: int, now: float) -> KnownPrefix:
         """What is known of the integers that `encoded` begins with, of at most `chunks` chunks."""
@@ -85,24 +90,26 @@ class PromptTree:
         known = sum(len(node.hashes) for node in path)
         first = known - (len(hashes) - len(ends))
         if same < len(encoded) and first >= 0:
-            leaf = _Node(same, bytes(encoded[same:]), tuple(hashes[known:]), tuple(ends[first:]))
+            leaf = _Node(same, bytes(encoded[same:]), tuple(hashes[known:]), tuple(ends[first:]), above=node)
             node.children[leaf.segment[0]] = leaf
-            self._order[leaf] = node
+            self._append(leaf)
             self.size_bytes += leaf.size_bytes
             path.append(leaf)
             self._join(path)
         self._touch(path, now)
 
-    def forget_one(self) -> None:
-        """Forget the longest unused stretch that no other one follows."""
-        node, above = self._order.popitem(last=False)
-        self.size_bytes -= node.size_bytes
-        del above.children[node.segment[0]]
-
-    def forget_unused(self, since: float) -> None:
-        """Forget what was not used since then."""
-        while self._order and next(iter(self._order)).used < since:
-            self.forget_one()
+    def forget(self, at_most: int, since: float = math.inf) -> bool:
+        """Forget the longest unused stretches that no other ones follow, if they were not used since then.  True when
+        there may be more of them."""
+        for _ in range(at_most):
+            node = self._oldest
+            if node is None or node.used >= since:
+                return False
+            if node.above is not None:
+                del node.above.children[node.segment[0]]
+            self._unlink(node)
+            self.size_bytes -= node.size_bytes
+        return True
 
     def _descend(self, encoded: memoryview) -> tuple[list[_Node], int]:
         """The nodes, the last one perhaps in part, that spell the longest known beginning; and its length."""
@@ -120,11 +127,11 @@ class PromptTree:
     def _split(self, node: _Node, at: int) -> _Node:
         """Cut a node in two.  Returns the upper one."""
         chunks = bisect_right(node.ends, node.start + at)
-        upper = _Node(node.start, node.segment[:at], node.hashes[:chunks], node.ends[:chunks])
-        above = self._order[node]
+        above = node.above or self._root
+        upper = _Node(node.start, node.segment[:at], node.hashes[:chunks], node.ends[:chunks], above=above)
         above.children[upper.segment[0]] = upper
-        self._order[upper] = above
-        self._order[node] = upper
+        self._append(upper)
+        node.above = upper
         node.start, node.segment = node.start + at, node.segment[at:]
         node.hashes, node.ends = node.hashes[chunks:], node.ends[chunks:]
         upper.children[node.segment[0]] = node
@@ -141,13 +148,38 @@ class PromptTree:
             node.hashes += last.hashes
             node.ends += last.ends
             node.children = {}
-            del self._order[last]
+            self._unlink(last)
             self.size_bytes -= NODE_BYTES
 
     def _touch(self, path: Sequence[_Node], now: float) -> None:
         for node in reversed(path):
             node.used = now
-            self._order.move_to_end(node)
+            if node is not self._newest:
+                self._unlink(node)
+                self._append(node)
+
+    def _append(self, node: _Node) -> None:
+        """It is the newest one now, and was in no chain."""
+        node.older = newest = self._newest
+        if newest is None:
+            self._oldest = node
+        else:
+            newest.newer = node
+        self._newest = node
+        self._stretches += 1
+
+    def _unlink(self, node: _Node) -> None:
+        older, newer = node.older, node.newer
+        if older is None:
+            self._oldest = newer
+        else:
+            older.newer = newer
+        if newer is None:
+            self._newest = older
+        else:
+            newer.older = older
+        node.older = node.newer = None
+        self._stretches -= 1
 
 
 def _common(segment: bytes, other: memoryview) -> int:
