@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lmcache_core.builtin.drop_log import PERIOD_SECONDS, DropLog
+from lmcache_core.builtin.drop_log import KINDS_MAX, PERIOD_SECONDS, DropLog
 from lmcache_core.builtin.log_subscriber import open_log_subscriber
 from lmcache_core.contracts.events import StoresDropped
 from lmcache_core.testing.fake_clock import FakeClock
@@ -40,3 +40,13 @@ def test_a_closed_subscriber_has_said_everything(caplog: pytest.LogCaptureFixtur
         note(StoresDropped("fs", 1, 10, "adapter_down"))
     subscriber.close()
     assert [record.args for record in caplog.records] == [("fs", 1, 10, "adapter_down"), ("fs", 2, 20, "adapter_down")]
+
+
+def test_more_kinds_than_are_kept_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    log = DropLog(logging.getLogger("drops"), FakeClock().monotonic)
+    for turn in range(2):
+        for number in range(KINDS_MAX + 1):
+            log.note(StoresDropped(f"adapter-{number}", 1 + turn, 10, "adapter_down"))
+    log.flush()
+    said = [record.args for record in caplog.records]
+    assert sum(args[1] for args in said if isinstance(args, tuple) and isinstance(args[1], int)) == 3 * (KINDS_MAX + 1)

@@ -17,6 +17,7 @@ from lmcache_core.contracts.events import (
     ObjectRejected,
     ObjectsEvicted,
     PrefetchSubmitted,
+    QuotaChanged,
     StoreCompleted,
     StoresDropped,
     StoreSubmitted,
@@ -110,4 +111,4 @@ def test_log_lines(event: Event, level: str, text: str, caplog: pytest.LogCaptur
 def test_debug_events_are_not_asked_for_where_they_would_not_be_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         wanted = set(open_log_subscriber(None).subscriptions())
-    assert wanted == {WorkerRegistered, WorkerLeft, ObjectRejected, StoresDropped, LeasesExpired}
+    assert wanted == {WorkerRegistered, WorkerLeft, ObjectRejected, StoresDropped, LeasesExpired, QuotaChanged}

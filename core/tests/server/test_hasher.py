@@ -84,15 +84,17 @@ def test_what_is_remembered_changes_no_hash(kind: HashChain, requests: list[tupl
 def test_what_is_no_token_is_refused(kind: HashChain, known: bool, bad: bytes) -> None:
     memory = hasher(4, kind)
     if known:
-        memory.chunk_hashes("r", encode_tokens([1] * 4), 4)
+        memory.chunk_hashes("r", TokenSequence.of(encode_tokens([1] * 4)), 4)
     with pytest.raises(ProtocolError, match=r"token_ids: ."):
-        memory.chunk_hashes("r", msgspec.Raw(b"\x96" + b"\x01" * 5 + bad), 4)
+        memory.chunk_hashes("r", TokenSequence.of(b"\x96" + b"\x01" * 5 + bad), 4)
 
 
 @pytest.mark.parametrize("raw", [b"\x91\x01\x02", b"\x93\x01\x02", b"\x94\x01\x01\x01", b"\x90\x01\x01"])
 def test_no_header_is_believed(raw: bytes) -> None:
     memory = hasher(1)
-    memory.chunk_hashes("r", encode_tokens([1, 1, 1, 2]), 4)
+    memory.chunk_hashes("r", TokenSequence.of(encode_tokens([1, 1, 1, 2])), 4)
+    with pytest.raises(ProtocolError):
+        memory.chunk_hashes("r", TokenSequence.of(raw), 0)
     with pytest.raises(ProtocolError):
         memory.chunk_hashes("r", msgspec.Raw(raw), 0)
 
@@ -103,7 +105,8 @@ def test_an_end_beyond_the_tokens_is_refused(end: int) -> None:
         hasher().chunk_hashes("r", encode_tokens(range(16)), end)
 
 
-def test_only_what_is_new_is_read() -> None:
+def counting_hasher() -> tuple[PromptHasher, list[int]]:
+    """A hasher, and the numbers of tokens that it reads."""
     read: list[int] = []
 
     def counting(
@@ -112,17 +115,31 @@ def test_only_what_is_new_is_read() -> None:
         read.append(count)
         return read_prompt(frame, offset, count, chunk_tokens, previous, carry)
 
-    memory = PromptHasher(
-        open_chain(HashChain.BLAKE3, 16, "", replace(PURE, read_prompt=counting)), PromptMemory(600.0, FakeClock())
-    )
+    chain = open_chain(HashChain.BLAKE3, 16, "", replace(PURE, read_prompt=counting))
+    return PromptHasher(chain, PromptMemory(600.0, FakeClock())), read
+
+
+def test_only_what_is_new_is_read() -> None:
+    memory, read = counting_hasher()
     tokens = list(range(1000))
     others = [*tokens[:600], *range(400)]
     for sequence in (tokens[:805], tokens[:805], tokens[:300], tokens, tokens, others, others, tokens):
-        memory.chunk_hashes("r", encode_tokens(sequence), len(sequence))
+        memory.chunk_hashes("r", TokenSequence.of(encode_tokens(sequence), "a"), len(sequence))
     assert read == [805, 1000 - 800, 1000 - 592]
     memory.end_session("r")
-    memory.chunk_hashes("another", encode_tokens(tokens), 1000)
+    memory.chunk_hashes("another", TokenSequence.of(encode_tokens(tokens), "a"), 1000)
     assert len(read) == 3
+
+
+def test_nobody_learns_from_tokens_that_name_no_tenant() -> None:
+    """Whoever times a lookup could tell what another tenant's prompt begins with."""
+    memory, read = counting_hasher()
+    tokens = encode_tokens(range(1000))
+    for _ in range(2):
+        memory.chunk_hashes("r", tokens, 1000)
+    memory.chunk_hashes("r", TokenSequence.of(tokens), 1000)
+    memory.chunk_hashes("r", tokens, 1000)
+    assert read == [1000] * 4
 
 
 def test_token_ids_of_any_kind_are_taken() -> None:

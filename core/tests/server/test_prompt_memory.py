@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import tracemalloc
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lmcache_core.server.prompt_memory import PromptMemory
+from lmcache_core.server.prompt_memory import FORGOTTEN_AT_ONCE, PromptMemory
 from lmcache_core.server.prompt_tree import NODE_BYTES, PromptTree
 from lmcache_core.testing.fake_clock import FakeClock
 from lmcache_core.wire.tokens import TokenSequence, encode_tokens
@@ -155,9 +158,56 @@ def test_tenants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     known(memory, b"\x01" * 40, "a")
     full = memory.size_bytes
     remember(memory, b"\x01" * 80, "d")
-    assert [known(memory, b"\x01" * 40, salt) for salt in "abcd"] == [40, 0, 40, 40]
+    assert [known(memory, b"\x01" * 40, salt) for salt in "abcd"] == [40, 0, 40, 40], "the longest unused one"
     assert memory.size_bytes < full
     assert memory.status() == {"tenants": 3, "bytes": memory.size_bytes, "bytes_max": 128 << 20}
+
+
+def test_a_tenant_with_much_is_forgotten_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.server.prompt_memory.TENANTS_MAX", 1)
+    monkeypatch.setattr("lmcache_core.server.prompt_memory.FORGOTTEN_AT_ONCE", 10)
+    memory = PromptMemory(600, FakeClock())
+    for number in range(100):
+        remember(memory, bytes([number]) * 8, "old")
+    for number in range(10):
+        remember(memory, bytes([number]) * 8, "new")
+        assert len(memory) == 100 - 9 * (number + 1)
+    assert memory.status() == {"tenants": 1, "bytes": memory.size_bytes, "bytes_max": 128 << 20}
+
+
+def test_nobody_waits_until_all_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.server.prompt_memory.FORGOTTEN_AT_ONCE", 10)
+    clock = FakeClock()
+    memory = PromptMemory(600, clock)
+    for number in range(100):
+        remember(memory, bytes([number]) * 8)
+    clock.advance(601)
+    left: list[int] = []
+
+    class Lock:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None:
+            left.append(sum(map(len, memory._trees.values())))
+
+    monkeypatch.setattr(memory, "_lock", Lock())
+    memory.expire()
+    assert max(before - after for before, after in pairwise(left)) == 10
+    assert (left[-1], memory.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("size", "bytes_max", "most"), [(8, 4 << 20, FORGOTTEN_AT_ONCE), (400, 200_000, 2)])
+def test_room_is_made_in_small_steps(size: int, bytes_max: int, most: int) -> None:
+    """Neither long ones, where prompts are short, nor ones that forget more than has to be, where they are long."""
+    memory = PromptMemory(600, FakeClock(), bytes_max=bytes_max)
+    shrunk = 0
+    for number in range(12_000 if size == 8 else 100):
+        before = len(memory)
+        remember(memory, bytes((number >> 14, number >> 7 & 0x7F, number & 0x7F, 1)) * (size // 4))
+        assert before - len(memory) < most
+        assert memory.size_bytes <= bytes_max
+        shrunk += len(memory) <= before
+    assert shrunk
 
 
 def test_sizes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +231,39 @@ def test_a_prompt_that_many_others_part_from_stays_quick_to_find(monkeypatch: py
     for size in range(1, 101):
         remember(memory, bytes([1]) * size + bytes([3]) * 8)
         known(memory, bytes([1]) * size + bytes([3]) * 8)
-    while len(tree := memory._trees[""]):
-        tree.forget_one()
-    assert tree.size_bytes == NODE_BYTES
+    tree = memory._trees[""]
+    assert tree.forget(len(tree))
+    assert not tree.forget(1)
+    assert (len(tree), tree.size_bytes) == (0, NODE_BYTES)
+
+
+def test_what_is_forgotten_is_given_back() -> None:
+    """The garbage collector does not know the nodes: a reference too many would keep them for ever."""
+    tree = PromptTree()
+    left: list[int] = []
+    tracemalloc.start()
+    for _ in range(3):
+        for number in range(2000):
+            prompt = bytes((1, number % 3, number % 50, number % 100)) * 5 + bytes(number % 7)
+            tree.add(memoryview(prompt), hashed(prompt), range(CHUNK, len(prompt) + 1, CHUNK), 0.0)
+        assert len(tree) > 500
+        while tree.forget(10):
+            pass
+        left.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert left[-1] - left[0] < 10_000, "beyond what Python keeps for its next tuples"
+
+
+def chained(tree: PromptTree) -> list[Any]:
+    """All nodes, longest unused first; checks that the chain is whole in both directions."""
+    nodes: list[Any] = []
+    node = tree._oldest
+    while node is not None:
+        assert node.older is (nodes[-1] if nodes else None)
+        nodes.append(node)
+        node = node.newer
+    assert tree._newest is (nodes[-1] if nodes else None)
+    return nodes
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -211,24 +291,29 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule()
     def forget_one(self) -> None:
-        if len(self.tree):
-            oldest = next(iter(self.tree._order))
-            assert not oldest.children, "nothing is cut off from its beginning"
-            self.tree.forget_one()
+        oldest = self.tree._oldest
+        assert oldest is None or not oldest.children, "nothing is cut off from its beginning"
+        before = len(self.tree)
+        self.tree.forget(1)
+        assert len(self.tree) == max(0, before - 1)
 
     @rule(age=st.integers(0, 10))
     def forget_unused(self, age: int) -> None:
-        self.tree.forget_unused(self.now - age)
-        assert all(node.used >= self.now - age for node in self.tree._order)
+        while self.tree.forget(2, self.now - age):
+            pass
+        assert all(node.used >= self.now - age for node in chained(self.tree))
 
     @invariant()
     def the_parts_make_the_whole(self) -> None:
         seen, size = 0, NODE_BYTES
+        chain = {id(node): age for age, node in enumerate(chained(self.tree))}
         below = [self.tree._root]
         while below:
             node = below.pop()
             for first, child in node.children.items():
-                assert (self.tree._order[child], child.segment[0]) == (node, first)
+                assert child.above is node
+                assert child.segment[0] == first
+                assert node is self.tree._root or chain[id(node)] > chain[id(child)]
                 assert child.start == node.start + len(node.segment)
                 assert child.used <= node.used or node is self.tree._root
                 assert len(child.hashes) == len(child.ends)
@@ -236,6 +321,7 @@ class TreeMachine(RuleBasedStateMachine):
                 seen, size = seen + 1, size + child.size_bytes
                 below.append(child)
         assert (seen, size) == (len(self.tree), self.tree.size_bytes)
+        assert len(chain) == seen
 
 
 TestTree = TreeMachine.TestCase

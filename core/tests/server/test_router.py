@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+import zmq
 
 from lmcache_core.client.client import EngineClient
 from lmcache_core.contracts.clock import SystemClock
@@ -22,7 +23,7 @@ from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.router import SMALL_BYTES, Router
-from lmcache_core.wire.codec import PLAIN_READERS, FrameReader
+from lmcache_core.wire.codec import PLAIN_READERS, FrameReader, OpenedFrame
 from lmcache_core.wire.messages import EngineKey
 from lmcache_core.wire.operations import LOOKUP
 from lmcache_core.wire.tokens import encode_tokens
@@ -73,6 +74,10 @@ def handler(operation: Operation, mode: HandlerMode, function: Callable[..., Any
     return Handler(operation, function, mode)
 
 
+def echo(call: Call, value: int) -> int:
+    return value
+
+
 @pytest.mark.parametrize("mode", HandlerMode)
 def test_every_mode_answers(serve: Serve, mode: HandlerMode) -> None:
     client = serve(handler(ECHO, mode, lambda call, value: value))
@@ -80,11 +85,11 @@ def test_every_mode_answers(serve: Serve, mode: HandlerMode) -> None:
 
 
 @pytest.mark.parametrize("mode", HandlerMode)
-@pytest.mark.parametrize("result", ["raise", object(), ELSEWHERE])
+@pytest.mark.parametrize("result", [RuntimeError("no"), SystemExit(3), object(), ELSEWHERE, DEFERRED])
 def test_what_a_handler_gets_wrong_is_answered_negatively(serve: Serve, mode: HandlerMode, result: object) -> None:
     def fail(call: Call, value: int) -> object:
-        if result == "raise":
-            raise RuntimeError("no")
+        if isinstance(result, BaseException):
+            raise result
         return result
 
     client = serve(handler(ECHO, mode, fail))
@@ -270,6 +275,96 @@ def test_answered_calls_leave_no_timers(serve: Serve) -> None:
     for _ in range(1000):
         assert client.call(WAIT, 0.0) == 1
     assert len(routers[0]._timers) < 300
+
+
+@pytest.mark.parametrize("mode", HandlerMode)
+def test_a_fallback_that_cannot_be_sent_is_refused_when_it_is_given(serve: Serve, mode: HandlerMode) -> None:
+    def wait(call: Call, seconds: float) -> object:
+        call.defer(seconds, object())
+        return DEFERRED
+
+    client = serve(handler(WAIT, mode, wait), handler(ECHO, HandlerMode.INLINE, lambda call, value: value))
+    assert client.call(WAIT, 0.0) == -1
+    time.sleep(0.1)
+    assert client.call(ECHO, 1) == 1
+
+
+def test_a_time_beyond_all_clocks_stops_nobody(serve: Serve) -> None:
+    calls: list[Call] = []
+
+    def wait(call: Call, seconds: float) -> object:
+        call.defer(seconds, 2)
+        calls.append(call)
+        return DEFERRED
+
+    client = serve(
+        handler(WAIT, HandlerMode.INLINE, wait), handler(ECHO, HandlerMode.INLINE, lambda call, value: value)
+    )
+    ticket = client.send(WAIT, 1e300)
+    assert [client.call(ECHO, value) for value in range(5)] == list(range(5))
+    calls[0].reply(7)
+    assert client.receive(ticket) == 7
+
+
+def test_a_request_that_breaks_the_routers_thread_is_answered() -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.opened = 0
+
+        def open(self, frame: object) -> OpenedFrame:
+            self.opened += 1
+            raise RuntimeError("a fault of ours")
+
+    reader = Reader()
+    router = Router(
+        [handler(BYTES, HandlerMode.ORDERED, lambda call, data: len(data)), handler(ECHO, HandlerMode.INLINE, echo)],
+        Pool("pooled", 1), AffinePool("affine", 1), 1 << 20, SystemClock(), {bytes: reader},
+    )  # fmt: skip
+    client = EngineClient(router.bind("127.0.0.1", 0))
+    tickets = [client.send(BYTES, b"x"), client.send(ECHO, 5)]
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        router.run()
+    assert client.receive(tickets[0]) == -1
+    assert (reader.opened, router.counters.refused) == (1, 1)
+    thread = threading.Thread(target=router.run, daemon=True)
+    thread.start()
+    assert client.receive(tickets[1]) == 5
+    router.stop()
+    thread.join(5)
+    client.close()
+    router.close()
+
+
+def test_an_answer_is_sent_after_the_routers_thread_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Call] = []
+
+    def wait(call: Call, value: int) -> object:
+        calls.append(call)
+        call.defer(300, 2)
+        return DEFERRED
+
+    router = Router([handler(ECHO, HandlerMode.INLINE, wait)], Pool("p", 1), AffinePool("a", 1), 1 << 20, SystemClock())
+    client = EngineClient(router.bind("127.0.0.1", 0))
+    tickets = [client.send(ECHO, value) for value in (1, 2)]
+    while len(calls) < 2:
+        router._turn([(router._port.socket, zmq.POLLIN)], 1000)
+
+    def fail(envelope: object, result: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    calls[0].reply(10)
+    calls[1].reply(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(router._port, "send", fail)
+        with pytest.raises(RuntimeError):
+            router.run()
+    thread = threading.Thread(target=router.run, daemon=True)
+    thread.start()
+    assert client.receive(tickets[1]) == 20
+    router.stop()
+    thread.join(5)
+    client.close()
+    router.close()
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])

@@ -21,6 +21,7 @@ from lmcache_core.server.router import LAST_CALL_SECONDS, Router
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 SLOW = Operation("slow", 101, (int,), int | None, -1)
 WAIT = Operation("wait", 102, (int,), int | None, -1)
+POOLED = Operation("pooled", 103, (int,), int | None, -1)
 REQUESTS = 50
 
 
@@ -62,10 +63,11 @@ def start() -> Iterator[Start]:
             Handler(ECHO, lambda call, value: value, HandlerMode.ORDERED),
             Handler(SLOW, slow, HandlerMode.ORDERED),
             Handler(WAIT, wait, HandlerMode.ORDERED),
+            Handler(POOLED, slow, HandlerMode.POOLED),
         ]
         router = Router(handlers, pooled, affine, 1 << 20, SystemClock())
         endpoint = router.bind("127.0.0.1", port)
-        threads = [threading.Thread(target=body, daemon=True) for body in (affine.body(0), router.run)]
+        threads = [threading.Thread(target=body, daemon=True) for body in (pooled.body(0), affine.body(0), router.run)]
         for thread in threads:
             thread.start()
 
@@ -73,6 +75,7 @@ def start() -> Iterator[Start]:
             go_on.set()
             router.stop()
             assert router.wait_closed(10)
+            pooled.stop()
             affine.stop()
             for thread in threads:
                 thread.join(10)
@@ -128,6 +131,19 @@ def test_what_has_arrived_is_answered(start: Start, connect: Connect) -> None:
     assert not served.router.wait_closed(0.2), "closed with requests in hand"
     served.go_on.set()
     assert answers(dealer, REQUESTS) == [(number, number) for number in range(REQUESTS)]
+    assert served.router.wait_closed(10)
+
+
+@pytest.mark.parametrize("operation", [SLOW, POOLED])
+def test_what_other_threads_have_in_hand_is_answered(start: Start, connect: Connect, operation: Operation) -> None:
+    served = start()
+    dealer = connect(served.endpoint)
+    ask(dealer, 1, operation)
+    assert served.entered.wait(10)
+    served.router.stop()
+    assert not served.router.wait_closed(0.2), "closed with a request in hand"
+    served.go_on.set()
+    assert answers(dealer, 1) == [(1, 1)]
     assert served.router.wait_closed(10)
 
 

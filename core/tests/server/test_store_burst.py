@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -69,22 +70,27 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         for number in range(PROMPTS):
             assert engine.store(prompt(number), f"s{number}")
-            status = server.status()
-            assert status["l1"]["used_bytes"] <= L1_BYTES
-            account = status["store"]["adapters"]["faulty"]
+            now = server.status()
+            assert now["l1"]["used_bytes"] <= L1_BYTES
+            account = now["store"]["adapters"]["faulty"]
             assert account["backlog_bytes"] <= L1_BYTES
             check_account(account)
         assert server._parts.store.drain(30)
 
         server._parts.eviction.wake()
         wait_for(lambda: evicted_or_within_watermark(server))
-        status = server.status()
+        status: dict[str, Any] = {}
+
+        def every_object_is_in_l1_or_was_evicted() -> bool:
+            """While one is evicted, a status may show it as both."""
+            status.update(server.status())
+            return bool(status["chunks"]["stored"] == status["l1"]["cached"] + status["l1"]["evicted"])
+
+        wait_for(every_object_is_in_l1_or_was_evicted)
         account, l1, l2 = status["store"]["adapters"]["faulty"], status["l1"], status["l2"][0]
         stored = status["chunks"]["stored"]
         check_account(account)
-        assert account["waiting"] == account["in_flight"] == 0
-        # Every object that became visible in L1 is there or was evicted.
-        assert (stored, l1["held"]) == (l1["cached"] + l1["evicted"], 0)
+        assert account["waiting"] == account["in_flight"] == l1["held"] == 0
         # And it went to L2, or was dropped on the way; what arrived is there or was evicted.
         assert stored == account["admitted"] + account["merged"] + status["store"]["refused"]
         assert account["merged"] == 0

@@ -154,6 +154,11 @@ class House:
         return sum(abs(pins) for adapter in self.adapters for pins in adapter.pins.values())
 
 
+def nothing_is_left(house: House) -> bool:
+    status = house.prefetch.status()
+    return (house.held(), house.pins(), status["in_flight"], status["l1_bytes"]) == (0, 0, 0, 0)
+
+
 @contextmanager
 def open_house(house: House) -> Iterator[House]:
     yield house

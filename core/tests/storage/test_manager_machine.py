@@ -55,6 +55,11 @@ ROWS = (((0, None),), ((1, None),), ((0, None), (1, None)), ((0, 2),), ((0, None
 CONNECTIONS = (b"engine-a", b"engine-b")
 REQUESTS = ("0", "1")
 WORKERS = (1, 2)
+TRIPS = (
+    *((step, False) for step in ("_handle", "_looked_up", "_load", "_load_answered", "_begin", "_advance", "_publish")),
+    *((step, True) for step in ("_load_answered", "_finish_if_complete", "_publish", "released", "_finish")),
+)
+"""Steps of the prefetch thread that fail: at once, or after they have done what they are there for."""
 
 
 def space(rank: int) -> StoredSpace:
@@ -388,18 +393,29 @@ class StorageMachine(RuleBasedStateMachine):
                 self.time_passes(LOOKUP_TIMEOUT + 1)
         self.turn()
 
-    @rule(method=st.sampled_from(("_handle", "_looked_up", "_load", "_load_answered", "_begin", "_advance")))
-    def the_prefetch_thread_trips(self, method: str) -> None:
+    @rule(step=st.sampled_from(TRIPS))
+    def the_prefetch_thread_trips(self, step: tuple[str, bool]) -> None:
         """Over the next answer; and is started again by the supervisor."""
         for adapter, job in self.waiting():
             if job.verb in ("lookup", "load"):
                 adapter.finish(job)
         self.deliver()
-        with patch.object(self.prefetch, method, side_effect=RuntimeError("injected")):
+        name, afterwards = step
+        owner = self.prefetch if hasattr(self.prefetch, name) else self.prefetch._loads
+        real = getattr(owner, name)
+
+        def trip(*arguments: object) -> None:
+            if afterwards:
+                real(*arguments)
+            raise RuntimeError("injected")
+
+        with patch.object(owner, name, trip):
             try:
                 self.prefetch.cycle()
+                return
             except RuntimeError:
-                self.prefetch._resume()
+                pass
+        self.prefetch._resume()
         self.turn()
 
     @rule(verb=st.sampled_from(("lookup", "lookup", "load")))
@@ -541,6 +557,7 @@ class StorageMachine(RuleBasedStateMachine):
         assert self.storage.lookups_open == 0
         status = self.prefetch.status()
         assert (status["in_flight"], status["queued"], status["l1_bytes"]) == (0, 0, 0), status
+        assert (self.prefetch._loads.jobs, self.prefetch._loads._by_key) == (0, {}), "a load that is never answered"
         for adapter in self.adapters:
             assert not [name for name, pins in adapter.pins.items() if pins], "pins left in L2"
             adapter.close(0)

@@ -7,7 +7,18 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, PAYLOAD, SLOT, WORKER, House, Retain, open_house, space
+from core.tests.storage.house import (
+    CHUNKS,
+    LOOKUP_TIMEOUT,
+    PAYLOAD,
+    SLOT,
+    WORKER,
+    House,
+    Retain,
+    nothing_is_left,
+    open_house,
+    space,
+)
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.events import PrefetchCompleted
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
@@ -30,11 +41,6 @@ def house() -> Iterator[House]:
 def pair() -> Iterator[House]:
     with open_house(House(adapters=2)) as house:
         yield house
-
-
-def nothing_is_left(house: House) -> bool:
-    status = house.prefetch.status()
-    return (house.held(), house.pins(), status["in_flight"], status["l1_bytes"]) == (0, 0, 0, 0)
 
 
 # --- several adapters
@@ -477,67 +483,48 @@ def test_lookups_of_one_prompt_are_not_counted_twice() -> None:
         assert (house.answer("a"), house.answer("b")) == (8, 8)
 
 
-# --- the thread
-
-
-@pytest.mark.parametrize("method", ["_begin", "_looked_up", "_load", "_advance", "_load_answered"])
-def test_a_thread_that_trips_leaks_nothing(house: House, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    def trip(*arguments: object) -> None:
-        raise RuntimeError("injected")
-
-    house.put_in_l2(*CHUNKS)
-    monkeypatch.setattr(house.prefetch, method, trip)
-    house.ask(*CHUNKS)
-    with pytest.raises(RuntimeError, match="injected"):
+def test_what_two_lookups_hold_counts_until_both_have_let_go() -> None:
+    with open_house(House(prefetch_slots=8)) as house:
+        house.put_in_l2(*CHUNKS[:6])
+        for request in ("a", "b"):
+            house.ask(*CHUNKS[:6], request=request)
         house.settle()
-    monkeypatch.undo()
-    house.prefetch._resume()
-    house.settle()
-    assert house.answer() == 0
-    house.storage.end_lookup(b"c", "r")
-    assert nothing_is_left(house)
-    house.ask(*CHUNKS, request="next")
-    house.settle()
-    assert house.answer("next") == 8
-
-
-def test_a_release_that_trips_the_thread_is_a_release(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trip(message: object) -> None:
-        raise RuntimeError("injected")
-
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    ((adapter, job),) = house.jobs("load")
-    adapter.time_out(job)
-    house.turn()
-    assert house.health() == (False, 8)
-    adapter.let_go(job)
-    monkeypatch.setattr(house.prefetch, "_handle", trip)
-    with pytest.raises(RuntimeError, match="injected"):
+        assert (house.answer("a"), house.answer("b")) == (6, 6)
+        house.storage.end_lookup(b"c", "a")
         house.turn()
-    assert house.health() == (True, 0)
-    house.storage.end_lookup(b"c", "r")
-    assert nothing_is_left(house)
+        assert house.prefetch.status()["l1_bytes"] == 6 * SLOT
+        house.storage.end_lookup(b"c", "b")
+        house.turn()
+        assert nothing_is_left(house)
 
 
-def test_slots_are_given_back_when_placing_them_fails(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+# --- again
+
+
+def test_a_lookup_that_is_repeated_keeps_what_was_loaded_for_it(house: House) -> None:
+    """Engines ask again for requests that they queue or preempt."""
     house.put_in_l2(*CHUNKS)
-    reserve, calls = house.cache.reserve, []
-
-    def second_time_fails(*arguments: object) -> object:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise RuntimeError("injected")
-        return reserve(*arguments)  # type: ignore[arg-type]
-
-    house.put_in_l2(*CHUNKS, into=space(1))
-    house.ask(*CHUNKS, shards=BOTH)
-    monkeypatch.setattr(house.cache, "reserve", second_time_fails)
-    with pytest.raises(RuntimeError, match="injected"):
-        house.settle()
-    house.prefetch._resume()
+    house.ask(*CHUNKS)
     house.settle()
+    assert house.answer() == 8
+    house.ask(*CHUNKS)
+    assert house.answer() == 8, "at once, and not from L2 again"
+    assert house.held() == 8
     house.storage.end_lookup(b"c", "r")
+    house.turn()
     assert nothing_is_left(house)
+
+
+def test_a_lookup_that_cannot_be_looked_up_is_none(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the one that it was to replace stay behind."""
+
+    def fail(*arguments: object) -> list[int]:
+        raise RuntimeError("injected")
+
+    house.put(*CHUNKS)
+    house.settle()
+    house.ask(*CHUNKS)
+    monkeypatch.setattr(house.cache, "acquire", fail)
+    with pytest.raises(RuntimeError, match="injected"):
+        house.ask(*CHUNKS)
+    assert (house.answer(), house.storage.lookups_open, house.cache.census().leases) == (0, 0, 0)

@@ -163,3 +163,18 @@ def test_without_shards_or_chunks_nothing_is_found(house: House) -> None:
 def test_windows_have_no_meaning_here(house: House) -> None:
     with pytest.raises(ValueError, match="without"):
         house.ask_sparse(*CHUNKS, shards=(Shard((space(),), window=2),))
+
+
+def test_a_chunk_that_is_asked_for_twice_is_loaded_once_and_nothing_is_tried_again(house: House) -> None:
+    house.put_in_l2(*CHUNKS[:2])
+    house.ask_sparse(CHUNKS[0], CHUNKS[1], CHUNKS[0])
+    house.turn()
+    house.finish("lookup")
+    ((_, job),) = house.jobs("load")
+    assert [key.chunk_hash for key in job.keys] == list(CHUNKS[:2])
+    patience = house.prefetch._patience_seconds()
+    assert patience == LOOKUP_TIMEOUT, "its thread sleeps until the load is answered"
+    house.settle()
+    assert house.places() == [0, 1, 2]
+    house.storage.end_lookup(b"c", "r")
+    assert (house.held(), house.pins()) == (0, 0)

@@ -11,6 +11,8 @@ from typing import Final
 from lmcache_core.contracts.events import StoresDropped
 
 PERIOD_SECONDS: Final = 10.0
+KINDS_MAX: Final = 256
+"""Kinds that are summed apart; when more come, what was summed is said, and summing begins anew."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class DropLog:
     def note(self, event: StoresDropped) -> None:
         now = self._now()
         kind = (event.adapter, event.reason)
+        if kind not in self._sums and len(self._sums) >= KINDS_MAX:
+            self.flush()
         total = self._sums.setdefault(kind, _Sum())
         total.objects += event.objects
         total.object_bytes += event.object_bytes

@@ -55,7 +55,8 @@ class Call(Protocol):
 
     def defer(self, seconds: float, fallback: Any) -> None:
         """Answer later, by `reply`, from any thread; with `fallback` if that has not come within `seconds`.
-        The handler then returns DEFERRED."""
+        The handler then returns DEFERRED.  Raises TypeError for a fallback that cannot be sent, and ValueError for a time
+        that is negative or not finite."""
 
     def reply(self, result: Any) -> bool:
         """Answer a deferred call.  False when it had been answered."""

@@ -38,7 +38,7 @@ class ChunkHasher(Protocol):
 
     def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
         """Hashes of the whole chunks of the first `end` tokens.  `token_ids` is what an EngineKey has, or a msgspec.Raw
-        with a msgpack array, of which nothing is remembered between tenants.
+        with a msgpack array: that is read as a whole each time and not remembered, since it does not say whose it is.
         Raises ProtocolError when it is not a list of at least `end` token ids."""
 
     def end_session(self, request_id: str) -> None:

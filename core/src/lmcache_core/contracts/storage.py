@@ -86,16 +86,16 @@ class Storage(Protocol):
         """Chunks found and held; None while the lookup runs.  Given once; 0 afterwards and for unknown lookups."""
 
     def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
-        """Call `function` with what `lookup_result` would give, as soon as that is not None.  The answer counts as given
-        when it returns True."""
+        """Call `function` with what `lookup_result` would give, as soon as that is not None: at once, or later on a thread of
+        the server's, which it must not keep waiting; what it raises there is logged.  The answer counts as given when it
+        returns True."""
 
     def sparse_result(self, connection: bytes, request_id: str) -> Bitmap | None:
         """The places found and held; None while the lookup runs.  Given once; of size 0 afterwards and for unknown
         lookups."""
 
     def on_sparse_lookup(self, connection: bytes, request_id: str, function: Callable[[Bitmap], bool]) -> None:
-        """Call `function` with what `sparse_result` would give, as soon as that is not None.  The answer counts as given
-        when it returns True."""
+        """Call `function` with what `sparse_result` would give, as `on_lookup` does."""
 
     def free_lookup(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
         """The request does not need these chunks of its lookup any more."""

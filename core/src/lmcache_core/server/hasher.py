@@ -23,8 +23,12 @@ class PromptHasher:
         self._memory = memory
 
     def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
-        tokens = token_ids if isinstance(token_ids, TokenSequence) else _sequence(token_ids)
-        hashes = self._hashes(tokens)
+        if isinstance(token_ids, TokenSequence):
+            tokens = token_ids
+            hashes = self._hashes(tokens)
+        else:
+            tokens = _sequence(token_ids)
+            hashes, _ = self._read(tokens, NOTHING_KNOWN)
         if not 0 <= end <= tokens.count:
             raise ProtocolError(f"end is {end}, but there are {tokens.count} token_ids")
         return hashes[: end // self._chain.chunk_tokens]
@@ -33,7 +37,7 @@ class PromptHasher:
         """What a request's prompt is known by stays: the next turn of its conversation begins with it."""
 
     def _hashes(self, tokens: TokenSequence) -> Sequence[bytes]:
-        """Of all whole chunks."""
+        """Of all whole chunks of a tenant's prompt."""
         chunks = tokens.count // self._chain.chunk_tokens
         known = tokens.known
         if known is None:

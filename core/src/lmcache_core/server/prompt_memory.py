@@ -72,9 +72,9 @@ class PromptMemory:
             if tree is None:
                 tree = self._trees[tokens.cache_salt] = PromptTree()
                 self._bytes += tree.size_bytes
-            self._bytes -= tree.size_bytes
+            before = tree.size_bytes
             tree.add(tokens.encoded, hashes, ends, self._clock.monotonic())
-            self._bytes += tree.size_bytes
+            self._bytes += tree.size_bytes - before
             if len(self._trees) > TENANTS_MAX:
                 self._forget(next(iter(self._trees)), FORGOTTEN_AT_ONCE)
             if self._bytes > self._bytes_max:

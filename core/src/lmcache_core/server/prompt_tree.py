@@ -19,8 +19,7 @@ NODE_BYTES: Final = 500
 CHUNK_BYTES: Final = 120
 """About what a node and a hash take, with the objects around them."""
 
-
-PATH_MAX: Final = 512
+PATH_MAX: Final = 384
 """Stretches that one prompt may consist of; what lies behind them is not remembered.  It takes as many prompts that part
 from it at different places, and keeps looking one up below half a millisecond."""
 
@@ -128,13 +127,14 @@ class PromptTree:
         """Cut a node in two.  Returns the upper one."""
         chunks = bisect_right(node.ends, node.start + at)
         above = node.above or self._root
+        # Everything that takes memory comes first: whatever cannot be had, the tree is as it was.
         upper = _Node(node.start, node.segment[:at], node.hashes[:chunks], node.ends[:chunks], above=above)
+        lower = node.start + at, node.segment[at:], node.hashes[chunks:], node.ends[chunks:]
+        upper.children[node.segment[at]] = node
+        node.start, node.segment, node.hashes, node.ends = lower
+        node.above = upper
         above.children[upper.segment[0]] = upper
         self._append(upper)
-        node.above = upper
-        node.start, node.segment = node.start + at, node.segment[at:]
-        node.hashes, node.ends = node.hashes[chunks:], node.ends[chunks:]
-        upper.children[node.segment[0]] = node
         self.size_bytes += NODE_BYTES
         return upper
 
@@ -142,12 +142,11 @@ class PromptTree:
         """Join the last node with those before it that only it follows, unless they are much longer: a prompt that grows
         often stays a short path, and its bytes are copied a few times at most."""
         while len(path) > 1 and len(path[-2].children) == 1 and 2 * len(path[-1].segment) >= len(path[-2].segment):
-            last = path.pop()
-            node = path[-1]
-            node.segment += last.segment
-            node.hashes += last.hashes
-            node.ends += last.ends
-            node.children = {}
+            node, last = path[-2:]
+            joined = node.segment + last.segment, node.hashes + last.hashes, node.ends + last.ends
+            node.segment, node.hashes, node.ends = joined
+            node.children = last.children
+            path.pop()
             self._unlink(last)
             self.size_bytes -= NODE_BYTES
 

@@ -19,24 +19,16 @@ from typing import Any, Final, NamedTuple
 import zmq
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler, HandlerMode
+from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.server.engine_socket import EngineSocket, Message
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router_call import RouterCall
+from lmcache_core.server.routes import Payload, Route, Routes
 from lmcache_core.server.timers import Timer, Timers
-from lmcache_core.wire.codec import (
-    PLAIN_READERS,
-    Frame,
-    FrameReader,
-    OpenedFrame,
-    OperationCodec,
-    OperationTable,
-    encode_result,
-    refusal,
-)
+from lmcache_core.wire.codec import PLAIN_READERS, Frame, FrameReader, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +36,12 @@ SMALL_BYTES: Final = 8192
 """An ordered request of which so much (some 2,000 tokens) is to be read is answered on the router thread if nothing is
 before it."""
 _FOR_EVER: Final = -1
+_NAP_SECONDS_MAX: Final = 3600.0
+"""Longest wait for a timer at a time; a poll cannot be told a number of any size."""
 LAST_CALL_SECONDS: Final = 2.0
 """How long a router that was told to stop goes on answering engines that go on asking."""
 QUIET_MILLISECONDS: Final = 10
 """Nothing was asked for so long: a moment to close the port in, since engines ask in bursts."""
-
-Payload = Sequence[Frame | OpenedFrame]
 
 
 class _Reply(NamedTuple):
@@ -57,12 +49,7 @@ class _Reply(NamedTuple):
     result: Sequence[Frame]
 
 
-class _Route(NamedTuple):
-    codec: OperationCodec
-    handler: Handler
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RouterCounters:
     """Since the server started."""
 
@@ -85,15 +72,8 @@ class Router:
         clock: Clock,
         readers: Mapping[Any, FrameReader] = PLAIN_READERS,
     ) -> None:
-        self._table = OperationTable((handler.operation for handler in handlers), readers)
-        self._handlers = {handler.operation.name: handler for handler in handlers}
-        self._routes: dict[bytes, _Route] = {}
-        """By operation frame, in the two forms that clients send."""
-        for handler in handlers:
-            for label in (handler.operation.wire_id, handler.operation.name):
-                if label is not None:
-                    [frame] = encode_result(label)
-                    self._routes[bytes(frame)] = self._find_route(frame)
+        self._faults = FaultLog(logger, clock, "port=engine")
+        self._routes = Routes(handlers, readers, self._faults)
         self._pooled = pooled
         self._affine = affine
         self._clock = clock
@@ -102,17 +82,17 @@ class Router:
         self._timers = Timers()
         self._under_way: dict[bytes, int] = {}
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
+        self._given_away = 0
+        """Requests that other threads have not answered, those under way among them."""
         self._order = itertools.count()
         self._stop = False
         self._closed = threading.Event()
-        self._faults = FaultLog(logger, clock, "port=engine")
         self._answering = threading.Lock()
-        self._counters = RouterCounters()
+        self._requests = self._refused = 0
 
     @property
     def counters(self) -> RouterCounters:
-        self._counters.dropped = self._port.dropped
-        return self._counters
+        return RouterCounters(self._requests, self._refused + self._routes.failed, self._port.dropped)
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
@@ -122,6 +102,7 @@ class Router:
         # One message for each zmq_poll: it costs as much as asking the socket whether there is another one, and half of
         # the exception that receiving without one takes.
         polled: list[Any] = [(self._port.socket, zmq.POLLIN), (self._posted.fileno(), select.POLLIN)]
+        self._posted.wake()  # for what is left there when this thread is started again after a failure
         while not self._stop:
             self._turn(polled, self._milliseconds_to_timer())
         self._last_call(polled)
@@ -156,7 +137,7 @@ class Router:
             return True
         return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
 
-    def arm(self, call: RouterCall, seconds: float, fallback: Any) -> None:
+    def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         self._posted.post(Timer(self._clock.monotonic() + seconds, next(self._order), call, fallback))
 
     # --- on the router's thread
@@ -180,7 +161,7 @@ class Router:
         their side for the next server."""
         deadline = self._clock.monotonic() + LAST_CALL_SECONDS
         self._timers.fire(math.inf)
-        while (self._turn(polled, QUIET_MILLISECONDS) or self._under_way) and self._clock.monotonic() < deadline:
+        while (self._turn(polled, QUIET_MILLISECONDS) or self._given_away) and self._clock.monotonic() < deadline:
             self._timers.fire(math.inf)
         self._port.close()
         self._closed.set()
@@ -189,53 +170,57 @@ class Router:
         message = self._port.receive()
         if message is None:
             return
-        self._counters.requests += 1
-        route = self._routes.get(message.envelope[2])
-        if route is None:
-            try:
-                route = self._find_route(message.envelope[2])
-            except ProtocolError as error:
-                self._refuse(message, refusal(message.envelope[2]), str(error))
-                return
-        self._dispatch(route, message)
-
-    def _find_route(self, frame: Frame) -> _Route:
-        codec = self._table.find(frame)
-        return _Route(codec, self._handlers[codec.operation.name])
-
-    def _dispatch(self, route: _Route, message: Message) -> None:
+        self._requests += 1
+        try:
+            route = self._routes.find(message.envelope[2])
+        except ProtocolError as error:
+            self._refuse(message, refusal(message.envelope[2]), str(error))
+            return
         call = RouterCall(self, message.envelope)
-        payload: Payload = message.payload
+        try:
+            if not self._dispatch(call, route, message.payload) and self.is_first(call):
+                self._refuse(
+                    message, route.codec.negative, f"{route.codec.operation.name}: too many requests are waiting"
+                )
+        except BaseException:
+            if self.is_first(call):
+                self._refuse(message, route.codec.negative, "the router's thread failed")
+            raise
+
+    def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
+        """False when the request is for a thread that too many wait for."""
         mode = route.handler.mode
-        if mode is HandlerMode.POOLED:
-            call.may_wait = True
-            accepted = self._pooled.submit(lambda: self._answer_elsewhere(call, route, payload))
-        elif mode is HandlerMode.AFFINE:
-            accepted = self._give_to_worker(call, route, payload)
-        else:
-            payload, unread_bytes = route.codec.open_payload(message.payload)
-            if mode is HandlerMode.INLINE or (
-                unread_bytes <= SMALL_BYTES and message.envelope[0] not in self._under_way
-            ):
-                result = self._answer(call, route, payload)
+        payload: Payload = frames
+        if mode is HandlerMode.INLINE or mode is HandlerMode.ORDERED:
+            payload, unread_bytes = route.codec.open_payload(frames)
+            if mode is HandlerMode.INLINE or (unread_bytes <= SMALL_BYTES and call.connection not in self._under_way):
+                result = self._routes.answer(call, route, payload)
                 if isinstance(result, tuple) and self.is_first(call):
                     self._port.send(call.envelope, result)
                 if result is not ELSEWHERE:
-                    return
-            accepted = self._give_to_worker(call, route, payload)
-        if not accepted:
-            name = route.codec.operation.name
-            self._refuse(message, route.codec.negative, f"{name}: too many requests are waiting")
+                    return True
+        return self._give_away(call, route, payload)
 
-    def _give_to_worker(self, call: RouterCall, route: _Route, payload: Payload) -> bool:
-        call.may_wait = call.under_way = True
-        accepted = self._affine.submit(call.connection, lambda: self._answer_elsewhere(call, route, payload))
-        if accepted:
-            self._under_way[call.connection] = self._under_way.get(call.connection, 0) + 1
-        return accepted
+    def _give_away(self, call: RouterCall, route: Route, payload: Payload) -> bool:
+        connection = call.connection
+        is_pooled = route.handler.mode is HandlerMode.POOLED
+        call.may_wait, call.under_way = True, not is_pooled
+
+        def task() -> None:
+            result = self._routes.answer(call, route, payload)
+            if isinstance(result, tuple):
+                call.answer(result)
+
+        if not (self._pooled.submit(task) if is_pooled else self._affine.submit(connection, task)):
+            call.may_wait = call.under_way = False
+            return False
+        self._given_away += 1
+        if not is_pooled:
+            self._under_way[connection] = self._under_way.get(connection, 0) + 1
+        return True
 
     def _refuse(self, message: Message, negative: tuple[Frame, ...], reason: str) -> None:
-        self._counters.refused += 1
+        self._refused += 1
         self._faults.error(f"request refused reason={reason} connection={message.envelope[0].hex()}")
         self._port.send(message.envelope, negative)
 
@@ -244,9 +229,10 @@ class Router:
             if isinstance(item, Timer):
                 self._timers.add(item)
                 continue
-            self._port.send(item.call.envelope, item.result)
+            self._given_away -= item.call.may_wait
             if item.call.under_way:
                 self._ended(item.call.connection)
+            self._port.send(item.call.envelope, item.result)
 
     def _ended(self, connection: bytes) -> None:
         left = self._under_way[connection] - 1
@@ -257,28 +243,6 @@ class Router:
 
     def _milliseconds_to_timer(self) -> int:
         deadline = self._timers.next_deadline
-        return _FOR_EVER if deadline is None else max(0, int((deadline - self._clock.monotonic()) * 1000) + 1)
-
-    # --- on any thread
-
-    def _answer_elsewhere(self, call: RouterCall, route: _Route, payload: Payload) -> None:
-        result = self._answer(call, route, payload)
-        if isinstance(result, tuple):
-            call.answer(result)
-
-    def _answer(self, call: RouterCall, route: _Route, payload: Payload) -> tuple[Frame, ...] | Any:
-        """The result frames of the handler, or of the operation's negative value; or DEFERRED or ELSEWHERE."""
-        operation = route.codec.operation
-        try:
-            result = route.handler.function(call, *route.codec.decode_payload(payload))
-            if result is ELSEWHERE and call.may_wait:
-                raise TypeError("a handler returned ELSEWHERE where it may take its time")
-            if result is DEFERRED or result is ELSEWHERE:
-                return result
-            return encode_result(result)
-        except ProtocolError as error:
-            self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
-        except Exception:  # noqa: BLE001 - a plugin boundary: handlers come from request modules
-            self._faults.exception(f"request failed operation={operation.name} connection={call.connection.hex()}")
-        self._counters.refused += 1
-        return route.codec.negative
+        if deadline is None:
+            return _FOR_EVER
+        return int(max(0.0, min(deadline - self._clock.monotonic(), _NAP_SECONDS_MAX)) * 1000) + 1

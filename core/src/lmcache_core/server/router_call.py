@@ -22,20 +22,21 @@ class AnswerDesk(Protocol):
     def is_in_the_way(self, call: RouterCall) -> bool:
         """Are there requests waiting for the thread that this one is answered on?"""
 
-    def arm(self, call: RouterCall, seconds: float, fallback: Any) -> None:
-        """Answer with `fallback` in so many seconds."""
+    def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
+        """Answer with these result frames in so many seconds."""
 
 
 class RouterCall:
     """Implements `contracts.operation.Call`."""
 
-    __slots__ = ("_desk", "connection", "envelope", "is_answered", "may_wait", "under_way")
+    __slots__ = ("_desk", "connection", "envelope", "is_answered", "is_deferred", "may_wait", "under_way")
 
     def __init__(self, desk: AnswerDesk, envelope: Envelope) -> None:
         self._desk = desk
         self.connection = envelope[0]
         self.envelope = envelope
         self.is_answered = False
+        self.is_deferred = False
         self.may_wait = False
         self.under_way = False
         """It is counted as given to its connection's worker."""
@@ -47,7 +48,8 @@ class RouterCall:
     def defer(self, seconds: float, fallback: Any) -> None:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"a call cannot be deferred by {seconds} seconds")
-        self._desk.arm(self, seconds, fallback)
+        self._desk.arm(self, seconds, encode_result(fallback))
+        self.is_deferred = True
 
     def reply(self, result: Any) -> bool:
         return self.answer(encode_result(result))

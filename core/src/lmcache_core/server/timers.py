@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from lmcache_core.wire.codec import Frame
 
 TIMERS_SWEPT: Final = 256
 """Timers beyond which those of answered calls are looked for."""
@@ -13,7 +15,7 @@ class Waiting(Protocol):
     @property
     def is_answered(self) -> bool: ...
 
-    def reply(self, result: Any) -> bool: ...
+    def answer(self, result: tuple[Frame, ...]) -> bool: ...
 
 
 class Timer(NamedTuple):
@@ -22,7 +24,7 @@ class Timer(NamedTuple):
     deadline: float
     order: int
     call: Waiting
-    fallback: Any
+    fallback: tuple[Frame, ...]
 
 
 class Timers:
@@ -51,4 +53,4 @@ class Timers:
         """Answer what is due with its fallback."""
         while self._heap and self._heap[0].deadline <= now:
             timer = heapq.heappop(self._heap)
-            timer.call.reply(timer.fallback)
+            timer.call.answer(timer.fallback)

@@ -13,8 +13,6 @@ from typing import Protocol
 from lmcache_core.controllers.reach import ABSENT
 from lmcache_core.model.keys import KeySpace
 
-TAKEN = -1
-
 
 class Row(Protocol):
     """`slots` has one entry per chunk of the request until `settle`, ABSENT where the chunk is not there."""
@@ -28,11 +26,8 @@ class Row(Protocol):
         """The answer is known, and takes these chunks, rising: each will be read so often.  Returns the slots that are
         not needed."""
 
-    def claim(self, first_chunk: int, slots: list[int]) -> list[int]:
-        """A worker holds these now: count one read of each.  Returns the slots that have no read left.
-
-        What is counted here is taken out of `slots` (set to TAKEN), so that one read is never counted at two lookups:
-        request ids are not unique among engines, and two of them may hold the same chunks under the same id."""
+    def claim(self, first_chunk: int, slots: Sequence[int]) -> list[int]:
+        """A worker holds these now: count one read of each.  Returns the slots that have no read left."""
 
     def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
         """Nobody will read these: returns the slots that were still to be read."""
@@ -62,18 +57,17 @@ class PrefixRow:
         self.reads_left = bytearray([readers]) * (end - first)
         return [slot for slot in rest if slot != ABSENT]
 
-    def claim(self, first_chunk: int, slots: list[int]) -> list[int]:
+    def claim(self, first_chunk: int, slots: Sequence[int]) -> list[int]:
         begin = first_chunk - self.first
         left = self.reads_left[max(0, begin) : max(0, begin + len(slots))]
         if not left:
             return []
-        if begin >= 0 and left.count(left[0]) == len(slots) and self.slots[begin : begin + len(slots)] == slots:
+        if begin >= 0 and left.count(left[0]) == len(slots) and self.slots[begin : begin + len(slots)] == list(slots):
             return self._claim_run(begin, slots, left[0])
         spent = []
         for at in range(max(0, -begin), min(len(slots), len(self.slots) - begin)):
             slot, chunk = slots[at], begin + at
-            if slot != TAKEN and self.slots[chunk] == slot and self.reads_left[chunk]:
-                slots[at] = TAKEN
+            if self.slots[chunk] == slot and self.reads_left[chunk]:
                 self.reads_left[chunk] -= 1
                 if not self.reads_left[chunk]:
                     spent.append(slot)
@@ -92,13 +86,11 @@ class PrefixRow:
             found = found[max(first_chunk, self.first) : self.first + len(self.slots)]
         return [slot for slot in found if slot != ABSENT] if ABSENT in found else found
 
-    def _claim_run(self, begin: int, slots: list[int], reads: int) -> list[int]:
+    def _claim_run(self, begin: int, slots: Sequence[int], reads: int) -> list[int]:
         if not reads:
             return []
         self.reads_left[begin : begin + len(slots)] = bytes([reads - 1]) * len(slots)
-        taken = slots.copy()
-        slots[:] = [TAKEN] * len(slots)
-        return taken if reads == 1 else []
+        return list(slots) if reads == 1 else []
 
 
 class SparseRow:
@@ -121,14 +113,14 @@ class SparseRow:
             slot = self.slots[chunk]
             self._reads_left[slot] = self._reads_left.get(slot, 0) + readers
         rest = {slot for slot in self.slots if slot != ABSENT and slot not in self._reads_left}
-        self.slots = [slot if slot in self._reads_left else ABSENT for slot in self.slots]
+        places = frozenset(needed)
+        self.slots = [slot if place in places else ABSENT for place, slot in enumerate(self.slots)]
         return list(rest)
 
-    def claim(self, first_chunk: int, slots: list[int]) -> list[int]:
+    def claim(self, first_chunk: int, slots: Sequence[int]) -> list[int]:
         spent = []
-        for at, slot in enumerate(slots):
+        for slot in slots:
             if self._reads_left.get(slot):
-                slots[at] = TAKEN
                 spent += self._count(slot, 1)
         return spent
 

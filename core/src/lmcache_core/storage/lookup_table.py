@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,9 @@ from lmcache_core.controllers.reach import Reach
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
-from lmcache_core.storage.lookup_rows import TAKEN, Row
+from lmcache_core.storage.lookup_rows import Row
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +54,11 @@ class Lookup:
             rest += row.settle(needed, self.readers)
         return rest
 
-    def claim(self, space: KeySpace, first_chunk: int, slots: list[int]) -> list[int]:
+    def holds_any(self, space: KeySpace, slots: Sequence[int]) -> bool:
+        """Did its answer take one of these?"""
+        return any(space in row.spaces and not set(slots).isdisjoint(row.slots) for row in self.rows)
+
+    def claim(self, space: KeySpace, first_chunk: int, slots: Sequence[int]) -> list[int]:
         """A worker holds these now (see `Row.claim`)."""
         spent: list[int] = []
         for row in self.rows:
@@ -119,9 +126,15 @@ class LookupTable:
         return lookup
 
 
-def all_taken(slots: Sequence[int]) -> bool:
-    """Has every read of a worker been counted at a lookup?"""
-    return slots.count(TAKEN) == len(slots)
+def tell(waiters: Sequence[Callable[[Any], bool]], answer: int | Bitmap, request_id: str) -> bool:
+    """Call everybody who waits for an answer.  True when one of them has taken it."""
+    taken = False
+    for waiter in waiters:
+        try:
+            taken = waiter(answer) or taken
+        except (Exception, SystemExit):  # a plugin boundary: the others wait, too
+            logger.exception("a request module failed to take the answer of a lookup request=%s", request_id)
+    return taken
 
 
 def request_number(request_id: str) -> int:

@@ -26,7 +26,7 @@ from lmcache_core.model.keys import KeySpace
 from lmcache_core.storage.access_notes import AccessNotes
 from lmcache_core.storage.counters import Counters
 from lmcache_core.storage.l1_look import check_lookup, is_all, look_in_l1, reach_in_l1
-from lmcache_core.storage.lookup_table import Lookup, LookupTable, all_taken, request_number
+from lmcache_core.storage.lookup_table import Lookup, LookupTable, request_number, tell
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +79,16 @@ class Lookups:
             lookup.noted_chunks = replaced.noted_chunks if replaced else 0
             oldest = self._table.oldest(request.connection, LOOKUPS_MAX)
             self._table.add(lookup)
-        if replaced:
-            self._let_go(replaced)
         if oldest:
             self.end(oldest.connection, oldest.request_id)
-        records = look_in_l1(self._cache, lookup, request)
+        try:
+            records = look_in_l1(self._cache, lookup, request)
+        except BaseException:
+            self._drop(lookup)
+            raise
+        finally:
+            if replaced:
+                self._let_go(replaced)  # only now, so that what was loaded for it alone is still found
         reach = reach_in_l1(lookup)
         if is_all(reach, lookup) or not self._prefetch.active:
             self._finish(lookup, reach, 0)
@@ -122,14 +127,14 @@ class Lookups:
             lookups = self._table.for_request(request_id)
             if not lookups:
                 return False
-            unclaimed = list(slots)
-            claims: list[tuple[Lookup, list[int]]] = []
-            for lookup in lookups:
-                if spent := lookup.claim(space, first_chunk, unclaimed):
-                    claims.append((lookup, spent))
-                if all_taken(unclaimed):
-                    break
-        for lookup, spent in claims:
+            if len(lookups) > 1:
+                lookups = [lookup for lookup in lookups if lookup.holds_any(space, slots)]
+            # Engines may choose the same id.  Whose worker this is cannot be told where several hold these, and a read
+            # that were counted at the wrong one would let go what the other is still to read: each then keeps its
+            # holds until its request is over.
+            lookup = lookups[0] if len(lookups) == 1 else None
+            spent = lookup.claim(space, first_chunk, slots) if lookup else []
+        if lookup and spent:
             self._release(lookup, spent)
         return True
 
@@ -209,8 +214,8 @@ class Lookups:
             self._counters.loaded_from_l2 += loaded
         if rest:
             self._release(lookup, rest)
-        for waiter in waiters:
-            lookup.given = waiter(reach.answer) or lookup.given
+        if tell(waiters, reach.answer, lookup.request_id):
+            lookup.given = True
         self._notes.hits(lookup, self._clock.monotonic())
         if self._events.wants(LookupFinished):
             self._tell(lookup, loaded)
@@ -241,8 +246,7 @@ class Lookups:
         self._cache.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
-        for waiter in waiters:
-            waiter(lookup.nothing)
+        tell(waiters, lookup.nothing, lookup.request_id)
 
     def _drop(self, lookup: Lookup) -> None:
         """Forget this very lookup; a newer one of the same request stays."""

@@ -55,6 +55,7 @@ class BenchCall:
     def defer(self, seconds: float, fallback: Any) -> None:
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"a call cannot be deferred by {seconds} seconds")
+        encode_result(fallback)  # raises where a server does
         self.deferred = (seconds, fallback)
 
     def reply(self, result: Any) -> bool:

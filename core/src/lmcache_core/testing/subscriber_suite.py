@@ -36,6 +36,7 @@ _FIELDS = {
     int: st.integers(0, 2**63),
     float: st.floats(min_value=0, allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
+    int | None: st.none() | st.integers(0, 2**63),
 }
 
 
@@ -138,5 +139,11 @@ def _below(kind: type[Event]) -> list[type[Event]]:
 
 def _samples(kind: type[Event], number: int = 1) -> list[Event]:
     """One event of this type and of each below it, with fields that follow from `number`."""
-    values: dict[Any, Any] = {str: f"name-{number}", int: number, float: float(number), bool: bool(number % 2)}
+    values: dict[Any, Any] = {
+        str: f"name-{number}",
+        int: number,
+        float: float(number),
+        bool: bool(number % 2),
+        int | None: number if number % 2 else None,
+    }
     return [each(**{name: values[of] for name, of in fields}) for each, fields in _makers(kind)]

@@ -217,7 +217,8 @@ def test_a_bar_where_somebody_does(
 
 
 def test_a_plot_without_matplotlib(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.figure"):  # another test may have imported it
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"--plot needs matplotlib: pip install 'lmcache-policies\[plot\]'"):
         run_simulate([trace, "--plot", "x.png"], catalog())
 

@@ -323,7 +323,8 @@ class EngineDrivenModule(RequestModule):
 
     def _descriptors(self, layout: ObjectLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
         offset = self._context.storage.payload_offset
-        return tuple(SlotDescriptor(offset(slot), layout.payload_bytes, layout.shape, layout.dtype) for slot in slots)
+        length, shape, dtype = layout.payload_bytes, layout.shape, layout.dtype
+        return tuple(SlotDescriptor(offset(slot), length, shape, dtype) for slot in slots)
 
     def _left(self, worker: Worker) -> None:
         """Its holds have ended; forget them here."""

@@ -1,0 +1,108 @@
+"""What a lookup finds in both tiers, against the definition of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, NamedTuple
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.tests.storage.house import CHUNKS, House, open_house, space
+from lmcache_core.contracts.storage import Shard
+from lmcache_core.controllers import prefetch_slices
+from lmcache_core.model.keys import ObjectKey
+
+RANKS = (0, 1)
+Copy = Literal["none", "good", "bad"]
+
+
+class Cell(NamedTuple):
+    """Where one chunk of one shard is.  A bad copy is found and cannot be loaded."""
+
+    in_l1: bool
+    in_l2: tuple[Copy, Copy]
+
+    @property
+    def can_be_had(self) -> bool:
+        return self.in_l1 or "good" in self.in_l2
+
+
+COPIES: st.SearchStrategy[Copy] = st.sampled_from(("good", "good", "good", "none", "bad"))
+CELLS = st.builds(Cell, st.sampled_from((True, False, False)), st.tuples(COPIES, COPIES))
+TABLES = st.tuples(*[st.lists(CELLS, min_size=len(CHUNKS), max_size=len(CHUNKS)) for _ in RANKS])
+WINDOWS = st.tuples(*[st.none() | st.integers(1, len(CHUNKS)) for _ in RANKS])
+
+
+@cache
+def objects() -> dict[bytes, bytes]:
+    """Every chunk of every shard, as L2 has it."""
+    with open_house(House()) as house:
+        for rank in RANKS:
+            house.put_in_l2(*CHUNKS, into=space(rank))
+        return dict(house.adapter.objects)
+
+
+def furnish(house: House, table: tuple[list[Cell], ...]) -> None:
+    for rank, cells in zip(RANKS, table, strict=True):
+        if in_l1 := [chunk for chunk, cell in zip(CHUNKS, cells, strict=True) if cell.in_l1]:
+            house.put(*in_l1, into=space(rank))
+    house.settle()
+    for number, adapter in enumerate(house.adapters):
+        adapter.objects.clear()
+        for rank, cells in zip(RANKS, table, strict=True):
+            for chunk, cell in zip(CHUNKS, cells, strict=True):
+                name = ObjectKey(space(rank).space, chunk).object_id
+                if (copy := cell.in_l2[number]) != "none":
+                    adapter.objects[name] = objects()[name] if copy == "good" else bytes(len(objects()[name]))
+
+
+def held_chunks(house: House) -> list[tuple[int, int]]:
+    """(rank, chunk) of what the lookup holds."""
+    lookup = house.storage._lookups._table.find(b"c", "r")
+    assert lookup is not None
+    keys = [house.cache.key_of(slot) for slot in lookup.lease.slots]
+    ranks = {space(rank).space: rank for rank in RANKS}
+    return sorted((ranks[key.space], CHUNKS.index(key.chunk_hash)) for key in keys)
+
+
+@given(table=TABLES, windows=WINDOWS)
+@settings(deadline=None)
+def test_a_lookup_finds_the_longest_prefix_that_can_be_had(
+    table: tuple[list[Cell], ...], windows: tuple[int | None, ...]
+) -> None:
+    def needed(end: int) -> list[tuple[int, int]]:
+        begins = [0 if window is None else max(0, end - window) for window in windows]
+        return [(rank, chunk) for rank in RANKS for chunk in range(begins[rank], end)]
+
+    def is_hit(end: int) -> bool:
+        return all(table[rank][chunk].can_be_had for rank, chunk in needed(end))
+
+    expected = max(end for end in range(len(CHUNKS) + 1) if is_hit(end))
+    with (
+        patch.object(prefetch_slices, "SLICE_CELLS", 3),
+        patch.object(prefetch_slices, "IN_FLIGHT_CELLS", 5),
+        open_house(House(adapters=2)) as house,
+    ):
+        furnish(house, table)
+        house.ask(*CHUNKS, shards=tuple(Shard((space(rank),), windows[rank]) for rank in RANKS))
+        house.settle()
+        assert house.answer() == expected
+        assert held_chunks(house) == needed(expected)
+        house.storage.end_lookup(b"c", "r")
+        assert (house.held(), house.pins()) == (0, 0)
+
+
+@given(table=TABLES)
+@settings(deadline=None)
+def test_a_sparse_lookup_finds_all_that_every_shard_can_have(table: tuple[list[Cell], ...]) -> None:
+    expected = [chunk for chunk in range(len(CHUNKS)) if all(cells[chunk].can_be_had for cells in table)]
+    with open_house(House(adapters=2)) as house:
+        furnish(house, table)
+        house.ask_sparse(*CHUNKS, shards=tuple(Shard((space(rank),)) for rank in RANKS))
+        house.settle()
+        assert house.places() == expected
+        assert held_chunks(house) == [(rank, chunk) for rank in RANKS for chunk in expected]
+        house.storage.end_lookup(b"c", "r")
+        assert (house.held(), house.pins()) == (0, 0)
