@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 import time
@@ -9,12 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.adapter_port import AdapterPort, JobAnswer, JobReleased
 from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
@@ -166,6 +170,47 @@ def test_a_deadline_is_kept_while_earlier_jobs_keep_their_buffers() -> None:
     assert not runner.is_alive()
 
 
+def test_an_adapter_that_closes_its_descriptor_is_heard_of_once_and_keeps_no_other_one_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    adapters, inbox, clock = [CueAdapter(), CueAdapter()], Inbox[Any](), SystemClock()
+    for adapter in adapters:
+        adapter._completions = CompletionQueue()  # type: ignore[assignment]
+    ports = [
+        AdapterPort(number, f"cue-{number}", adapter, adapter.capabilities, clock, 0.2)
+        for number, adapter in enumerate(adapters)
+    ]
+    poll = select.poll()
+    poll.register(inbox, select.POLLIN)
+
+    def listen() -> None:
+        thread = CompletionThread(ports, clock)
+        runner = threading.Thread(target=thread.run, daemon=True)
+        runner.start()
+        ports[1].submit_lookup(KEYS, inbox, "it listens")
+        adapters[1].finish(adapters[1].waiting[0])
+        poll.poll(5000)
+        assert len(inbox.drain()) == 1
+        adapters[0].close(0)
+        ports[0].submit_lookup(KEYS, inbox, "lost")
+        poll.poll(5000)
+        assert inbox.drain() == [JobAnswer("lost", (Outcome.TIMED_OUT,) * 3, released=False)]
+        ports[1].submit_lookup(KEYS, inbox, "heard")
+        adapters[1].finish(adapters[1].waiting[0])
+        poll.poll(5000)
+        assert inbox.drain() == [JobAnswer("heard", (Outcome.MISSING,) * 3, released=True)]
+        thread.stop()
+        runner.join(5)
+        assert not runner.is_alive()
+
+    with caplog.at_level(logging.ERROR):
+        listen()
+        listen()  # the thread was started again
+    (record,) = caplog.records
+    assert "adapter=cue-0" in record.getMessage()
+    adapters[1].close(0)
+
+
 def test_a_release_before_the_answer_is_a_failure(desk: Desk) -> None:
     desk.port.submit_lookup(KEYS, desk.inbox, "token")
     job = desk.adapter.waiting[0]
@@ -237,6 +282,37 @@ def test_what_is_no_completion_is_counted_and_what_follows_it_delivered(desk: De
     desk.adapter.finish(desk.adapter.waiting[0])
     assert desk.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
     assert desk.port.faults == 1
+
+
+acts = st.tuples(st.sampled_from(("submit", "done", "kept", "release", "time")), st.integers(0, 3))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(acts, max_size=24))
+def test_whatever_an_adapter_says_each_job_is_answered_once_and_released_once(said: list[tuple[str, int]]) -> None:
+    desk, heard, jobs = Desk(), list[Any](), list[JobId]()
+    post = desk.adapter._completions.post
+    for what, number in [*said, *(("done", number) for number in range(24))]:
+        job = jobs[number] if number < len(jobs) else None
+        if what == "submit":
+            desk.port.submit_lookup(KEYS, desk.inbox, len(jobs))
+            jobs.append(desk.adapter.waiting[-1].job)
+        elif what == "time":
+            desk.clock.advance(31)
+            desk.port.expire(desk.clock.monotonic())
+        elif job is not None:
+            missing = (Outcome.MISSING,) * len(KEYS)
+            post(BuffersReleased(job) if what == "release" else JobDone(job, missing, released=what == "done"))
+        heard += desk.answers()
+    for number in range(len(jobs)):
+        mine = [answer for answer in heard if answer.token == number]
+        kept = isinstance(mine[0], JobAnswer) and not mine[0].released
+        assert [type(answer) for answer in mine] == ([JobAnswer, JobReleased] if kept else [JobAnswer])
+    assert desk.port.healthy
+    assert desk.port.expire(10**9) is None
+    assert desk.port.status()["jobs_in_flight"] == 0
+    desk.adapter.close(0)
+    desk.inbox.close()
 
 
 class Diary:

@@ -240,6 +240,51 @@ def test_without_a_capacity_nothing_is_deleted_and_that_is_said_once(
     assert "adapter=cue" in record.getMessage()
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_usage_that_is_counted_now_and_then_does_not_empty_the_adapter(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stays: bool
+) -> None:
+    site.store(*range(80))
+    monkeypatch.setattr(site.adapter, "usage", lambda: Usage(90 * OBJECT, CAPACITY, 90))
+    with caplog.at_level(logging.WARNING):
+        site.store(*range(80, 90))
+        assert len(site.delete()) == 18
+        for _ in range(5):
+            site.later()
+            assert site.deletes() == [], "nothing of that shows yet"
+    (record,) = caplog.records
+    assert "adapter=cue" in record.getMessage()
+    if stays:  # as much came as was deleted, so the count is right
+        site.store(*range(100, 118))
+        assert len(site.deletes()) == 18
+    else:
+        monkeypatch.setattr(site.adapter, "usage", lambda: Usage(85 * OBJECT, CAPACITY, 85))
+        site.later()
+        assert len(site.deletes()) == 17
+
+
+def test_a_backend_that_is_down_is_left_alone_for_a_while(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l2_eviction, "SLICE", 2)
+    site.store(*range(90))
+    for _ in range(4):
+        site.delete(Outcome.FAILED)
+    site.turn()
+    assert site.deletes() == []
+    site.later()
+    assert len(site.delete()) == 2
+
+
+def test_an_adapter_that_keeps_a_job_is_given_no_other_slice(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(l2_eviction, "SLICE", 5)
+    site.store(*range(90))
+    overdue = site.deletes()
+    site.clock.advance(31)
+    site.port.expire(site.clock.monotonic())
+    for _ in range(3):
+        site.later()
+    assert site.deletes() == overdue
+
+
 def test_usage_that_fails_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Usage | None:
         raise OSError("no")
@@ -292,8 +337,12 @@ def test_a_listing_that_fails_is_tried_again_and_then_given_up(site: Site, monke
     assert (listing.state, pauses) == ("failed", [1.0, 4.0, 16.0, 60.0])
 
 
-def test_a_listing_that_goes_in_circles_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.adapter.lists = (KeyPage((), "1"), KeyPage((key(1),), "1"))
+@pytest.mark.parametrize("back_to", ["1", "0", b"1", 1])
+def test_a_listing_that_goes_in_circles_is_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch, back_to: object
+) -> None:
+    pages = (KeyPage((), "1"), KeyPage((key(1),), "2"), KeyPage((key(2),), back_to))  # type: ignore[arg-type]
+    site.adapter.lists = pages
     listing = L2Listing(site.port, site.eviction)
     monkeypatch.setattr(listing._stop, "wait", lambda seconds: None)
     listing.run()

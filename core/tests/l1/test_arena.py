@@ -246,6 +246,26 @@ def test_anonymous_memory_needs_no_backing() -> None:
     arena.close()
 
 
+def test_who_allocates_while_the_arena_is_closed_has_its_memory_until_it_is_done(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.listdir("/proc/self/fd")
+    arena, allocate, open_meanwhile = shared_arena(4 * MIB, name), os.posix_fallocate, list[bool]()
+
+    def slow(descriptor: int, offset: int, length: int) -> None:
+        arena.close()
+        open_meanwhile.append(os.fstat(descriptor).st_size == 4 * MIB)  # and no other file has its number
+        allocate(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", slow)
+    assert arena.back(0, MIB)
+    assert open_meanwhile == [True]
+    assert os.listdir("/proc/self/fd") == before
+    assert not (SHM_ROOT / f"{SEGMENT_PREFIX}{name}").exists()
+    assert not arena.back(MIB, MIB), "closed"
+    assert arena.grow(4 * MIB, MIB) is None
+
+
 def test_closing_leaves_no_descriptor(name: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     shared_arena(MIB, name).close()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from lmcache_core.contracts.policies import AccessFacts
 from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.kernels.choice import Kernels
+from lmcache_core.l1 import cache as cache_module
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.notes import Accessed, Inserted, Removed
+from lmcache_core.l1.slab_windows import windows
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 
@@ -257,6 +259,60 @@ def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceR
     assert SlabMover(cache).make_room({cache.slot_bytes_for(5 * PAYLOAD): 5 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert len(lease.slots) == 1
+    cache.end(lease)
+
+
+class Interrupted:
+    """A lock at whose `turn`-th acquisition something else comes first."""
+
+    def __init__(self, lock: threading.Lock, turn: int, first: Callable[[], object]) -> None:
+        self._lock, self._left, self._first = lock, turn, first
+
+    def __enter__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._first()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("going_on", [False, True])
+def test_slots_of_a_slab_that_has_moved_meanwhile_are_left_alone(
+    cache: L1Cache, space: SpaceRecord, monkeypatch: pytest.MonkeyPatch, going_on: bool
+) -> None:
+    """While a stretch is emptied slice by slice, others empty the rest of it: it changes hands, and its slot numbers are
+    those of new objects."""
+    monkeypatch.setattr(cache_module, "_EVICT_SLICE", 1)
+    store(cache, space, *range(64))
+    big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
+    slot_bytes = cache.slot_bytes_for(5 * PAYLOAD)
+    lock, stored = cache._lock, list[int]()
+
+    def others() -> None:
+        cache._lock = lock
+        cache.clear(force=False)
+        assert cache.moving_bytes(slot_bytes) == 0
+        stored.extend(store(cache, big, 0, 1))
+
+    def interrupt() -> None:
+        cache._lock = Interrupted(lock, 3, others)  # type: ignore[assignment]
+
+    window = windows(*cache.pieces(), slot_bytes)[0]
+    old = [slot for slab in window.slabs for slot in slab.slots]
+    if going_on:
+        lease, _ = find(cache, space, *range(64))
+        assert cache.hand_over(window, slot_bytes) == 0
+        cache.end(lease)
+        interrupt()
+        assert cache.go_on_moving(slot_bytes) == 1
+    else:
+        interrupt()
+        assert cache.hand_over(window, slot_bytes) == 1
+    assert set(stored) & set(old[1:]), "no number is used again: this tests nothing"
+    lease, found = find(cache, big, 0, 1)
+    assert found == stored
     cache.end(lease)
 
 

@@ -42,3 +42,23 @@ def test_a_space_that_was_forgotten_before_its_first_object_is_known_again(monke
     spaces.adopt(record)
     assert spaces.intern(space(0), 10) is record
     assert spaces.numbered(record.number) is record
+
+
+def test_spaces_that_hold_something_are_not_looked_at_for_each_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_core.l1.index.SPACES_KEPT", 10)
+    spaces, looks = Spaces(), list[int]()
+    forget_empty = spaces._forget_empty
+
+    def look() -> None:
+        looks.append(len(spaces))
+        forget_empty()
+
+    monkeypatch.setattr(spaces, "_forget_empty", look)
+    for salt in range(1000):
+        spaces.intern(space(salt), 10).objects = 1
+    assert looks == [10, 20, 40, 80, 160, 320, 640]
+    for record in spaces.everything():
+        record.objects = 0
+    for salt in range(1000, 2000):
+        spaces.intern(space(salt), 10)
+    assert len(spaces) < 1000, "what is empty is forgotten as before"

@@ -164,3 +164,19 @@ def test_nobody_ever_takes_more_than_its_limit(steps: list[tuple[str, str, int, 
             ceiling[each] = max(limits.by_salt.get(each, 1 << 30), cache.used_by(each))
         cache.audit()
     arena.close()
+
+
+def test_who_waits_at_a_limit_is_waited_for(cache: L1Cache) -> None:
+    cache.limit_salts(SaltLimits({"a": 4 * SLOT[SMALL]}), ())
+    full = reserve(cache, "a", range(4))
+    lease = reserve(cache, "a", range(10, 12))
+    waited_for = [cache.is_waited_for]
+    wait = cache.wait_for_room(lease, cache.intern(space("a", f"model of {SMALL}"), SMALL), [bytes(31) + b"\x0a"])
+    assert wait is not None
+    waited_for.append(cache.is_waited_for)
+    cache.end(full)
+    cache.tell_salts()
+    assert wait.event.is_set()
+    cache.end_wait(wait)
+    waited_for.append(cache.is_waited_for)
+    assert waited_for == [False, True, False], "or who makes room would rest for too long"

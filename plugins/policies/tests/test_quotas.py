@@ -208,8 +208,10 @@ def test_what_is_read_stays_until_it_is_not(site: Site) -> None:
         site.store("a", number)
     reader = site.read("a", *range(20))
     site.quotas.set("a", 0)
-    site.evictor.cycle()
+    for _ in range(5):
+        site.evictor.cycle()
     assert site.used("a") == 20
+    assert site.events.of(QuotaReached) == [QuotaReached("a", 0, 20 * SLOT, 0)], "once, until something leaves"
     assert site.cache.salts_over, "it is tried again by itself"
     site.cache.end(reader)
     site.evictor.cycle()

@@ -7,26 +7,23 @@ while such a job still has its buffers the adapter counts as broken and is given
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
+from lmcache_core.controllers.pending_jobs import PendingJob, PendingJobs, Verb
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 logger = logging.getLogger(__name__)
-
-EARLY_MAX = 1024
-"""Completions kept for jobs that are still being submitted; more can only be for jobs that never were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,6 @@ class JobReleased:
 Answer = JobAnswer | JobReleased
 
 
-Verb = Literal["store", "lookup", "load", "delete"]
-
-
 class PortWatcher(Protocol):
     """Is told what an adapter has, as its answers say so.  Called on the port's threads; must neither block nor raise."""
 
@@ -59,21 +53,6 @@ class PortWatcher(Protocol):
 
     def hit(self, keys: Sequence[ObjectKey]) -> None:
         """A lookup found these."""
-
-
-@dataclass(slots=True, eq=False)
-class _Pending:
-    verb: Verb
-    subjects: Sequence[Any]
-    """Keys of a lookup or a delete, items of a store or a load."""
-    token: Any
-    inbox: Inbox[Any]
-    deadline: float
-    answered: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.subjects)
 
 
 class AdapterPort:
@@ -89,20 +68,18 @@ class AdapterPort:
         self.capabilities = capabilities
         self._clock = clock
         self._timeout = timeout_seconds
-        self._lock = threading.Lock()
-        self._pending: dict[JobId, _Pending] = {}
-        self._early: dict[JobId, list[Completion]] = {}
+        self._jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
         self._watcher: PortWatcher | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._overdue = 0
+        self._closing = False
         self.timeouts = 0
         self.faults = 0
 
     @property
     def healthy(self) -> bool:
         """False while a job is past its deadline and still has its buffers."""
-        return self._overdue == 0
+        return self._jobs.overdue == 0
 
     @property
     def facts(self) -> AdapterFacts:
@@ -139,9 +116,7 @@ class AdapterPort:
 
     def in_use(self) -> set[ObjectKey]:
         """What is being stored or loaded right now."""
-        with self._lock:
-            jobs = [pending for pending in self._pending.values() if pending.verb in ("store", "load")]
-        return {item.key for pending in jobs for item in pending.subjects}
+        return {item.key for item in self._jobs.subjects(("store", "load"))}
 
     def status(self) -> dict[str, object]:
         usage = self.usage()
@@ -150,8 +125,8 @@ class AdapterPort:
         return {
             "name": self.name,
             "healthy": self.healthy,
-            "jobs_in_flight": len(self._pending),
-            "jobs_overdue": self._overdue,
+            "jobs_in_flight": len(self._jobs),
+            "jobs_overdue": self._jobs.overdue,
             "timeouts": self.timeouts,
             "faults": self.faults,
             "usage": usage._asdict() if usage else None,
@@ -163,6 +138,7 @@ class AdapterPort:
 
     def close(self, deadline_seconds: float) -> None:
         """Close the adapter.  The completion thread must still run, so that its last answers are delivered."""
+        self._closing = True
         self._guard("close", lambda: self.adapter.close(deadline_seconds))
 
     # --- before anything runs
@@ -176,6 +152,21 @@ class AdapterPort:
 
     # --- on the completion thread
 
+    def descriptor(self) -> int | None:
+        """What to poll for completions; None where the adapter has closed it."""
+        found = self._guard("completions", lambda: self.adapter.completions().fileno())
+        return found if isinstance(found, int) and found >= 0 else None
+
+    def cut_off(self) -> None:
+        """The descriptor was closed: nothing will be heard of this adapter any more but what waits already."""
+        self.deliver()
+        if not self._closing:
+            self.faults += 1
+            logger.error(
+                "l2 adapter has closed its completions, its jobs time out from now on adapter=%s; restart the server",
+                self.name,
+            )
+
     def deliver(self) -> None:
         """Hand every waiting completion to whoever submitted its job.  If this fails on the way, the rest waits for the
         next call."""
@@ -188,25 +179,13 @@ class AdapterPort:
                     "l2 adapter completed with %.80r, which is no completion adapter=%s", completion, self.name
                 )
                 continue
-            with self._lock:
-                pending = self._pending.get(completion.job)
-                if pending is None:
-                    # Answered before `submit` returned: kept until the job has a name here.
-                    if len(self._early) < EARLY_MAX:
-                        self._early.setdefault(completion.job, []).append(completion)
-                    continue
-            self._hand_over(completion, pending)
+            if pending := self._jobs.find(completion):
+                self._hand_over(completion, pending)
 
     def expire(self, now: float) -> float | None:
         """Time out what is overdue.  Returns when the next job will be, None when nothing is pending."""
-        with self._lock:
-            waiting = [pending for pending in self._pending.values() if not pending.answered]
-            late = [pending for pending in waiting if pending.deadline <= now]
-            for pending in late:
-                pending.answered = True
-            self._overdue += len(late)
-            self.timeouts += len(late)
-            upcoming = min((pending.deadline for pending in waiting if not pending.answered), default=None)
+        late, upcoming = self._jobs.expire(now)
+        self.timeouts += len(late)
         for pending in late:
             logger.warning(
                 "l2 job timed out adapter=%s keys=%d timeout_seconds=%.1f (l2_timeout_seconds); the adapter is given "
@@ -223,7 +202,7 @@ class AdapterPort:
     def _submit(
         self, verb: Verb, call: Callable[[Sequence[Any]], JobId], subjects: Sequence[Any], inbox: Inbox[Any], token: Any
     ) -> None:
-        pending = _Pending(verb, subjects, token, inbox, self._clock.monotonic() + self._timeout)
+        pending = PendingJob(verb, subjects, token, inbox, self._clock.monotonic() + self._timeout)
         try:
             job = call(subjects)
         except (Exception, SystemExit):
@@ -231,17 +210,13 @@ class AdapterPort:
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
             inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
             return
-        with self._lock:
-            # Jobs that were answered and keep their buffers have no deadline: nobody waits for one then.
-            first = all(other.answered for other in self._pending.values())
-            self._pending[job] = pending
-            early = self._early.pop(job, [])
+        early, first = self._jobs.add(job, pending)
         for completion in early:
             self._hand_over(completion, pending)
         if first:
             self._wake()
 
-    def _hand_over(self, completion: Completion, pending: _Pending) -> None:
+    def _hand_over(self, completion: Completion, pending: PendingJob) -> None:
         was_answered = pending.answered
         try:
             self._complete(completion, pending)
@@ -249,17 +224,13 @@ class AdapterPort:
             self._fail(completion, pending, was_answered)
             raise
 
-    def _complete(self, completion: Completion, pending: _Pending) -> None:
+    def _complete(self, completion: Completion, pending: PendingJob) -> None:
         match completion:
             case JobDone(job, given, released):
                 outcomes = self._checked(given, pending)
                 self._tell_watcher(pending, outcomes)
-                with self._lock:
-                    was_late, pending.answered = pending.answered, True
-                    if released:
-                        self._forget(job, was_late)
-                    elif not was_late:
-                        self._overdue += 1  # it answered, but keeps its buffers: broken until it lets go
+                # If it answered and keeps its buffers, it is broken until it lets go.
+                was_late = self._jobs.settle(job, pending, released)
                 if not was_late:
                     pending.inbox.post(JobAnswer(pending.token, outcomes, released))
                     return
@@ -269,17 +240,14 @@ class AdapterPort:
                 if released:
                     pending.inbox.post(JobReleased(pending.token))
             case BuffersReleased(job):
-                with self._lock:
-                    was_answered, pending.answered = pending.answered, True
-                    self._forget(job, was_overdue=was_answered)
-                if was_answered:
+                if self._jobs.settle(job, pending, released=True):
                     pending.inbox.post(JobReleased(pending.token))
                     return
                 self.faults += 1
                 logger.error("l2 adapter let go of a job that it had not answered adapter=%s", self.name)
                 pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released=True))
 
-    def _checked(self, outcomes: Any, pending: _Pending) -> tuple[Outcome, ...]:
+    def _checked(self, outcomes: Any, pending: PendingJob) -> tuple[Outcome, ...]:
         """One outcome for each key; all FAILED where that is not what came."""
         if isinstance(outcomes, Sequence) and len(outcomes) == pending.size:
             checked = tuple(outcomes)
@@ -289,7 +257,7 @@ class AdapterPort:
         logger.error("l2 adapter gave %.80r as the outcomes of %d keys adapter=%s", outcomes, pending.size, self.name)
         return (Outcome.FAILED,) * pending.size
 
-    def _tell_watcher(self, pending: _Pending, outcomes: Sequence[Outcome]) -> None:
+    def _tell_watcher(self, pending: PendingJob, outcomes: Sequence[Outcome]) -> None:
         if self._watcher is None:
             return
         done = [subject for subject, outcome in zip(pending.subjects, outcomes, strict=True) if outcome is Outcome.DONE]
@@ -298,23 +266,14 @@ class AdapterPort:
         elif done and pending.verb == "lookup":
             self._watcher.hit(done)
 
-    def _fail(self, completion: Completion, pending: _Pending, was_answered: bool) -> None:
+    def _fail(self, completion: Completion, pending: PendingJob, was_answered: bool) -> None:
         """Handing over a completion failed: its job has failed, and whoever waits for it is told so."""
         released = isinstance(completion, BuffersReleased) or completion.released
-        with self._lock:
-            pending.answered = True
-            if released:
-                self._forget(completion.job, was_answered)
-            elif not was_answered:
-                self._overdue += 1
+        self._jobs.settle(completion.job, pending, released)
         if not was_answered:
             pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released))
         elif released:
             pending.inbox.post(JobReleased(pending.token))
-
-    def _forget(self, job: JobId, was_overdue: bool) -> None:
-        if self._pending.pop(job, None) is not None and was_overdue:
-            self._overdue -= 1
 
     def _guard(self, what: str, call: Callable[[], Any]) -> Any:
         try:

@@ -24,20 +24,25 @@ class CompletionThread:
     def run(self) -> None:
         poll = select.poll()
         poll.register(self._wakes, select.POLLIN)
-        by_descriptor = {port.adapter.completions().fileno(): port for port in self._ports}
-        for descriptor in by_descriptor:
-            poll.register(descriptor, select.POLLIN)
+        by_descriptor: dict[int, AdapterPort] = {}
+        for port in self._ports:
+            if (descriptor := port.descriptor()) is not None:
+                poll.register(descriptor, select.POLLIN)
+                by_descriptor[descriptor] = port
         for port in self._ports:
             port.deliver()  # what was left when this thread failed
         while not self._stop:
             now = self._clock.monotonic()
             deadlines = [deadline for port in self._ports if (deadline := port.expire(now)) is not None]
             timeout_ms = max(0.0, min(deadlines) - now) * 1000 + 1 if deadlines else None
-            for descriptor, _ in poll.poll(timeout_ms):
-                if ready := by_descriptor.get(descriptor):
-                    ready.deliver()
-                else:
+            for descriptor, events in poll.poll(timeout_ms):
+                if (ready := by_descriptor.get(descriptor)) is None:
                     self._wakes.drain()
+                elif events & select.POLLNVAL:
+                    poll.unregister(descriptor)
+                    ready.cut_off()
+                else:
+                    ready.deliver()
 
     def stop(self) -> None:
         self._stop = True

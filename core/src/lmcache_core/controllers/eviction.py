@@ -14,6 +14,7 @@ from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
+from lmcache_core.l1.salt_accounts import SaltExcess
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class EvictionController:
         self._ratio = ratio
         self._events = events
         self._mover = SlabMover(cache)
+        self._stuck: Sequence[SaltExcess] = ()
+        """Salts beyond their quota whose objects are all held: that has been told, and is tried again and again."""
         self._wakes: Inbox[None] = Inbox()
         self._stop = False
         cache.call_on_pressure(self.wake, watermark)
@@ -113,10 +116,13 @@ class EvictionController:
         """Before anything else, so that what leaves here need not be taken from those who keep within theirs."""
         excess = self._cache.take_salt_excess()
         for salt in excess:
-            self._events.publish(QuotaReached(salt.salt, salt.limit_bytes, salt.used_bytes, salt.refused_bytes))
+            if salt not in self._stuck:
+                self._events.publish(QuotaReached(salt.salt, salt.limit_bytes, salt.used_bytes, salt.refused_bytes))
+        freed = 0
         if excess:
             by_salt = {salt.salt: salt.due_bytes for salt in excess}
-            self._evict(self._victims(EvictionDemand(0, {}, by_salt)))
+            freed = self._evict(self._victims(EvictionDemand(0, {}, by_salt)))
+        self._stuck = () if freed else excess
         self._cache.tell_salts()
 
     def _coldest(self, wanted_bytes: int) -> Sequence[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +13,17 @@ from lmcache_core.contracts.events import ObjectsEvicted, Publisher
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
+from lmcache_core.controllers.l2_pressure import L2Pressure
 from lmcache_core.controllers.message_loop import MessageLoop
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.results import Outcome, Usage
-
-logger = logging.getLogger(__name__)
+from lmcache_core.model.results import Outcome
 
 SLICE: Final = 256
 """Objects deleted by one job, so that stores come in between."""
 CHECK_SECONDS: Final = 1.0
 """How often usage is looked at without a reason, and how soon what could not be deleted is tried again."""
+FAILED_SLICES_MAX: Final = 4
+"""After so many slices in a row of which nothing could be deleted, the adapter is left alone for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class L2EvictionCounters:
 
 class L2EvictionController(MessageLoop[Message]):
     """Beyond `watermark` of the adapter's capacity it deletes `ratio` of what is used, in the policy's order, again and
-    again until it is below.  `stored` to `status` are for any thread; the policy and everything else belong to the
-    controller's own, whose body is `run`.
+    again until it is below: each time when what was deleted shows in what the adapter says it holds.  `stored` to
+    `status` are for any thread; the policy and everything else belong to the controller's own, whose body is `run`.
 
     It learns of objects from stores, from lookups that find them, and from a listing; of their sizes from stores alone,
     so that one that was listed counts as large as others of its key space, or as the average.  Their places in prompts are
@@ -95,6 +95,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._ratio = ratio
         self._clock = clock
         self._events = events
+        self._pressure = L2Pressure(port, watermark)
         self._contents = L2Contents(port, policy, clock)
         self._objects = self._contents.objects
         self._victims: deque[int] = deque()
@@ -105,10 +106,8 @@ class L2EvictionController(MessageLoop[Message]):
         """Could not be deleted in this cycle."""
         self._goal_bytes = 0
         """The cycle is over when no more than this is used."""
-        self._freed = False
-        """Has this cycle deleted anything?"""
+        self._failed_slices = 0
         self._rest_until = 0.0
-        self._warned = False
         self._counters = L2EvictionCounters()
 
     # --- any thread
@@ -156,6 +155,7 @@ class L2EvictionController(MessageLoop[Message]):
             case _Again(again):
                 self._handle(again)
             case _Stored(objects):
+                self._pressure.stored(sum(size for _, size in objects))
                 for (space, size), group in groupby(objects, lambda item: (item[0].space, item[1])):
                     del space
                     self._learn([key for key, _ in group], size)
@@ -193,31 +193,18 @@ class L2EvictionController(MessageLoop[Message]):
     def _begin_cycle(self) -> bool:
         """Ask for victims where there is need of room.  False: nothing is to be done now."""
         now = self._clock.monotonic()
-        if now < self._rest_until or not self._port.healthy or (usage := self._excess()) is None:
+        if now < self._rest_until or not self._port.healthy or (usage := self._pressure.excess()) is None:
             return False
+        self._pressure.begin(usage)
         wanted = max(1, int(usage.used_bytes * self._ratio))
         self._goal_bytes = usage.used_bytes - wanted
         self._stuck.clear()
-        self._freed = False
+        self._failed_slices = 0
         busy = self._busy()
         self._victims.extend(self._contents.victims(wanted, lambda number: self._may_evict(number, busy)))
         if not self._victims:
             self._rest_until = now + CHECK_SECONDS
         return bool(self._victims)
-
-    def _excess(self) -> Usage | None:
-        """What is used, if that is more than the watermark allows."""
-        usage = self._port.usage()
-        if usage is None or usage.used_bytes < 0 or not usage.capacity_bytes or usage.capacity_bytes < 0:
-            if not self._warned:
-                logger.warning(
-                    "l2 eviction does nothing, the adapter does not say how much it holds and may hold adapter=%s; "
-                    "give it a capacity, or leave out its 'eviction'",
-                    self._port.name,
-                )
-                self._warned = True
-            return None
-        return usage if usage.used_bytes > self._watermark * usage.capacity_bytes else None
 
     def _busy(self) -> set[int]:
         return {self._objects.find(key) for key in self._port.in_use()}
@@ -227,7 +214,7 @@ class L2EvictionController(MessageLoop[Message]):
 
     def _delete_some(self) -> None:
         usage = self._port.usage()
-        if usage is None or not usage.capacity_bytes or usage.used_bytes <= self._goal_bytes:
+        if usage is None or not usage.capacity_bytes or usage.used_bytes <= self._goal_bytes or self._is_futile():
             self._victims.clear()  # sizes are estimates where objects were listed, and others may delete, too
             self._end_cycle()
             return
@@ -255,7 +242,8 @@ class L2EvictionController(MessageLoop[Message]):
         away = [number for number in (*evicted, *gone) if number not in self._returned]
         self._contents.forget(away)
         self._stuck.update(refused, failed, away)
-        self._freed = self._freed or bool(evicted)
+        self._pressure.freed(freed)
+        self._failed_slices = self._failed_slices + 1 if failed and not evicted else 0
         self._counters.evicted += len(evicted)
         self._counters.evicted_bytes += freed
         self._counters.gone += len(gone)
@@ -266,7 +254,11 @@ class L2EvictionController(MessageLoop[Message]):
             self._events.publish(ObjectsEvicted(self._port.name, len(evicted), freed, deletion.used_ratio))
         self._end_cycle()
 
+    def _is_futile(self) -> bool:
+        """Does the adapter not answer, or fail again and again?"""
+        return not self._port.healthy or self._failed_slices >= FAILED_SLICES_MAX
+
     def _end_cycle(self) -> None:
-        """If that was the last slice and nothing could be deleted: not again at once."""
-        if not self._victims and not self._freed:
+        """If that was the last slice and nothing could be deleted, or the adapter fails: not again at once."""
+        if not self._victims and (not self._pressure.freed_bytes or self._is_futile()):
             self._rest_until = self._clock.monotonic() + CHECK_SECONDS

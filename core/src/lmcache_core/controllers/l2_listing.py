@@ -29,6 +29,7 @@ class L2Listing:
         self._controller = controller
         self._stop = threading.Event()
         self._cursor: str | None = None
+        self._seen: set[str] = set()
         self._faults = 0
         self.objects = 0
         self.state = "listing"
@@ -46,7 +47,7 @@ class L2Listing:
     def _list_page(self) -> bool:
         """False where the page could not be had."""
         page = self._port.list_keys(self._cursor, PAGE_KEYS)
-        if page is None or (page.cursor is not None and page.cursor == self._cursor):
+        if page is None or not self._leads_on(page.cursor):
             return False
         keys = [key for key in page.keys if isinstance(key, ObjectKey)]
         self._controller.listed(keys)
@@ -55,6 +56,15 @@ class L2Listing:
         if self._cursor is None:
             self.state = "done"
             logger.info("l2 listing done adapter=%s objects=%d", self._port.name, self.objects)
+        return True
+
+    def _leads_on(self, cursor: object) -> bool:
+        """Not in circles."""
+        if cursor is None:
+            return True
+        if not isinstance(cursor, str) or cursor in self._seen:
+            return False
+        self._seen.add(cursor)
         return True
 
     def _rest(self) -> None:

@@ -52,7 +52,6 @@ class LoadJob:
     loads: tuple[Loading, ...]
     leases: tuple[Lease, ...]
     retain: bool
-    slot_bytes: int
 
 
 class Loads:
@@ -72,10 +71,14 @@ class Loads:
         self._inbox = inbox
         self._events = events
         self._by_key: dict[bytes, Loading] = {}
-        self.jobs = 0
-        """Submitted and not answered."""
+        self._unanswered: dict[LoadJob, None] = {}
         self.loaded = 0
         self.rejected = 0
+
+    @property
+    def jobs(self) -> int:
+        """Submitted and not answered."""
+        return len(self._unanswered)
 
     def find(self, prefetch: Prefetch, cells: Sequence[Cell]) -> list[Cell]:
         """Hold for the prefetch what has come into L1 meanwhile, and wait for what is on its way.  Returns the rest."""
@@ -129,7 +132,7 @@ class Loads:
                 elif not good:
                     prefetch.failed += 1
                     prefetch.drop(cell, loading.source)
-        self.jobs -= 1
+        self._unanswered.pop(job, None)
         if released:
             self.released(job)
         return list(touched)
@@ -138,11 +141,12 @@ class Loads:
         """The adapter touches none of the job's slots any more."""
         for lease in job.leases:
             self._cache.end(lease)
-        self._room.give_back(job.slot_bytes)
+        self._room.give_back(job)
 
     def give_up(self, job: LoadJob, released: bool) -> list[Prefetch]:
-        """The job's answer could not be handled: nothing of it is published.  Returns who waited for it."""
-        self.jobs -= 1
+        """The job's answer could not be handled, or not to the end: no more of it is published.  Returns who waited for
+        it."""
+        self._unanswered.pop(job, None)
         waited = [prefetch for loading in job.loads for prefetch, _ in self._part(loading)]
         if released:
             self.released(job)
@@ -207,9 +211,10 @@ class Loads:
             self._by_key[loading.index_key] = loading
             size += self._cache.slot_bytes_for(loading.source.record.payload_bytes)
             items.append(LoadItem(loading.key, self._cache.buffer(loading.slot)))
-        self.jobs += 1
-        self._room.lend(size)
-        port.submit_load(items, self._inbox, LoadJob(port, tuple(loads), tuple(leases), prefetch.retain, size))
+        job = LoadJob(port, tuple(loads), tuple(leases), prefetch.retain)
+        self._unanswered[job] = None
+        self._room.lend(job, size)
+        port.submit_load(items, self._inbox, job)
 
     def _part(self, loading: Loading) -> list[tuple[Prefetch, Cell]]:
         """The object is on its way no more."""
@@ -243,7 +248,7 @@ class Loads:
         readers = [prefetch.lease for prefetch in waiting]
         self._cache.publish(loading.lease, [loading.slot], readers, loading.chunk, not retain, first.request)
         if waiting:
-            self._room.hold(first, self._cache.slot_bytes_for(loading.source.record.payload_bytes))
+            self._room.hold(waiting, self._cache.slot_bytes_for(loading.source.record.payload_bytes))
         self.loaded += 1
         first.loaded += 1
         first.loaded_bytes += size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from lmcache_core.contracts.clock import Clock
@@ -44,6 +43,8 @@ class Slices:
                 return True
             if not self._start(prefetch, fitting):
                 break
+        if not prefetch.todo:
+            prefetch.short_since = None  # nothing lacks room; what has to be loaded later waits anew
         return False
 
     def _next(self, prefetch: Prefetch) -> list[Cell]:
@@ -80,7 +81,9 @@ class Slices:
         if waits and self._cache.available(payload_bytes) < len(cells):
             return False  # asking again would only ask eviction for more
         placed = self._loads.submit(prefetch, cells)
-        prefetch.todo = deque(cell for cell in prefetch.todo if cell not in prefetch.loading)
+        for _ in cells:  # they are the first of what is to do
+            prefetch.todo.popleft()
+        prefetch.todo.extendleft([cell for cell in reversed(cells) if cell not in prefetch.loading])
         if placed == len(cells):
             prefetch.short_since = None
         elif placed or prefetch.short_since is None:

@@ -49,6 +49,8 @@ class Arena:
         self._lock = threading.Lock()
         self._backed = Extents()
         self._asked_end = 0
+        self._allocating = 0
+        self._closed = False
         self._full_until = 0.0
         self._on_asked: Callable[[], None] = lambda: None
         view = memoryview(mapping)
@@ -96,9 +98,17 @@ class Arena:
         return gap.length if self._allocate(gap) else None
 
     def close(self) -> None:
-        """Remove the segment's name and unmap it.  Engines that still map it keep their mapping."""
+        """Remove the segment's name and unmap it, or let the last thread that still allocates pages do that when it is
+        done.  Engines that still map it keep their mapping."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+        with self._lock:
+            self._closed = True
+            idle = not self._allocating
+        if idle:
+            self._unmap()
+
+    def _unmap(self) -> None:
         self.region.view.release()
         with contextlib.suppress(BufferError):  # an adapter that did not let go keeps the mapping, not the name
             self._mapping.close()
@@ -107,8 +117,23 @@ class Arena:
             self._descriptor = None
 
     def _allocate(self, gap: Extent, only_promise: bool = False) -> bool:
-        if time.monotonic() < self._full_until:
-            return False
+        with self._lock:
+            if self._closed or time.monotonic() < self._full_until:
+                return False
+            self._allocating += 1
+        try:
+            return self._allocate_now(gap, only_promise)
+        finally:
+            self._end_allocation()
+
+    def _end_allocation(self) -> None:
+        with self._lock:
+            self._allocating -= 1
+            last = self._closed and not self._allocating
+        if last:
+            self._unmap()
+
+    def _allocate_now(self, gap: Extent, only_promise: bool) -> bool:
         shared = self._descriptor is not None
         try:
             if (shared and self._huge) or not (shared or only_promise):

@@ -38,6 +38,8 @@ class Spaces:
         self._by_number: dict[int, SpaceRecord] = {}
         self._by_salt: dict[str, dict[int, SpaceRecord]] = {}
         self._next = 0
+        self._left = 0
+        """As many as were left when empty ones were last looked for."""
 
     def __len__(self) -> int:
         return len(self._by_space)
@@ -48,7 +50,8 @@ class Spaces:
     def intern(self, space: KeySpace, payload_bytes: int) -> SpaceRecord:
         record = self._by_space.get(space)
         if record is None:
-            if len(self._by_space) >= SPACES_KEPT:
+            # Twice as many as were left: where most hold something, not every newcomer has to wait for a look at all.
+            if len(self._by_space) >= max(SPACES_KEPT, 2 * self._left):
                 self._forget_empty()
             record = SpaceRecord(space, self._next, _NUMBER.pack(self._next), payload_bytes)
             self._next += 1
@@ -83,6 +86,7 @@ class Spaces:
                 self._forget_salt_of(record)
                 if self._by_space.get(record.space) is record:
                     del self._by_space[record.space]
+        self._left = len(self._by_space)
 
     def _forget_salt_of(self, record: SpaceRecord) -> None:
         spaces = self._by_salt[record.space.cache_salt]

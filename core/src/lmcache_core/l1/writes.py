@@ -112,8 +112,8 @@ class WriteVerbs(HoldVerbs):
 
     @property
     def is_waited_for(self) -> bool:
-        """Does a store wait for room?"""
-        return bool(self._slots.waits.by_size)
+        """Does a store wait for room, in L1 or within its salt's limit?"""
+        return bool(self._slots.waits.by_size or self._salts.waits)
 
     def end_wait(self, wait: RoomWait) -> None:
         with self._lock:

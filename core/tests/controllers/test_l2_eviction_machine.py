@@ -1,0 +1,158 @@
+"""Whatever stores, lookups, others and the adapter do in whatever order: nothing in use is deleted, no object that is there is
+forgotten, and in the end the watermark is kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from core.tests.controllers.test_l2_eviction import CAPACITY, OBJECT, Site, key
+from lmcache_core.contracts.completion import Completion
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.controllers import l2_eviction
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Outcome
+from lmcache_core.testing.cue_adapter import CueJob
+
+RANGES = st.tuples(st.integers(0, 120), st.sampled_from((1, 10, 60))).map(lambda span: list(range(span[0], sum(span))))
+SIZES = st.sampled_from((OBJECT, OBJECT, 2 * OBJECT))
+OUTCOMES = st.sampled_from((Outcome.DONE, Outcome.DONE, Outcome.FAILED, Outcome.REJECTED))
+
+
+class InjectedError(RuntimeError):
+    """Thrown into the controller."""
+
+
+class L2EvictionMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(l2_eviction, "SLICE", 7)
+        self.site = Site()
+        self.held_back: list[Completion] = []
+        self.buffers = {size: self.site.buffer(size) for size in (OBJECT, 2 * OBJECT)}
+        self.store(list(range(80)), OBJECT)
+
+    @rule(numbers=RANGES, size=SIZES)
+    def begin_to_store(self, numbers: list[int], size: int) -> None:
+        site = self.site
+        items = [StoreItem(key(number), self.buffers[size]) for number in numbers]
+        site.port.submit_store(items, site.inbox, None)
+
+    @rule(numbers=RANGES, size=SIZES)
+    def store(self, numbers: list[int], size: int) -> None:
+        self.begin_to_store(numbers, size)
+        self.site.adapter.finish(self.site.adapter.waiting[-1])
+        self.site.turn()
+
+    @rule(numbers=RANGES)
+    def begin_to_look(self, numbers: list[int]) -> None:
+        self.site.port.submit_lookup([key(number) for number in numbers], self.site.inbox, None)
+
+    @rule(verb=st.sampled_from(("delete", "delete", "store", "lookup")), how=OUTCOMES, held_back=st.booleans())
+    def answer(self, verb: str, how: Outcome, held_back: bool) -> None:
+        """What is held back is done and not told yet: adapters answer in any order."""
+        adapter = self.site.adapter
+        job = next((job for job in adapter.waiting if job.verb == verb), None)
+        if job is None:
+            return
+        adapter.finish(job) if how is Outcome.DONE else adapter.fail(job, how)
+        if held_back:
+            self.held_back.append(adapter._completions._items.pop())
+        else:
+            self.turn()
+
+    @rule(size=SIZES)
+    def store_again_what_is_gone_before_that_is_told(self, size: int) -> None:
+        if doomed := self.site.deletes():
+            self.answer("delete", Outcome.DONE, held_back=True)
+            self.store(doomed, size)
+
+    @rule()
+    def tell_what_was_held_back(self) -> None:
+        self.tell()
+        self.turn()
+
+    def tell(self) -> None:
+        while self.held_back:
+            self.site.adapter._completions.post(self.held_back.pop())
+
+    @rule(number=st.integers(0, 179))
+    def somebody_else_deletes(self, number: int) -> None:
+        self.site.adapter.objects.pop(key(number).object_id, None)
+
+    @rule(number=st.integers(0, 179))
+    def list_one(self, number: int) -> None:
+        if key(number).object_id in self.site.adapter.objects:
+            self.site.eviction.listed([key(number)])
+
+    @rule(seconds=st.sampled_from((0.1, 1.0, 31.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.site.clock.advance(seconds)
+        self.site.port.expire(self.site.clock.monotonic())
+
+    @rule()
+    def turn(self) -> None:
+        self.site.turn()
+
+    @rule(method=st.sampled_from(("_learn", "_deleted", "_begin_cycle", "_delete_some")), numbers=RANGES)
+    def store_and_trip(self, method: str, numbers: list[int]) -> None:
+        def trip(*arguments: object) -> None:
+            raise InjectedError
+
+        setattr(self.site.eviction, method, trip)
+        self.site.eviction._rest_until = 0.0
+        self.begin_to_store(numbers, OBJECT)
+        self.site.adapter.finish(self.site.adapter.waiting[-1])
+        self.tell()
+        try:
+            self.site.turn()
+        except InjectedError:
+            self.site.eviction._resume()
+        finally:
+            delattr(self.site.eviction, method)
+        self.turn()
+
+    @rule(lags=st.booleans())
+    def count(self, lags: bool) -> None:
+        """From now on usage stays as it is, or is right."""
+        self.patch.undo()
+        self.patch.setattr(l2_eviction, "SLICE", 7)
+        if lags:
+            usage = self.site.adapter.usage()
+            self.patch.setattr(self.site.adapter, "usage", lambda: usage)
+
+    @invariant()
+    def one_slice_at_a_time_and_each_object_once(self) -> None:
+        doomed = self.site.deletes()
+        assert len(doomed) == len(set(doomed))
+
+    @invariant()
+    def what_is_known_adds_up(self) -> None:
+        objects = self.site.eviction._objects
+        assert objects.known_bytes == sum(objects.size(n) for n in range(len(objects._ids)) if objects.is_known(n))
+
+    def teardown(self) -> None:
+        self.count(lags=False)
+        self.tell_what_was_held_back()
+        site = self.site
+        for _ in range(100):
+            waiting: list[CueJob] = list(site.adapter.waiting)
+            for job in waiting:
+                site.adapter.finish(job)
+            site.later()
+        assert not site.adapter.waiting
+        assert site.port.healthy
+        names: dict[bytes, ObjectKey] = {key(number).object_id: key(number) for number in range(200)}
+        there = [names[name] for name in site.adapter.objects]
+        assert all(site.eviction._objects.find(name) >= 0 for name in there), "it would never be deleted"
+        assert sum(map(len, site.adapter.objects.values())) <= 0.8 * CAPACITY
+        self.patch.undo()
+        site.adapter.close(0)
+        site.inbox.close()
+
+
+L2EvictionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestL2Eviction = L2EvictionMachine.TestCase
