@@ -92,6 +92,13 @@ class ChildProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    def pause(self) -> None:
+        """SIGSTOP to the program and its children, which then do nothing until `resume` or the end."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
     def wait(self, timeout_seconds: float) -> bool:
         """True when the program has ended by itself within this time."""
         try:

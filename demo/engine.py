@@ -22,7 +22,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vllm import LLM, RequestOutput
+    from vllm import LLM, RequestOutput, SamplingParams
 
 LIKELIEST = 8
 """How many of the first token's log probabilities are reported, likeliest first."""
@@ -46,14 +46,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--extra", type=json.loads, default={}, help="more kv_connector_extra_config, as JSON")
     parser.add_argument("--load-failure", choices=("recompute", "fail"), default="recompute")
     parser.add_argument("--block-size", type=int, default=32)
-    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-model-len", type=int, default=8448, help="256 chunks of 32 tokens, and some to answer")
     parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--max-num-seqs", type=int, help="requests that run at once; the others wait")
     return parser.parse_args()
 
 
-def open_engine(args: argparse.Namespace) -> LLM:
-    """Blocks until the engine can serve (some 20 s: most of it imports)."""
-    from vllm import LLM
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options that the blocking and the asynchronous engine have in common."""
     from vllm.config import KVTransferConfig
 
     transfer = None
@@ -64,19 +64,35 @@ def open_engine(args: argparse.Namespace) -> LLM:
             kv_load_failure_policy=args.load_failure,
             kv_connector_extra_config={"lmcache.mp.host": args.host, "lmcache.mp.port": args.port, **args.extra},
         )
-    return LLM(
-        model=args.model,
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        dtype="float32",  # bfloat16 rounds differently from batch to batch, and near-ties flip
-        enable_prefix_caching=False,  # so that every hit is the server's
-        disable_hybrid_kv_cache_manager=True,
-        disable_log_stats=False,  # the time to first token comes from the engine's statistics
-        block_size=args.block_size,
-        max_model_len=args.max_model_len,
-        tensor_parallel_size=args.tensor_parallel,
-        kv_transfer_config=transfer,
-    )
+    return {
+        "model": args.model,
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "dtype": "float32",  # bfloat16 rounds differently from batch to batch, and near-ties flip
+        "enable_prefix_caching": False,  # so that every hit is the server's
+        "disable_hybrid_kv_cache_manager": True,
+        "disable_log_stats": False,  # the time to first token comes from the engine's statistics
+        "block_size": args.block_size,
+        "max_model_len": args.max_model_len,
+        "hf_overrides": {"max_position_embeddings": args.max_model_len},
+        "max_num_seqs": args.max_num_seqs,
+        "tensor_parallel_size": args.tensor_parallel,
+        "kv_transfer_config": transfer,
+    }
+
+
+def open_engine(args: argparse.Namespace) -> LLM:
+    """Blocks until the engine can serve (some 20 s: most of it imports)."""
+    from vllm import LLM
+
+    return LLM(**engine_options(args))
+
+
+def sampling(max_tokens: int) -> SamplingParams:
+    """Greedy, of exactly this length, and with the likeliest tokens reported."""
+    from vllm import SamplingParams
+
+    return SamplingParams(max_tokens=max_tokens, temperature=0, detokenize=False, ignore_eos=True, logprobs=LIKELIEST)
 
 
 def describe(output: RequestOutput) -> dict[str, Any]:
@@ -97,21 +113,13 @@ def describe(output: RequestOutput) -> dict[str, Any]:
 
 def answer(engine: LLM, line: str) -> list[dict[str, Any]]:
     """Run one command; never raises for a bad command or a failed request."""
-    from vllm import SamplingParams
-
     count = 1
     try:
         command = json.loads(line)
         prompts = [{"prompt_token_ids": tokens} for tokens in command["prompts"]]
         count = len(prompts)
-        sampling = SamplingParams(
-            max_tokens=command.get("max_tokens", 8),
-            temperature=0,
-            detokenize=False,
-            ignore_eos=True,
-            logprobs=LIKELIEST,
-        )
-        return [describe(output) for output in engine.generate(prompts, sampling, use_tqdm=False)]
+        parameters = sampling(command.get("max_tokens", 8))
+        return [describe(output) for output in engine.generate(prompts, parameters, use_tqdm=False)]
     except Exception as error:  # noqa: BLE001  the parent waits for a line: it must get one whatever happened
         return [{"error": f"{type(error).__name__}: {error}"}] * count
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from demo.answer import Answer
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
+from demo.shared_memory import shared_by_group
 
 HERE = Path(__file__).resolve().parent
 ENGINE_PYTHON = HERE.parent / ".venv-engine" / "bin" / "python"
@@ -39,6 +40,7 @@ def engine_environment(tensor_parallel: int) -> dict[str, str]:
     """
     threads = max(1, min(len(os.sched_getaffinity(0)), THREADS_MAX) // tensor_parallel)
     return quiet_environment() | {
+        "PYTHONPATH": str(HERE.parent),  # drivers that live elsewhere share code with `engine.py`
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
@@ -47,11 +49,23 @@ def engine_environment(tensor_parallel: int) -> dict[str, str]:
     }
 
 
+def answer_of(line: Mapping[str, Any]) -> Answer:
+    """The answer that one line of a driver describes."""
+    return Answer(
+        prompt_tokens=line["prompt_tokens"],
+        cached_tokens=line["cached_tokens"],
+        seconds_to_first_token=line["seconds_to_first_token"],
+        output=tuple(line["output"]),
+        first=tuple((token, value) for token, value in line["first"]),
+    )
+
+
 class EngineProcess:
     """One engine.  As a context manager: it starts on entry, and nothing of it is left after exit.
 
     `port` is the cache server's engine port; None makes an engine without a cache.  `extra` is merged into the
-    connector's configuration.  Not thread-safe: one question at a time.
+    connector's configuration.  `driver` is the program that drives the engine, `options` are more arguments for it.
+    Not thread-safe: one question at a time.
     """
 
     def __init__(
@@ -63,13 +77,16 @@ class EngineProcess:
         load_failure: str = "recompute",
         tensor_parallel: int = 1,
         block_size: int = 32,
+        driver: Path = HERE / "engine.py",
+        options: Sequence[str] = (),
     ) -> None:
-        command = [str(ENGINE_PYTHON), str(HERE / "engine.py"), str(MODEL)]
+        command = [str(ENGINE_PYTHON), str(driver), str(MODEL), *options]
         command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
         if port is not None:
             command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
         self._child = ChildProcess("vLLM", command, log_path, engine_environment(tensor_parallel))
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._shared: set[Path] = set()
 
     @property
     def log(self) -> str:
@@ -79,12 +96,15 @@ class EngineProcess:
     def launch(self) -> None:
         """Start the process and return at once: several engines can then start side by side."""
         self._child.start(piped=True)
-        threading.Thread(target=self._read, name="engine-reader", daemon=True).start()
+        self._lines = queue.SimpleQueue()  # what an earlier start has left unread is not this one's
+        reader = threading.Thread(target=self._read, args=(self._lines,), name="engine-reader", daemon=True)
+        reader.start()
 
     def wait_ready(self, timeout_seconds: float = 240.0) -> None:
         """Block until the engine has served its warm-up request; raises ChildError when it does not come to that."""
         if "ready" not in self._next_line(time.monotonic() + timeout_seconds):
             raise self._child.error("answered before it was ready")
+        self._shared = shared_by_group(self._child.pid)
 
     def start(self, timeout_seconds: float = 240.0) -> None:
         self.launch()
@@ -103,25 +123,12 @@ class EngineProcess:
     ) -> list[Answer]:
         """All prompts at once.  Raises RequestError for the first that failed, ChildError when the engine is silent."""
         deadline = time.monotonic() + timeout_seconds
-        command = json.dumps({"prompts": [list(prompt) for prompt in prompts], "max_tokens": max_tokens})
-        try:
-            print(command, file=self._child.stdin, flush=True)
-        except (BrokenPipeError, ValueError):
-            raise self._child.error("is not running any more") from None
+        self._send({"prompts": [list(prompt) for prompt in prompts], "max_tokens": max_tokens})
         lines = [self._next_line(deadline) for _ in prompts]
         for line in lines:
             if "error" in line:
                 raise RequestError(line["error"])
-        return [
-            Answer(
-                prompt_tokens=line["prompt_tokens"],
-                cached_tokens=line["cached_tokens"],
-                seconds_to_first_token=line["seconds_to_first_token"],
-                output=tuple(line["output"]),
-                first=tuple((token, value) for token, value in line["first"]),
-            )
-            for line in lines
-        ]
+        return [answer_of(line) for line in lines]
 
     def ask_until_cached(self, prompt: Sequence[int], *, timeout_seconds: float) -> Answer:
         """Repeat one prompt until part of it comes from the cache: the engine is registered and storing again.
@@ -142,23 +149,40 @@ class EngineProcess:
         if self._child.running:
             self._child.stdin.close()
             self._child.wait(timeout_seconds)
-        self._child.kill()
+        self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the front end, the scheduler and the workers."""
+        """SIGKILL to the front end, the scheduler and the workers; the memory that they shared goes with them."""
+        if self._child.running:
+            self._shared |= shared_by_group(self._child.pid)
         self._child.kill()
+        while self._shared:
+            self._shared.pop().unlink(missing_ok=True)
 
-    def _read(self) -> None:
+    def pause(self) -> None:
+        """Let the engine stand still, wherever it is, until `resume`; a stopped engine can be killed."""
+        self._child.pause()
+
+    def resume(self) -> None:
+        self._child.resume()
+
+    def _send(self, command: Mapping[str, Any]) -> None:
+        try:
+            print(json.dumps(command), file=self._child.stdin, flush=True)
+        except (BrokenPipeError, ValueError):
+            raise self._child.error("is not running any more") from None
+
+    def _read(self, lines: queue.SimpleQueue[str | None]) -> None:
         with self._child.stdout as stdout:
             for line in stdout:
-                self._lines.put(line)
-        self._lines.put(None)
+                lines.put(line)
+        lines.put(None)
 
     def _next_line(self, deadline: float) -> dict[str, Any]:
         try:
             line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            self._child.kill()
+            self.kill()
             raise self._child.error("did not answer in time, and was killed") from None
         if line is None:
             raise self._child.error("ended")

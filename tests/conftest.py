@@ -25,4 +25,8 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 
     yield start
     for server in servers:
-        server.kill()
+        try:
+            if server.running:
+                server.stop()  # in an orderly way, so that it takes its shared memory along
+        finally:
+            server.kill()

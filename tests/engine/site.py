@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from demo.engine_process import EngineProcess
@@ -18,17 +19,20 @@ ALLOWANCE_SECONDS = 15.0
 """For computing, and for a machine that does other things too; far below the 300 s that an engine waits for an answer."""
 STORE_SECONDS = 60.0
 """For a few hundred megabytes to reach a disk."""
+LET_GO_SECONDS = 15.0
+"""For stores that are on their way to L2, and for what the engine's last messages let go of."""
+ROOMY = ("--l1-size-gb", "1")
 
 
 class Site:
     """Server, L2 folder and engine of one chunk size.  Starts everything when made; `close` leaves nothing."""
 
-    def __init__(self, chunk_tokens: int, folder: Path) -> None:
+    def __init__(self, chunk_tokens: int, folder: Path, options: Sequence[str] = ROOMY) -> None:
         self.chunk_tokens = chunk_tokens
         self.folder = folder
         self.l2 = L2Folder(folder / "l2")
         self.l2.path.mkdir()
-        options = ["--l1-size-gb", "1", "--chunk-size", str(chunk_tokens), *self.l2.adapter_option()]
+        options = ["--chunk-size", str(chunk_tokens), *self.l2.adapter_option(), *options]
         self.server = ServerProcess(options, folder / "server.log")
         self.engine = self.new_engine("engine")
         self._probes = 0
@@ -59,9 +63,32 @@ class Site:
         status = self.server.status()
         return bool(status["store"]["backlog_bytes"] or any(adapter["jobs_in_flight"] for adapter in status["l2"]))
 
+    def wait_nothing_held(self, timeout_seconds: float = LET_GO_SECONDS) -> None:
+        """Block until no lookup is open and L1 holds nothing for anybody; TimeoutError, which says what is held, if that
+        never is."""
+        deadline = time.monotonic() + timeout_seconds
+        while any((held := self.held()).values()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"after {timeout_seconds:.0f} s the server still holds {held}")
+            time.sleep(0.05)
+
+    def held(self) -> dict[str, int]:
+        """What an idle server has none of."""
+        status = self.server.status()
+        assert status["l1"]["census_holds"], f"slots do not add up: {status['l1']}"
+        return {name: status["l1"][name] for name in ("held", "quarantined", "leases")} | {
+            "lookups_open": status["lookups_open"],
+            **{name: status["modules"]["engine_driven"][name] for name in ("stores_prepared", "reads_prepared")},
+        }
+
     def crash_server(self) -> None:
         """Kill the server and start it again; the engine is told nothing."""
         self.server.kill()
+        self.server.start()
+
+    def restart_server(self) -> None:
+        """Stop the server in an orderly way and start it again; the engine is told nothing."""
+        self.server.stop()
         self.server.start()
 
     def wait_reconnected(self) -> None:

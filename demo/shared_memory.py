@@ -1,0 +1,56 @@
+"""Files in /dev/shm: what an engine's own processes share stays when all of them are killed at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHM_ROOT = Path("/dev/shm")
+PRIVATE = ("psm_", "sem.mp-")
+"""How Python's multiprocessing calls what it shares.  A cache server's segment, which engines map too, is not theirs."""
+SERVERS = "lmcache-l1-"
+
+
+def shared_by_group(process_group: int) -> set[Path]:
+    """What processes of this group share among themselves, and have mapped now."""
+    mapped: set[int] = set()
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and _group_of(process) == process_group:
+                mapped |= _mapped_by(process)
+        except OSError:
+            continue  # it has ended meanwhile, or is another user's
+    return {path for path, inode in _there().items() if inode in mapped and path.name.startswith(PRIVATE)}
+
+
+def shared_by_nobody() -> set[Path]:
+    """Files of engines and of cache servers that no process has mapped: whoever made them is gone."""
+    there = _there()
+    mapped: set[int] = set()
+    for process in Path("/proc").iterdir():
+        try:
+            mapped |= _mapped_by(process) if process.name.isdigit() else set()
+        except OSError:
+            continue
+    names = (*PRIVATE, SERVERS)
+    return {path for path, inode in there.items() if inode not in mapped and path.name.startswith(names)}
+
+
+def _there() -> dict[Path, int]:
+    """Inode numbers: a semaphore is mapped under another name than it has, the one that it was made under."""
+    found = {}
+    for path in SHM_ROOT.iterdir():
+        try:
+            found[path] = path.stat().st_ino
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def _group_of(process: Path) -> int:
+    after_name = (process / "stat").read_text().rpartition(")")[2]
+    return int(after_name.split()[2])
+
+
+def _mapped_by(process: Path) -> set[int]:
+    fields = (line.split(maxsplit=5) for line in (process / "maps").read_text().splitlines())
+    return {int(field[4]) for field in fields if len(field) > 5 and field[5].startswith(f"{SHM_ROOT}/")}
