@@ -82,7 +82,11 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
         (["leave"], 7, ""),
         (["forgot"], 2, "lmcache: no command is called 'forgot'; did you mean 'forget'?\n"),
         (["pign"], 2, "lmcache: no command is called 'pign'; did you mean 'ping'?\n"),
-        (["qqqqq"], 2, "lmcache: no command is called 'qqqqq'; known: server, ping, status, quota, clear, plugins, version, "),
+        (
+            ["qqqqq"],
+            2,
+            "lmcache: no command is called 'qqqqq'; known: server, ping, status, quota, clear, plugins, version, ",
+        ),
         (["coordinator"], 2, "Known but not installed: coordinator -> pip install lmcache-coordinator\n"),
     ],
 )
