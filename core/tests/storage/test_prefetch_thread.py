@@ -8,6 +8,7 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, House, nothing_is_left, open_house, space
 from lmcache_core.contracts.storage import Shard
+from lmcache_core.controllers.prefetch_request import Prefetch
 
 BOTH = (Shard((space(),)), Shard((space(1),)))
 
@@ -136,3 +137,28 @@ def test_a_load_that_trips_the_thread_after_its_answer_is_counted_once(
     house.storage.end_lookup(b"c", "r")
     house.turn()
     assert nothing_is_left(house)
+
+
+def test_what_was_let_go_before_the_thread_trips_is_not_let_go_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second unpin would take away the pin of somebody else."""
+    finish = house.prefetch._finish
+
+    def act_and_trip(prefetch: Prefetch) -> None:
+        finish(prefetch)
+        raise RuntimeError("injected")
+
+    house.put_in_l2(*CHUNKS)
+    house.ask(*CHUNKS)
+    house.turn()
+    house.storage.end_lookup(b"c", "r")
+    monkeypatch.setattr(house.prefetch, "_finish", act_and_trip)
+    with pytest.raises(RuntimeError, match="injected"):
+        for _ in range(4):
+            house.finish("lookup")
+            house.turn()
+    monkeypatch.undo()
+    house.prefetch._resume()
+    house.settle()
+    assert all(set(adapter.pins.values()) <= {0} for adapter in house.adapters)

@@ -36,11 +36,13 @@ PLAN_SHARE = 0.5
 LOOKUP_TIMEOUT_SECONDS = 15.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _LookupToken:
     prefetch: Prefetch
     port: AdapterPort
     keys: Sequence[ObjectKey]
+    taken: bool = False
+    """What the adapter keeps is accounted for: with the prefetch, or let go."""
 
     def found(self, outcomes: Sequence[Outcome]) -> list[ObjectKey]:
         """What the adapter has, and keeps until it is told otherwise."""
@@ -135,7 +137,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         match message:
             case Prefetch():
                 self._active[message] = None
-            case JobAnswer(_LookupToken() as token, outcomes, _) if token.port.index not in token.prefetch.found:
+            case JobAnswer(_LookupToken() as token, outcomes, _) if not token.taken:
                 token.port.unpin(token.found(outcomes))
             case JobAnswer(LoadJob() as job, _, released):
                 for prefetch in self._loads.give_up(job, released):
@@ -209,10 +211,12 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
 
     def _looked_up(self, token: _LookupToken, outcomes: Sequence[Outcome]) -> None:
         prefetch, port = token.prefetch, token.port
+        found = token.found(outcomes)
+        token.taken = True
         if prefetch.answered or prefetch.planned:
-            port.unpin(token.found(outcomes))
+            port.unpin(found)
             return
-        prefetch.pinned[port.index] = token.found(outcomes)
+        prefetch.pinned[port.index] = found
         prefetch.found[port.index] = Bitmap(
             len(outcomes), [i for i, outcome in enumerate(outcomes) if outcome is Outcome.DONE]
         )
