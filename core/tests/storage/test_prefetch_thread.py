@@ -155,9 +155,7 @@ def test_what_was_let_go_before_the_thread_trips_is_not_let_go_again(
     house.storage.end_lookup(b"c", "r")
     monkeypatch.setattr(house.prefetch, "_finish", act_and_trip)
     with pytest.raises(RuntimeError, match="injected"):
-        for _ in range(4):
-            house.finish("lookup")
-            house.turn()
+        house.settle()
     monkeypatch.undo()
     house.prefetch._resume()
     house.settle()
