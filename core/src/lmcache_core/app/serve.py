@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Final, Protocol
 
 from lmcache_core.app.configuration import advice
 from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.interpreter import settle, take_turns
 from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.log_output import log_to_stderr
 from lmcache_core.app.plugins import load_plugins
@@ -29,10 +28,6 @@ AT_ONCE_SECONDS: Final = 5.0
 SAME_SIGNAL_SECONDS: Final = 1.0
 """A signal that follows the first within this time is the same one: `timeout` and terminals send it to a process and to
 its group."""
-SWITCH_SECONDS: Final = 0.0002
-"""How long a thread may compute while another one waits to: a request must not wait for the router through several turns
-of whoever hashes or copies.  Beside one busy thread, a thread that wakes up begins after 11 ms (median) with Python's own
-5 ms, after 1.2 ms with 1 ms, 0.7 ms with 0.5 ms, and 0.1 ms with this; the busy one gets as much done, down to 0.05 ms."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -86,7 +81,7 @@ class StopSignals:
 def serve(settings: ServerSettings, build: Build) -> ExitCode:
     """Run a server until it is told to stop.  Main thread only.  Raises LMCacheError when it cannot be started."""
     log_to_stderr(settings.log_level)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    take_turns()
     signals = StopSignals()
     signals.install()
     server = None
@@ -124,10 +119,7 @@ def _run(server: RunningServer, signals: StopSignals, drain_seconds: float) -> E
     except Exception:
         server.stop(0.0)
         raise
-    # What was loaded at the start stays.  With it, each full collection stops all threads for 25 ms; without, for less
-    # than one.
-    gc.collect()
-    gc.freeze()
+    settle()
     name = signals.wait()
     logger.info("stopping signal=%s drain_seconds=%.1f", name, drain_seconds)
     return ExitCode.STOPPED if server.stop(drain_seconds) else ExitCode.NOT_DRAINED
