@@ -23,7 +23,7 @@ import msgspec
 
 from benchmarks import catalogue, machine, report, transfer
 from benchmarks.peer import BenchmarkError, Peer
-from benchmarks.results import Results
+from benchmarks.results import Results, load
 from benchmarks.rows.site import Figures, Site
 from benchmarks.subjects import Subject, available
 from benchmarks.tables import summary
@@ -154,9 +154,10 @@ def main() -> None:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is stopped on the way out
     results = run(args, [subject for subject in subjects if subject.name in args.subjects])
-    print(f"\n{summary(results, catalogue.TABLES)}\n\nkept in {results.save()}")
+    kept = results.save()
+    print(f"\n{summary(results, catalogue.TABLES)}\n\nkept in {kept}")
     if results.what == ALL and not results.failures:
-        for path in report.write(results):
+        for path in report.write(load(kept)):  # as it was kept, which is rounded
             print(f"wrote {path}")
     sys.exit(bool(results.failures))
 
