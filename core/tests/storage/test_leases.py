@@ -16,12 +16,6 @@ READ_TTL, WRITE_TTL = 300, 600
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
-
-
-@pytest.fixture
 def full() -> Iterator[House]:
     """Every slot is in use: one that is given away too early would be noticed."""
     with open_house(House(slots=8)) as house:

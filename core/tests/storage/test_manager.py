@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from core.tests.storage.house import CHUNKS, PAYLOAD, WORKER, House, open_house, space
+from core.tests.storage.house import CHUNKS, PAYLOAD, WORKER, House, space
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard
 from lmcache_core.controllers.store import Batch
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.manager import WORKER_LEASES_MAX
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
 
 
 def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> None:

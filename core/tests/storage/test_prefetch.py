@@ -32,12 +32,6 @@ BOTH = (Shard((space(),)), Shard((space(1),)))
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
-
-
-@pytest.fixture
 def pair() -> Iterator[House]:
     with open_house(House(adapters=2)) as house:
         yield house

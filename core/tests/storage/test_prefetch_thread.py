@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from core.tests.storage.house import CHUNKS, House, nothing_is_left, open_house, space
+from core.tests.storage.house import CHUNKS, House, nothing_is_left, space
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.prefetch_request import Prefetch
 
 BOTH = (Shard((space(),)), Shard((space(1),)))
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
 
 
 @pytest.mark.parametrize("method", ["_begin", "_looked_up", "_load", "_advance", "_load_answered"])

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, WORKER, House, open_house, space
+from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, WORKER, House, space
 from lmcache_core.contracts.storage import Shard, SparseLookupRequest
 from lmcache_core.model.bitmap import Bitmap
 
 BOTH = (Shard((space(),)), Shard((space(1),)))
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
 
 
 def test_every_chunk_has_its_own_outcome(house: House) -> None:

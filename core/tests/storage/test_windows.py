@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from core.tests.storage.house import CHUNKS, WORKER, House, open_house, space
+from core.tests.storage.house import CHUNKS, WORKER, House, space
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.l1.notes import Accessed
 
 FULL_AND_WINDOW = (Shard((space(),)), Shard((space(1),), window=2))
-
-
-@pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
 
 
 def loaded_chunks(house: House, rank: int) -> list[int]:
