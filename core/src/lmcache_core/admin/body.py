@@ -7,13 +7,12 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas import RequestBody
 from lmcache_core.contracts.settings import explain
 
-Body = TypeVar("Body", bound=RequestBody)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_body(request: Request[Any, Any, Any], model: type[Body], *, may_be_empty: bool = False) -> Body:

@@ -25,7 +25,9 @@ def problem(request: Request[Any, Any, Any], error: Exception) -> Response[dict[
         code, detail, headers = error.status_code, error.detail, error.headers
     else:
         code, detail, headers = HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed; its log says why", None
-        logger.error("admin request failed path=%s", request.url.path, exc_info=error)
+        logger.error("admin request failed method=%s path=%r", request.method, request.scope["path"], exc_info=error)
+    if headers and "allow" in headers:
+        headers = {**headers, "allow": ", ".join(sorted(set(headers["allow"].split(", ")) - {"OPTIONS"}))}
     return Response(
         {"type": "about:blank", "title": HTTPStatus(code).phrase, "status": code, "detail": detail},
         status_code=code,

@@ -22,17 +22,35 @@ def gigabytes(size_bytes: int | None) -> float | None:
 class RequestBody(BaseModel):
     """Root of what callers send: a JSON object without unknown fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class QueryParameters(BaseModel):
+    """Root of what a query may say.  Values are text there, so that "500" is a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class PageQuery(QueryParameters):
+    """Of a list that comes in pages.  Its answer has `next_page_token`, null at the end of the list; whoever asks with it, and
+    with the same other parameters, gets the next page."""
+
+    page_size: int = Field(500, ge=1, le=5000, description="How many at once.")
+    page_token: str | None = Field(
+        None, min_length=1, max_length=512, description="`next_page_token` of the page before; none: the first page."
+    )
 
 
 class Answer(BaseModel):
     """Root of what they are answered.  A newer server may say more."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class SetQuota(RequestBody):
     """A limit; 0: the salt is not cached."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"limit_gb": 2.5}]})
 
     limit_gb: float = Field(ge=0, le=LIMIT_GB_MAX, allow_inf_nan=False)
 
@@ -49,6 +67,21 @@ class SaltUse(Answer):
 class SaltQuota(SaltUse):
     """The same with its name.  `exists` is false where the limit is not its own, but the default one."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "limit_gb": 2.0,
+                    "current_usage_gb": 0.5,
+                    "limit_bytes": 2147483648,
+                    "current_usage_bytes": 536870912,
+                    "cache_salt": "tenant-a",
+                    "exists": True,
+                }
+            ]
+        }
+    )
+
     cache_salt: str
     exists: bool
 
@@ -56,23 +89,49 @@ class SaltQuota(SaltUse):
 class SaltQuotas(Answer):
     """Every salt that has a limit or anything in L1."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "users": {
+                        "tenant-a": {
+                            "limit_gb": 2.0,
+                            "current_usage_gb": 0.5,
+                            "limit_bytes": 2147483648,
+                            "current_usage_bytes": 536870912,
+                        }
+                    },
+                    "default_limit_gb": None,
+                }
+            ]
+        }
+    )
+
     users: dict[str, SaltUse]
     default_limit_gb: float | None
 
 
 class QuotaWasSet(Answer):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"cache_salt": "tenant-a", "limit_gb": 2.5, "status": "ok"}]}
+    )
+
     cache_salt: str
     limit_gb: float
     status: str = "ok"
 
 
 class QuotaWasDeleted(Answer):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"cache_salt": "tenant-a", "status": "removed"}]})
+
     cache_salt: str
     status: str = "removed"
 
 
 class Clear(RequestBody):
     """What is dropped.  What L2 holds is left to its adapters.  `force`: what is held, too, as soon as it is let go."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tier": "l1", "force": False}]})
 
     tier: Literal["l1"] = "l1"
     force: bool = False
@@ -87,5 +146,9 @@ class ClearedTier(Answer):
 
 
 class Cleared(Answer):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"status": "ok", "cleared": {"tier": "l1", "objects": 40, "objects_left": 2}}]}
+    )
+
     status: str = "ok"
     cleared: ClearedTier

@@ -7,10 +7,16 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from lmcache_core.admin.daemon_pool import DaemonPool
+from lmcache_core.admin.limits import HttpLimits
+from lmcache_core.admin.plugin_calls import PluginCalls
+from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.admin.token import Tokens
 from lmcache_core.model.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -21,9 +27,10 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS: Final = 3.0
 """How long answers that are under way may take once the server stops."""
 SETTLE_SECONDS: Final = 0.02
+CALL_THREADS: Final = 16
+"""For core's own routes, which take locks and now and then ask a backend."""
+LIMITS: Final = HttpLimits()
 _BACKLOG: Final = 128
-_CONNECTIONS: Final = 64
-"""Requests at once; more are answered with 503."""
 
 
 class AdminServer:
@@ -34,14 +41,19 @@ class AdminServer:
         self,
         host: str,
         port: int,
-        token: str | None,
+        tokens: Tokens | None,
         ports: AdminPorts,
+        plugins: Sequence[PluginRoute] = (),
+        limits: HttpLimits = LIMITS,
     ) -> None:
-        self._token, self._ports = token, ports
+        self._host, self._tokens, self._ports = host, tokens, ports
+        self._plugins, self._limits = plugins, limits
+        self._plugin_calls = PluginCalls(limits.plugin_seconds)
         self._socket = _bind(host, port)
         bound = self._socket.getsockname()
         self.endpoint = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
         """Where it answers, with the port that was really bound."""
+        self._is_loopback = ip_address(bound[0].partition("%")[0]).is_loopback
         self._server: uvicorn.Server | None = None
         self._wake: Callable[[], object] = lambda: None
         self._thread: threading.Thread | None = None
@@ -63,6 +75,7 @@ class AdminServer:
             self._thread.join(STOP_SECONDS + 1.0)
             if self._thread.is_alive():
                 logger.warning("admin API did not stop in time endpoint=%s", self.endpoint)
+        self._plugin_calls.close()
         self._socket.close()
 
     def _run(self) -> None:
@@ -76,20 +89,33 @@ class AdminServer:
         import uvicorn
 
         from lmcache_core.admin.api import build_api
+        from lmcache_core.admin.connection import Connection
+        from lmcache_core.admin.gate import Gate
 
+        class LimitedConnection(Connection):
+            limits = self._limits
+
+        api = build_api(self._tokens, self._ports, self._plugins, self._plugin_calls)
         config = uvicorn.Config(
-            build_api(self._token, self._ports),
-            http="h11",
+            Gate(
+                api,
+                self._limits,
+                self._host,
+                self._ports.hide,
+                tokenless=self._tokens is None,
+                local_only=self._tokens is None and self._is_loopback,
+            ),
+            http=LimitedConnection,
+            h11_max_incomplete_event_size=self._limits.header_bytes,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="warning",
+            log_level="error",  # whatever clients send wrong is theirs to know
             access_log=False,
             server_header=False,
             date_header=False,
             proxy_headers=False,
             backlog=_BACKLOG,
-            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=int(STOP_SECONDS),
         )
         ending = asyncio.Event()
@@ -108,6 +134,7 @@ class AdminServer:
 
         async def run(server: uvicorn.Server) -> None:
             loop = asyncio.get_running_loop()
+            loop.set_default_executor(DaemonPool("admin-call", CALL_THREADS))
             self._wake = lambda: loop.call_soon_threadsafe(ending.set)
             if not self._asked_to_stop.is_set():
                 # on any thread but the main one uvicorn leaves signals alone

@@ -1,27 +1,149 @@
-"""The Bearer token of the admin API."""
+"""The Bearer tokens of the admin API, and what each may do."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import logging
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from lmcache_core.model.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 
-def read_token(path: str) -> str:
-    """The token in a file, without the white space around it.  Raises ConfigError; the message never shows the token."""
+TOKEN_VARIABLE: Final = "LMCACHE_HTTP_TOKEN"
+"""A token that is no setting, so that no list of settings has it."""
+LOOK_SECONDS: Final = 1.0
+"""A token file that has changed counts after so long."""
+
+
+class Scope(StrEnum):
+    READ = "read"
+    """GET, and nothing else."""
+    FULL = "full"
+
+
+class Token(NamedTuple):
+    text: str
+    scope: Scope
+
+
+class Tokens:
+    """Those of a file, which is read again when it changes, and the one of the environment.
+
+    For the thread of the admin API alone, once it is made."""
+
+    def __init__(self, path: str | None, spoken: str | None = None) -> None:
+        """Raises ConfigError."""
+        self._path = path
+        self._spoken = [Token(_checked(spoken, TOKEN_VARIABLE), Scope.FULL)] if spoken else []
+        self._digests: list[tuple[bytes, Scope]] = []
+        self._seen: tuple[int, ...] | None = None
+        self._looked = time.monotonic()
+        self._take(read_tokens(path) if path else [])
+        if path:
+            self._seen = _stamp(path)
+            _warn_of_readers(path)
+
+    def scope_of(self, authorization: str | None) -> Scope | None:
+        """What an `Authorization` header allows; None where it carries none of the tokens.  Takes equally long for every
+        wrong one."""
+        if self._path and time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._look(self._path)
+        scheme, _, given = (authorization or "").partition(" ")
+        digest = _digest(given.strip())
+        found = None
+        for known, scope in self._digests:
+            if hmac.compare_digest(digest, known):
+                found = scope
+        return found if scheme.lower() == "bearer" else None
+
+    def _look(self, path: str) -> None:
+        """Read the file again if it has changed.  One that cannot be read leaves the tokens as they are."""
+        self._looked = time.monotonic()
+        if (stamp := _stamp(path)) == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._take(read_tokens(path))
+        except ConfigError as error:
+            logger.warning("tokens stay as they were: %s", error)
+        else:
+            logger.info("tokens read again file=%s", path)
+            _warn_of_readers(path)
+
+    def _take(self, tokens: Sequence[Token]) -> None:
+        self._digests = [(_digest(token.text), token.scope) for token in (*tokens, *self._spoken)]
+
+
+def open_tokens(path: str | None, environment: Mapping[str, str]) -> Tokens | None:
+    """None where nobody needs one.  Raises ConfigError."""
+    spoken = environment.get(TOKEN_VARIABLE)
+    return Tokens(path, spoken) if path or spoken else None
+
+
+def read_tokens(path: str) -> list[Token]:
+    """One for each line of a file; a word behind it is its scope, and a line that begins with # is a comment.
+
+    Raises ConfigError; the message never shows a token."""
     try:
-        token = Path(path).read_text(encoding="ascii").strip()
+        lines = Path(path).read_text(encoding="ascii").splitlines()
     except OSError as error:
         raise ConfigError(f"--http-token-file {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"--http-token-file {path}: a token is plain ASCII") from None
-    if not token or len(token.split()) != 1:
-        raise ConfigError(f"--http-token-file {path}: expected one token, without white space in it")
-    return token
+    tokens = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) > 2 or words[1:] not in ([], *([scope] for scope in Scope)):
+            raise ConfigError(
+                f"--http-token-file {path}, line {number}: expected a token without white space in it, and behind it "
+                f"nothing or its scope: {' or '.join(Scope)}"
+            )
+        tokens.append(Token(words[0], Scope(words[1]) if words[1:] else Scope.FULL))
+    if not tokens:
+        raise ConfigError(f"--http-token-file {path}: there is no token in it")
+    return tokens
 
 
-def carries(authorization: str | None, token: str) -> bool:
-    """Does an `Authorization` header carry this token?  Takes equally long for every wrong one."""
-    scheme, _, given = (authorization or "").partition(" ")
-    return hmac.compare_digest(given.strip().encode(), token.encode()) and scheme.lower() == "bearer"
+def read_token(path: str) -> str:
+    """The one that a client sends: the first of the file that may do everything, or else its first.  Raises ConfigError."""
+    tokens = read_tokens(path)
+    return next((token.text for token in tokens if token.scope is Scope.FULL), tokens[0].text)
+
+
+def _checked(token: str, where: str) -> str:
+    word = token.strip()
+    if not word.isascii() or len(word.split()) != 1:
+        raise ConfigError(f"{where}: expected one token: plain ASCII, without white space in it")
+    return word
+
+
+def _digest(token: str) -> bytes:
+    """Of equal length for all, so that a comparison does not even tell that."""
+    return hashlib.sha256(token.encode(errors="replace")).digest()
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _warn_of_readers(path: str) -> None:
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:  # it was taken away in this moment, which the next look will find
+        return
+    if mode & 0o077:
+        logger.warning("other users can read the tokens in %s (mode %o); chmod 600 it", path, mode)

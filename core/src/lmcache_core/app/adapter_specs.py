@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
@@ -27,30 +28,40 @@ class AdapterSpec:
     offer: Offer
     settings: PluginSettings | None
     eviction: L2EvictionSpec | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The object as it was given, secrets and all."""
 
 
 def adapter_specs(given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins) -> tuple[AdapterSpec, ...]:
     """The adapters in the order of the configuration.  Raises ConfigError that names `--l2-adapter[i]` and the field."""
-    types: list[str] = []
-    specs = []
+    specs: list[AdapterSpec] = []
     for index, values in enumerate(given):
-        where = f"--l2-adapter[{index}]"
-        kind = _type(values, where)
-        try:
-            offer = plugins.offer(OfferKind.L2_ADAPTER, kind)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        model = plugins.model(OfferKind.L2_ADAPTER, kind)
-        own = _own_fields(values, where, offer, set(model.model_fields) if model else set())
-        if own and model is None:
-            raise ConfigError(f"{where}: adapter '{kind}' takes no settings; leave out '{next(iter(own))}'")
-        types.append(kind)
-        number = types.count(kind)
-        name = kind if number == 1 else f"{kind}-{number}"
-        given_eviction = values.get("eviction")
-        eviction = None if given_eviction is None else l2_eviction_spec(given_eviction, plugins, f"{where}.eviction")
-        specs.append(AdapterSpec(name, offer, validate(model, own, where) if model else None, eviction))
+        taken = [spec.name for spec in specs]
+        specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", taken))
     return tuple(specs)
+
+
+def adapter_spec(values: Mapping[str, Any], plugins: LoadedPlugins, where: str, taken: Container[str]) -> AdapterSpec:
+    """One adapter, with a name that is not taken.  Raises ConfigError that begins with `where` and names the field."""
+    kind = _type(values, where)
+    try:
+        offer = plugins.offer(OfferKind.L2_ADAPTER, kind)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    model = plugins.model(OfferKind.L2_ADAPTER, kind)
+    own = _own_fields(values, where, offer, set(model.model_fields) if model else set())
+    if own and model is None:
+        raise ConfigError(f"{where}: adapter '{kind}' takes no settings; leave out '{next(iter(own))}'")
+    given_eviction = values.get("eviction")
+    eviction = None if given_eviction is None else l2_eviction_spec(given_eviction, plugins, f"{where}.eviction")
+    settings = validate(model, own, where) if model else None
+    return AdapterSpec(free_name(kind, taken), offer, settings, eviction, values)
+
+
+def free_name(kind: str, taken: Container[str]) -> str:
+    """That of the next adapter of this type."""
+    names = (kind if number == 1 else f"{kind}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
 
 
 def _type(values: Mapping[str, Any], where: str) -> str:

@@ -5,26 +5,37 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import lmcache_core
-from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.admin.cache_ports import CachePorts
+from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.server import AdminServer
-from lmcache_core.admin.token import read_token
 from lmcache_core.app.adapter_specs import adapter_specs
-from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.l2_tier import L2Tier
+from lmcache_core.app.masking import Hidden
+from lmcache_core.app.module_flags import operation_remedies
 from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
+from lmcache_core.app.open_admin import admin_ports, open_admin
 from lmcache_core.app.open_arena import open_arena, open_growth
 from lmcache_core.app.open_eviction_policy import open_eviction_policy
-from lmcache_core.app.open_l2 import open_l2
+from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
+from lmcache_core.app.open_l2 import AdapterOpener, open_l2
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.quota_setting import quota_bytes
+from lmcache_core.app.reconfigure import AdapterChanges, L2Parts
+from lmcache_core.app.running_configuration import AdapterInUse
+from lmcache_core.app.running_settings import RunningSettings
+from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins, runtime_plugin_specs
 from lmcache_core.app.server import Parts, Server
+from lmcache_core.app.setting_changes import Adjustable, SettingChanges
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.app.shown_settings import all_secrets
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.policies import PrefetchPolicy, StorePolicy
@@ -36,14 +47,14 @@ from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_waiting import DropRule
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.lane import LaneLimits
 from lmcache_core.kernels.choice import Kernels, choose_kernels
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import HashChain
+from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.server.hash_chain import open_chain
 from lmcache_core.server.hasher import PromptHasher
 from lmcache_core.server.key_reader import KeyReader
@@ -53,6 +64,9 @@ from lmcache_core.server.reaper import Reaper
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.server.router import Router
 from lmcache_core.server.salt_gate import SaltGate
+from lmcache_core.server.unhandled import UnhandledRequests
+from lmcache_core.storage.l2_deletions import L2Deletions
+from lmcache_core.storage.l2_keys import L2Keys
 from lmcache_core.storage.manager import StorageManager
 from lmcache_core.wire.messages import EngineKey
 
@@ -61,6 +75,8 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 MIB = 2**20
 REAPER_PERIOD_SECONDS = 1.0
+SUBSCRIBERS_CLOSE_SECONDS = 2.0
+"""How long subscribers may take to close where the server cannot be built."""
 HASH_SEED = "vllm-none-hash"
 """Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
 
@@ -85,12 +101,22 @@ class _Tiers(NamedTuple):
     eviction: EvictionController
     quotas: Quotas
     storage: StorageManager
+    isolates_salts: bool
+    """Of the eviction policy."""
+
+
+class _Changes(NamedTuple):
+    """What an operator may change while the server runs."""
+
+    adapters: AdapterChanges
+    settings: SettingChanges
 
 
 class _EnginePort(NamedTuple):
     workers: Registrations
     prompts: PromptMemory
     gate: SaltGate
+    addresses: ChunkAddresses
     modules: Mapping[str, RequestModule]
     pooled: Pool
     affine: AffinePool
@@ -98,71 +124,76 @@ class _EnginePort(NamedTuple):
     endpoint: str
 
 
-def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
+def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
     """Make every part and open every resource, in the order in which they need each other; nothing runs before
-    `Server.start`.  Raises LMCacheError, with everything given back, when something cannot be had."""
+    `Server.start`.  `hidden` is told the secrets of the configuration, and those that come later.  Raises LMCacheError,
+    with everything given back, when something cannot be had."""
+    hidden = hidden or Hidden()
+    hidden.learn(all_secrets(settings, plugins, os.environ))
     boot_id = uuid.uuid4().hex
     instance_id = settings.instance_id or str(uuid.uuid4())
     # safe mode imports nothing but core, unless it is told to
     kernels = choose_kernels("off" if settings.safe_mode and settings.native == "auto" else settings.native)
     adapters, offers = adapter_specs(settings.l2_adapter, plugins), offer_specs(settings, plugins)
+    programs = runtime_plugin_specs(settings, os.environ)
 
     with ExitStack() as undo:
-        bus = EventBus(open_subscribers(offers.subscribers, plugins), settings.event_bus_queue_size)
+        subscribers = open_subscribers(offers.subscribers, plugins)
+        bus = EventBus(subscribers, _lane_limits(settings))
+        undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
         common = _Common(settings, plugins, offers, kernels, SystemClock(), bus, undo)
-        arena = open_arena(settings, boot_id)
+        arena = open_arena(settings, boot_id, instance_id)
         undo.callback(arena.close)
-        context = AdapterContext(
-            name="",
-            instance_id=instance_id,
-            boot_id=boot_id,
-            regions=(arena.region,),
-            align_bytes=settings.l1_align_bytes,
-            clock=common.clock,
-            events=bus,
-            logger=logger,
-        )
-        ports, l2_evictions = open_l2(adapters, plugins, context, settings.l2_timeout_seconds, kernels, undo)
-        tiers = _open_tiers(common, arena, ports)
-        engine_port = _open_engine_port(common, arena, tiers.storage)
+        opener = AdapterOpener(plugins, _adapter_context(common, arena, instance_id, boot_id), kernels, hidden)
+        tier = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, undo), settings.l2_timeout_seconds)
+        tiers = _open_tiers(common, arena, tier.ports)
+        engine_port = _open_engine_port(common, arena, tiers.storage, instance_id, boot_id)
+        objects = _open_objects(common, tiers.storage, tier, engine_port.addresses, boot_id)
 
+        supervisor, completions = Supervisor(), CompletionThread(tier.ports, common.clock, bus)
+        changes = _Changes(
+            AdapterChanges(
+                tier, opener, L2Parts(tiers.store, tiers.prefetch, completions, supervisor, common.clock, bus)
+            ),
+            _setting_changes(common, arena, tier, tiers, engine_port.gate, hidden),
+        )
         # The admin API answers with what the server says of itself, and the server owns the admin API.
         running: list[Server] = []
-        admin = _open_admin(
-            settings,
-            AdminPorts(lambda: running[0].status(), lambda: running[0].health(), tiers.quotas, tiers.storage),
+        routes = open_http_routes(
+            offers.http_routes,
+            plugins,
+            RoutesContext(lambda: running[0].view, {name: asked.own for name, asked in subscribers.items()}),
         )
-        if admin:
-            undo.callback(admin.stop)
+        admin = _open_admin_api(common, tier, tiers, objects, changes, hidden, routes, lambda: running[0])
+        info = ServerInfo(
+            instance_id=instance_id,
+            boot_id=boot_id,
+            engine_endpoint=engine_port.endpoint,
+            http_endpoint=admin.endpoint if admin else None,
+            chunk_tokens=settings.chunk_size,
+            version=lmcache_core.__version__,
+        )
         running.append(
             Server(
                 Parts(
-                    info=ServerInfo(
-                        instance_id=instance_id,
-                        boot_id=boot_id,
-                        engine_endpoint=engine_port.endpoint,
-                        http_endpoint=admin.endpoint if admin else None,
-                        chunk_tokens=settings.chunk_size,
-                        version=lmcache_core.__version__,
-                    ),
+                    info=info,
                     plugins=plugins,
-                    policies={
-                        "eviction": offers.eviction_policy.name,
-                        "store": offers.store_policy.name,
-                        "prefetch": offers.prefetch_policy.name,
-                    },
+                    runtime_plugins=open_runtime_plugins(programs, settings, plugins, info, os.environ),
+                    settings=changes.settings,
                     kernels=kernels,
                     arena=arena,
                     growth=open_growth(settings, arena, common.clock),
+                    cache=tiers.cache,
                     storage=tiers.storage,
                     store=tiers.store,
                     prefetch=tiers.prefetch,
                     eviction=tiers.eviction,
                     quotas=tiers.quotas,
                     gate=engine_port.gate,
-                    ports=ports,
-                    l2_evictions=l2_evictions,
-                    completions=CompletionThread(ports, common.clock),
+                    tier=tier,
+                    adapters=changes.adapters,
+                    deletions=objects.deletions,
+                    completions=completions,
                     bus=bus,
                     workers=engine_port.workers,
                     modules=engine_port.modules,
@@ -172,15 +203,88 @@ def build(settings: ServerSettings, plugins: LoadedPlugins) -> Server:
                     prompts=engine_port.prompts,
                     reaper=Reaper(
                         REAPER_PERIOD_SECONDS,
-                        (engine_port.workers.reap, tiers.storage.expire, engine_port.prompts.expire),
+                        (engine_port.workers.reap, tiers.storage.expire, engine_port.prompts.expire, bus.watch),
                     ),
-                    supervisor=Supervisor(),
+                    supervisor=supervisor,
                     admin=admin,
+                    routes=routes,
                 )
             )
         )
         undo.pop_all()
         return running[0]
+
+
+def _adapter_context(common: _Common, arena: Arena, instance_id: str, boot_id: str) -> AdapterContext:
+    """Of every adapter; each gets a name and a logger of its own with it."""
+    return AdapterContext(
+        name="",
+        instance_id=instance_id,
+        boot_id=boot_id,
+        regions=(arena.region,),
+        align_bytes=common.settings.l1_align_bytes,
+        clock=common.clock,
+        events=common.bus,
+        logger=logger,
+    )
+
+
+def _setting_changes(
+    common: _Common, arena: Arena, tier: L2Tier, tiers: _Tiers, gate: SaltGate, hidden: Hidden
+) -> SettingChanges:
+    return SettingChanges(
+        common.settings,
+        Adjustable(
+            tiers.storage,
+            tiers.store,
+            tiers.prefetch,
+            tiers.eviction,
+            tiers.quotas,
+            gate,
+            tier,
+            arena.size_bytes,
+            common.plugins,
+            common.kernels,
+            common.bus,
+            hidden,
+        ),
+        tiers.isolates_salts,
+    )
+
+
+def _open_admin_api(
+    common: _Common,
+    tier: L2Tier,
+    tiers: _Tiers,
+    objects: CachePorts,
+    changes: _Changes,
+    hidden: Hidden,
+    routes: Sequence[PluginRoute],
+    running: Callable[[], Server],
+) -> AdminServer | None:
+    """None without `--http`."""
+    admin = open_admin(
+        common.settings,
+        admin_ports(
+            common.settings,
+            common.plugins,
+            running,
+            lambda: [AdapterInUse(each.port.index, each.name, each.spec.given) for each in tier.adapters],
+            common.clock,
+            common.bus,
+            quotas=tiers.quotas,
+            cache=tiers.storage,
+            objects=objects,
+            hidden=hidden,
+            changed=changes.settings.changed,
+            adapter_changes=changes.adapters,
+            setting_changes=changes.settings,
+        ),
+        routes,
+    )
+    if admin:
+        common.undo.callback(admin.stop)
+    return admin
 
 
 def _open_tiers(common: _Common, arena: Arena, ports: Sequence[AdapterPort]) -> _Tiers:
@@ -192,7 +296,7 @@ def _open_tiers(common: _Common, arena: Arena, ports: Sequence[AdapterPort]) -> 
         cache,
         ports,
         offers.store_policy.open_as(StorePolicy, plugins),
-        StoreLimits(_backlog(settings), settings.l2_store_max_backlog_seconds, DropRule(settings.l2_store_drop)),
+        RunningSettings.of(settings).store_limits(settings.l1_size_gb),
         clock,
         bus,
     )
@@ -219,11 +323,14 @@ def _open_tiers(common: _Common, arena: Arena, ports: Sequence[AdapterPort]) -> 
         clock,
         bus,
         settings.l1_allocation_wait_ms / 1000,
+        pin_max_bytes=int(arena.size_bytes * settings.l1_pin_max_ratio),
     )
-    return _Tiers(cache, store, prefetch, eviction, quotas, storage)
+    return _Tiers(cache, store, prefetch, eviction, quotas, storage, policy.isolates_salts)
 
 
-def _open_engine_port(common: _Common, arena: Arena, storage: StorageManager) -> _EnginePort:
+def _open_engine_port(
+    common: _Common, arena: Arena, storage: StorageManager, instance_id: str, boot_id: str
+) -> _EnginePort:
     """Who answers engines, and the port that is bound for them."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
     workers = Registrations(
@@ -237,6 +344,7 @@ def _open_engine_port(common: _Common, arena: Arena, storage: StorageManager) ->
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)
     prompts = PromptMemory(settings.session_ttl_seconds, clock)
     gate = SaltGate(settings.reject_unsalted, clock)
+    operations: list[str] = []
     context = ModuleContext(
         storage=storage,
         hasher=PromptHasher(chain, prompts),
@@ -248,30 +356,43 @@ def _open_engine_port(common: _Common, arena: Arena, storage: StorageManager) ->
         clock=clock,
         events=bus,
         admits_salt=gate.admits,
+        instance_id=instance_id,
+        boot_id=boot_id,
+        operations=lambda: operations,
+        region=arena.region,
     )
     opened = open_request_modules(common.offers.request_modules, common.plugins, context)
     for module in opened.modules.values():
         undo.callback(module.close)
+    operations += sorted(handler.operation.name for handler in opened.handlers)
     pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
     affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
-    router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock, readers)
+    unhandled = UnhandledRequests(operation_remedies(common.plugins))
+    router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock, readers, bus, unhandled)
     undo.callback(router.close)
     endpoint = router.bind(settings.host, settings.port)
-    return _EnginePort(workers, prompts, gate, opened.modules, pooled, affine, router, endpoint)
+    return _EnginePort(
+        workers, prompts, gate, ChunkAddresses(context), opened.modules, pooled, affine, router, endpoint
+    )
 
 
-def _backlog(settings: ServerSettings) -> int:
-    gigabytes = settings.l2_store_max_backlog_gb
-    return int((settings.l1_size_gb / 2 if gigabytes is None else gigabytes) * GIB)
+def _open_objects(
+    common: _Common, storage: StorageManager, tier: L2Tier, addresses: ChunkAddresses, boot_id: str
+) -> CachePorts:
+    """What the admin API says of single objects, and does to them."""
+    keys = L2Keys(lambda: tier.ports)
+    deletions = L2Deletions(keys, common.clock)
+    return CachePorts(
+        storage.objects, keys, deletions, storage.pins, storage.orders, addresses, common.settings.chunk_size, boot_id
+    )
+
+
+def _lane_limits(settings: ServerSettings) -> LaneLimits:
+    return LaneLimits(
+        settings.event_bus_queue_size, settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
+    )
 
 
 def _bytes(gigabytes: float | None) -> int | None:
     return None if gigabytes is None else round(gigabytes * GIB)
-
-
-def _open_admin(settings: ServerSettings, ports: AdminPorts) -> AdminServer | None:
-    if not settings.http_enabled:
-        return None
-    token = read_token(settings.http_token_file) if settings.http_token_file else None
-    return AdminServer(settings.http_host, settings.http_port, token, ports)

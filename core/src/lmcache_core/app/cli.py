@@ -13,25 +13,37 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from lmcache_core.app.core_commands import CORE_COMMANDS
-from lmcache_core.app.exit_code import ExitCode, exit_code
+from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.exit_code import ExitCode, exit_code
+from lmcache_core.app.console.text_table import text_table
 from lmcache_core.model.errors import ConfigError, LMCacheError
 
-_HELP: Final = ("-h", "--help", "help")
+_HELP: Final = ("-h", "--help")
+_EXIT_CODES: Final = "exit-codes"
+_MORE: Final = (
+    "`lmcache help COMMAND` says more, `lmcache help exit-codes` how commands end, and `lmcache completion` how the shell",
+    "completes all of it.",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.  What the user can mend is one line on standard error."""
     # else pydantic reads the metadata of everything that is installed, and what is damaged there would end us
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us, as in `lmcache version >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        try:
+            return _run(_spelled_out(list(sys.argv[1:] if arguments is None else arguments)))
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone is an error like any other
     except LMCacheError as error:
         logging.getLogger(__name__).debug("why the command failed", exc_info=True)
         print(f"lmcache: {error}", file=sys.stderr)
         return exit_code(error)
     except KeyboardInterrupt:
-        return ExitCode.FAILED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:  # whoever read standard output has seen enough, as in `lmcache plugins list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
@@ -40,8 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.FAILED
 
 
+def _spelled_out(arguments: list[str]) -> list[str]:
+    """`help COMMAND` is `COMMAND --help`, and `--version` is a command like the others."""
+    match arguments:
+        case ["help", topic] if topic == _EXIT_CODES:
+            return arguments
+        case ["help", "help", *_]:
+            return ["--help"]
+        case ["help", *command]:
+            return [*command, "--help"]
+        case ["--version", *more]:
+            return ["version", *more]
+    return arguments
+
+
 def _run(arguments: list[str]) -> int:
-    name = "version" if arguments[:1] == ["--version"] else "".join(arguments[:1])
+    if arguments[:1] == ["help"]:
+        print("\n".join(text_table([("CODE", "MEANING"), *((str(int(code)), code.meaning) for code in ExitCode)])))
+        return ExitCode.STOPPED
+    name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
         command = import_module(f"lmcache_core.app.commands.{name}")
         done: ExitCode = command.run(arguments[1:])
@@ -51,8 +80,8 @@ def _run(arguments: list[str]) -> int:
 
 def _run_beyond_core(arguments: list[str]) -> int:
     # here, so that core's own commands do not pay for what looks at plugins
-    from lmcache_core.app.plugin_commands import plugin_commands, run_plugin_command
-    from lmcache_core.app.plugin_selection import leading_selection
+    from lmcache_core.app.plugins.plugin_commands import plugin_commands, run_plugin_command
+    from lmcache_core.app.plugins.plugin_selection import leading_selection
 
     selection, rest = leading_selection(arguments)
     if not rest or rest[0] in _HELP:
@@ -60,6 +89,8 @@ def _run_beyond_core(arguments: list[str]) -> int:
         return ExitCode.STOPPED if rest else ExitCode.USAGE
     if rest[0] in CORE_COMMANDS:
         raise ConfigError(f"{arguments[0]}: give it behind the command: lmcache {rest[0]} ... {arguments[0]}")
+    if rest[0].startswith("-"):
+        raise ConfigError(f"{rest[0]}: give it behind a command: lmcache COMMAND {rest[0]}; see `lmcache --help`")
     return run_plugin_command(rest[0], rest[1:], selection)
 
 
@@ -69,4 +100,4 @@ def _usage(added: Sequence[tuple[str, str]]) -> str:
     lines = [f"  {name:<{width}}  {about}" for name, about in own]
     if added:
         lines += ["", "of plugins:", *(f"  {name:<{width}}  {about}" for name, about in added)]
-    return "\n".join(["usage: lmcache COMMAND ...", "", *lines, "", "`lmcache COMMAND --help` says more."])
+    return "\n".join(["usage: lmcache COMMAND ...", "", *lines, "", *_MORE])

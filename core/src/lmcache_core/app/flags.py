@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lmcache_core.app.command_line import Parser
 from lmcache_core.app.configuration import flag_of
-from lmcache_core.app.known_names import DISTRIBUTIONS_OF_FLAGS
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_FLAGS
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import GROUPS, ServerSettings
 from lmcache_core.model.errors import ConfigError
@@ -20,16 +20,23 @@ from lmcache_core.model.errors import ConfigError
 class ServerFlags(Parser):
     """One flag for each setting, in the groups of the settings module."""
 
-    def __init__(self) -> None:
-        super().__init__("lmcache server", "Run a cache server until it is told to stop.", "lmcache server [FLAG ...]")
+    def __init__(
+        self,
+        program: str = "lmcache server",
+        about: str = "Run a cache server until it is told to stop.",
+        without: Container[str] = (),
+    ) -> None:
+        """For a command that takes what a server takes, `without` the settings that it asks for in its own way."""
+        super().__init__(program, about, f"{program} [FLAG ...]")
         for group in GROUPS:
             section = self.add_argument_group(str(group.__doc__))
             for name, field in group_fields(group):
-                _add(section, name, field)
+                if name not in without:
+                    _add(section, name, field)
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """What is on the command line, by field name and unchecked.  Raises ConfigError for anything else there."""
-        return vars(self.parse_all(arguments))
+        return server_flags(self.parse_all(arguments))
 
     def refuse(self, argument: str) -> NoReturn:
         flag = argument.partition("=")[0]
@@ -37,6 +44,11 @@ class ServerFlags(Parser):
         if owner:
             raise ConfigError(f"{flag} is a flag of {owner}, which is not installed: pip install {owner}")
         super().refuse(argument)
+
+
+def server_flags(given: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a server among what was given, by field name and unchecked."""
+    return {name: value for name, value in vars(given).items() if name in ServerSettings.model_fields}
 
 
 def group_fields(group: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
@@ -59,6 +71,8 @@ def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
 def _metavar(name: str, field: FieldInfo) -> str:
     if name in ("l2_adapter", "offer_settings", "quota"):
         return "JSON"
+    if name in ("config", "runtime_plugin_locations"):
+        return "PATH"
     if isinstance(field.default, tuple):
         return "NAME"
     words = {"int": "N", "float": "N", "Annotated": "N", "Literal": "WORD"}

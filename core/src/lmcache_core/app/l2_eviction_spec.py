@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.offer_specs import OfferSpec, offer_spec
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError

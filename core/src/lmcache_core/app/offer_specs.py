@@ -1,7 +1,8 @@
 """What the configuration asks for besides adapters, checked against each thing's own settings.
 
-A policy is named by its flag, as a word or as an object with its `type` and settings.  Subscribers and request modules
-that are active without being named take theirs from `--offer-settings`.
+A policy is named by its flag, as a word or as an object with its `type` and settings.  Subscribers, HTTP routes and
+request modules that are active without being named take theirs from `--offer-settings`; some flags are settings of
+subscribers, too.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from lmcache_core.app.discovery import Origin
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.module_flags import check_module_flags, with_module_flags
+from lmcache_core.app.observability_flags import METRICS, check_uses, switched_on, with_flags
+from lmcache_core.app.plugins.discovery import Origin
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError
 
@@ -66,6 +69,7 @@ class OfferSpecs:
     prefetch_policy: OfferSpec
     subscribers: tuple[OfferSpec, ...]
     request_modules: tuple[OfferSpec, ...]
+    http_routes: tuple[OfferSpec, ...]
 
 
 def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
@@ -78,24 +82,30 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
             raise ConfigError(
                 f"{_FLAG}: request module '{name}' is not in use; name it with --engine-type or leave its settings out"
             )
+    check_module_flags(settings, plugins, modules)
     return OfferSpecs(
         _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
         _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
         _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
         _configured(settings, plugins, OfferKind.SUBSCRIBER, subscribers, given),
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, modules, given),
+        _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, given), given),
     )
 
 
 def offer_spec(plugins: LoadedPlugins, kind: OfferKind, name: str, values: Mapping[str, Any], where: str) -> OfferSpec:
     """The offer of this name with these settings.  Raises ConfigError that begins with `where`."""
-    try:
-        model = plugins.model(kind, name)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+    model = _model(plugins, kind, name, where)
     if values and model is None:
         raise ConfigError(f"{where}: {kind.label} '{name}' takes no settings; leave out '{next(iter(values))}'")
     return OfferSpec(kind, name, validate(model, values, where) if model else None)
+
+
+def _model(plugins: LoadedPlugins, kind: OfferKind, name: str, where: str) -> type[PluginSettings] | None:
+    try:
+        return plugins.model(kind, name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _policy(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, Any]) -> OfferSpec:
@@ -127,11 +137,19 @@ def _configured(
     settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, names: Iterable[str], given: Given
 ) -> tuple[OfferSpec, ...]:
     specs = []
+    flags = switched_on(settings) if kind is OfferKind.SUBSCRIBER else {}
+    if kind is OfferKind.REQUEST_MODULE:
+        flags = {settings.engine_type: "--engine-type", settings.supported_transfer_mode: "--supported-transfer-mode"}
     for name in names:
-        where = f"{_FLAG} {kind}:{name}"
-        needed = (kind, name) in given or _is_needed(settings, plugins, kind, name)
+        where = flags[name] if name in flags and (kind, name) not in given else f"{_FLAG} {kind}:{name}"
+        needed = (kind, name) in given or name in flags or _is_needed(settings, plugins, kind, name)
+        values = given.get((kind, name), {})
         try:
-            spec = offer_spec(plugins, kind, name, given.get((kind, name), {}), where)
+            if kind is OfferKind.SUBSCRIBER:
+                values = with_flags(settings, name, _model(plugins, kind, name, where), values)
+            elif kind is OfferKind.REQUEST_MODULE:
+                values = with_module_flags(settings, name, _model(plugins, kind, name, where), values)
+            spec = offer_spec(plugins, kind, name, values, where)
         except LMCacheError as error:
             if needed:
                 raise
@@ -142,20 +160,29 @@ def _configured(
 
 
 def _is_needed(settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, name: str) -> bool:
-    """Did somebody ask for it, or is it core's?"""
-    if kind is OfferKind.REQUEST_MODULE and name in (settings.engine_type, settings.supported_transfer_mode):
-        return True
+    """Did somebody ask for its plugin, or is it core's?"""
     owner = plugins.owner(kind, name)
     return owner.origin is Origin.BUILTIN or owner.name in settings.plugins
 
 
 def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, and those whose settings were given: nothing else could name them."""
+    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
     if settings.disable_observability:
         return ()
     names = [offer.name for offer in plugins.defaults(OfferKind.SUBSCRIBER)]
+    names += [name for name in switched_on(settings) if name not in names]
     names += [name for kind, name in given if kind is OfferKind.SUBSCRIBER and name not in names]
-    return tuple(name for name in names if not (settings.disable_logging and name == "log"))
+    check_uses(settings, names)
+    off = {name for name, is_off in (("log", settings.disable_logging), (METRICS, settings.disable_metrics)) if is_off}
+    return tuple(name for name in names if name not in off)
+
+
+def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
+    """Those that are active by themselves, and those whose settings were given."""
+    if not settings.http_enabled:
+        return ()
+    names = [offer.name for offer in plugins.defaults(OfferKind.HTTP_ROUTES)]
+    return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.HTTP_ROUTES)]))
 
 
 def _request_modules(settings: ServerSettings, plugins: LoadedPlugins) -> tuple[str, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.offer_specs import OfferSpec
-from lmcache_core.app.plugin_modules import describe
-from lmcache_core.app.plugin_report import capability_words
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_report import capability_words
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.settings import PluginSettings

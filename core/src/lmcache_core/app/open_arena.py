@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
+from lmcache_core.l1.file_arena import file_arena
 from lmcache_core.l1.growth import Growth
 from lmcache_core.l1.memory_calls import bind_memory
 from lmcache_core.l1.numa import choose_placement, memory_nodes
+from lmcache_core.model.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 
 _GIB, _MIB = 2**30, 2**20
 
 
-def open_arena(settings: ServerSettings, boot_id: str) -> Arena:
-    """The caller closes it.  Raises ResourceError when there is no memory to be had, or not the node asked for."""
+def open_arena(settings: ServerSettings, boot_id: str, instance_id: str = "") -> Arena:
+    """The caller closes it.  Raises ResourceError when there is no memory to be had, or not the node or the file asked
+    for."""
+    if settings.gds_l1_path:
+        return _file(settings, settings.gds_l1_path, {"instance_id": instance_id, "boot_id": boot_id})
     placement = choose_placement(settings.l1_numa, memory_nodes())
     arena = _memory(settings, boot_id)
     if placement is not None:
@@ -34,8 +41,27 @@ def open_growth(settings: ServerSettings, arena: Arena, clock: Clock) -> Growth:
     return Growth(arena, start, clock)
 
 
+def _file(settings: ServerSettings, path: str, owner: Mapping[str, object]) -> Arena:
+    if path.endswith("/") and not Path(path).is_dir():
+        raise ResourceError(
+            f"gds_l1_path: '{path}' is no folder; make it, or mount it, or leave out the slash for a file"
+        )
+    arena = file_arena(_size_bytes(settings), Path(path), owner, settings.gds_l1_use_direct_io)
+    logger.info(
+        "l1 is a file, engines get their chunks over the engine port path=%s gib=%.2f direct_io=%s",
+        arena.file,
+        arena.size_bytes / _GIB,
+        "device copies" if arena.region.direct_io else "none",
+    )
+    return arena
+
+
+def _size_bytes(settings: ServerSettings) -> int:
+    return max(_MIB, int(settings.l1_size_gb * _GIB) // settings.l1_align_bytes * settings.l1_align_bytes)
+
+
 def _memory(settings: ServerSettings, boot_id: str) -> Arena:
-    size = max(_MIB, int(settings.l1_size_gb * _GIB) // settings.l1_align_bytes * settings.l1_align_bytes)
+    size = _size_bytes(settings)
     if not settings.l1_shared_memory:
         return anonymous_arena(size, settings.l1_use_hugepages)
     remove_stale_segments()

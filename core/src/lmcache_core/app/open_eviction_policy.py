@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.kernels.choice import Kernels
 

@@ -5,36 +5,54 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
+from lmcache_core.app.masking import Hidden, secrets_in
 from lmcache_core.app.open_adapter import open_adapter
-from lmcache_core.app.open_l2_eviction import L2Eviction, open_l2_eviction
-from lmcache_core.app.server import ADAPTER_CLOSE_SECONDS
+from lmcache_core.app.open_l2_eviction import open_l2_eviction
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.kernels.choice import Kernels
 
 
-def open_l2(
-    specs: Sequence[AdapterSpec],
-    plugins: LoadedPlugins,
-    context: AdapterContext,
-    timeout_seconds: float,
-    kernels: Kernels,
-    undo: ExitStack,
-) -> tuple[list[AdapterPort], list[L2Eviction]]:
-    """The adapters in their order, each with a context of its own made from `context`.  Those that were opened are
-    closed by `undo`."""
-    ports: list[AdapterPort] = []
-    evictions: list[L2Eviction] = []
-    for index, spec in enumerate(specs):
-        own = replace(context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
-        adapter = open_adapter(spec.offer.name, spec.settings, plugins, own)
-        port = AdapterPort(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
-        undo.callback(port.close, ADAPTER_CLOSE_SECONDS)
-        ports.append(port)
+@dataclass(frozen=True, slots=True)
+class AdapterOpener:
+    """Opens adapters of this server, each with a context of its own made from `context`.  Any thread."""
+
+    plugins: LoadedPlugins
+    context: AdapterContext
+    kernels: Kernels
+    hidden: Hidden
+    """Told the secrets of each adapter before anything can say them."""
+
+    def open(self, spec: AdapterSpec, index: int, timeout_seconds: float) -> RunningAdapter:
+        """The caller closes it.  Raises LMCacheError, with nothing left open."""
+        policy = spec.eviction.policy.settings if spec.eviction else None
+        self.hidden.learn(secrets_in(spec.settings) | secrets_in(spec.given) | secrets_in(policy))
         if spec.eviction:
-            evictions.append(open_l2_eviction(spec.eviction, port, plugins, own.clock, own.events, kernels))
-    return ports, evictions
+            self.hidden.learn(secrets_in(spec.eviction.policy.settings))
+        own = replace(self.context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
+        adapter = open_adapter(spec.offer.name, spec.settings, self.plugins, own)
+        port = AdapterPort(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
+        if spec.eviction is None:
+            return RunningAdapter(spec, port)
+        try:
+            eviction = open_l2_eviction(spec.eviction, port, self.plugins, own.clock, own.events, self.kernels)
+        except BaseException:
+            port.close(ADAPTER_CLOSE_SECONDS)
+            raise
+        return RunningAdapter(spec, port, eviction)
+
+
+def open_l2(
+    specs: Sequence[AdapterSpec], opener: AdapterOpener, timeout_seconds: float, undo: ExitStack
+) -> list[RunningAdapter]:
+    """The adapters in their order.  Those that were opened are closed by `undo`."""
+    adapters: list[RunningAdapter] = []
+    for index, spec in enumerate(specs):
+        adapters.append(opener.open(spec, index, timeout_seconds))
+        undo.callback(adapters[-1].port.close, ADAPTER_CLOSE_SECONDS)
+    return adapters

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
-from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.open_eviction_policy import open_eviction_policy
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
@@ -36,6 +36,10 @@ class L2Eviction:
         self.controller.stop()
         if self.listing:
             self.listing.stop()
+
+    def close(self) -> None:
+        """After both threads have ended, where the server goes on without them."""
+        self.controller.close()
 
     def status(self) -> dict[str, Any]:
         listing = self.listing.state if self.listing else "not offered"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from lmcache_core.app.discovery import Origin
-from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_specs import OfferSpec
-from lmcache_core.app.plugin_modules import describe
+from lmcache_core.app.plugins.discovery import Origin
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.errors import LMCacheError, PluginContractError
@@ -58,7 +58,7 @@ def _handlers(module: RequestModule, spec: OfferSpec, plugins: LoadedPlugins) ->
     subject = f"request module '{spec.name}' ({plugin.owner})"
     try:
         handlers = list(module.handlers())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginContractError(plugin.name, f"{subject}: handlers() failed: {describe(error)}") from error
     for handler in handlers:
         if not isinstance(handler, Handler):

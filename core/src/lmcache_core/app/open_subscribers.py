@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lmcache_core.app.loaded_plugins import LoadedPlugins
 from lmcache_core.app.offer_specs import OfferSpec
-from lmcache_core.app.plugin_modules import describe
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.model.errors import LMCacheError, PluginContractError
 
@@ -20,16 +21,27 @@ class AskedSubscriber(Subscriber):
         self._subscriber = subscriber
         self._subscriptions = subscriptions
 
+    @property
+    def own(self) -> Subscriber:
+        """What the plugin opened."""
+        return self._subscriber
+
     def subscriptions(self) -> Subscriptions:
         return self._subscriptions
+
+    def begin(self, server: ServerView) -> None:
+        self._subscriber.begin(server)
+
+    def batch_done(self) -> None:
+        self._subscriber.batch_done()
 
     def close(self) -> None:
         self._subscriber.close()
 
 
-def open_subscribers(specs: Sequence[OfferSpec], plugins: LoadedPlugins) -> Mapping[str, Subscriber]:
+def open_subscribers(specs: Sequence[OfferSpec], plugins: LoadedPlugins) -> Mapping[str, AskedSubscriber]:
     """By name, those that can be had.  Raises LMCacheError for one that is needed and cannot."""
-    opened: dict[str, Subscriber] = {}
+    opened: dict[str, AskedSubscriber] = {}
     for spec in specs:
         try:
             subscriber = spec.open_as(Subscriber, plugins)
@@ -46,7 +58,7 @@ def _subscriptions(subscriber: Subscriber, spec: OfferSpec, plugins: LoadedPlugi
     subject = f"subscriber '{spec.name}' ({plugin.owner})"
     try:
         subscriptions = dict(subscriber.subscriptions())
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginContractError(plugin.name, f"{subject}: subscriptions() failed: {describe(error)}") from error
     for kind, callback in subscriptions.items():
         if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import FrameType
 from typing import Final, Protocol
 
 from lmcache_core.app.configuration import advice
-from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.interpreter import settle, take_turns
-from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.log_masking import hide_in_logs
 from lmcache_core.app.log_output import log_to_stderr
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.masking import Hidden
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import LMCacheError
 
@@ -52,17 +54,22 @@ class StopSignals:
     """SIGTERM and SIGINT: the first asks for a stop, a later one raises `_StopAtOnce` in the main thread."""
 
     def __init__(self) -> None:
-        # a SimpleQueue may be put to from a signal handler; a threading.Event could deadlock there
-        self._asked: SimpleQueue[int] = SimpleQueue()
+        self._asked: int | None = None
         self._first: float | None = None
+        self._wakes, self._waker = socket.socketpair()
 
     def install(self) -> None:
         for number in _SIGNALS:
             signal.signal(number, self._received)
+        # The kernel may give a signal to any thread, and handlers run in the main one: a wait on a lock would not end.
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
 
     def wait(self) -> str:
         """Block until the first one.  Returns its name."""
-        return signal.Signals(self._asked.get()).name
+        while self._asked is None:
+            self._wakes.recv(64)
+        return signal.Signals(self._asked).name
 
     def ignore(self) -> None:
         for number in _SIGNALS:
@@ -72,16 +79,18 @@ class StopSignals:
         now = time.monotonic()
         if self._first is None:
             self._first = now
-            self._asked.put(number)
+            self._asked = number
         elif now - self._first > SAME_SIGNAL_SECONDS:
             self.ignore()
             raise _StopAtOnce
 
 
-def serve(settings: ServerSettings, build: Build) -> ExitCode:
-    """Run a server until it is told to stop.  Main thread only.  Raises LMCacheError when it cannot be started."""
-    log_to_stderr(settings.log_level)
+def serve(settings: ServerSettings, build: Build, hidden: Hidden | None = None) -> ExitCode:
+    """Run a server until it is told to stop.  `hidden`: secrets that `build` comes to know, and that are kept out of the
+    log.  Main thread only.  Raises LMCacheError when it cannot be started."""
+    log_to_stderr(settings.log_level, settings.log_style)
     take_turns()
+    hide_in_logs(hidden or Hidden(), logging.root.handlers)
     signals = StopSignals()
     signals.install()
     server = None

@@ -9,13 +9,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import lmcache_core
+from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.server import AdminServer
-from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Tier, RunningAdapter
 from lmcache_core.app.open_l2_eviction import L2Eviction
-from lmcache_core.app.plugin_row import PluginRow
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.app.readings.catalogue import READING_KINDS, readings
+from lmcache_core.app.reconfigure import AdapterChanges
+from lmcache_core.app.runtime.runtime_plugins import HASTY_STOP_SECONDS, STOP_SECONDS, RuntimePlugins
+from lmcache_core.app.server_view import RunningServerView
+from lmcache_core.app.setting_changes import SettingChanges
+from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
+from lmcache_core.contracts.readings import Reading
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_removal import PortState
 from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -23,22 +33,25 @@ from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena
+from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.growth import Growth
+from lmcache_core.model.results import Outcome
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.reaper import Reaper
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.server.router import LAST_CALL_SECONDS, Router
 from lmcache_core.server.salt_gate import SaltGate
+from lmcache_core.storage.l2_deletions import L2Deletions
 from lmcache_core.storage.manager import StorageManager
 
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 2.0
 """How long a thread may take to end once it has been told to."""
-ADAPTER_CLOSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,19 +60,21 @@ class Parts:
 
     info: ServerInfo
     plugins: LoadedPlugins
-    policies: Mapping[str, str]
-    """Name by what it decides: "eviction", "store" or "prefetch"."""
+    runtime_plugins: RuntimePlugins | None
+    settings: SettingChanges
     kernels: Kernels
     arena: Arena
     growth: Growth
+    cache: L1Cache
     storage: StorageManager
     store: StoreController
     prefetch: PrefetchController
     eviction: EvictionController
     quotas: Quotas
     gate: SaltGate
-    ports: Sequence[AdapterPort]
-    l2_evictions: Sequence[L2Eviction]
+    tier: L2Tier
+    adapters: AdapterChanges
+    deletions: L2Deletions
     completions: CompletionThread
     bus: EventBus
     workers: Registrations
@@ -71,6 +86,17 @@ class Parts:
     reaper: Reaper
     supervisor: Supervisor
     admin: AdminServer | None
+    routes: Sequence[PluginRoute] = ()
+    """Those of plugins, which the admin API answers."""
+
+    @property
+    def ports(self) -> tuple[AdapterPort, ...]:
+        """Those of all adapters that there are now."""
+        return self.tier.ports
+
+    @property
+    def l2_evictions(self) -> tuple[L2Eviction, ...]:
+        return self.tier.evictions
 
 
 class Server:
@@ -80,6 +106,16 @@ class Server:
         self._parts = parts
         self._begun = time.monotonic()
         self._stopped = False
+        self._view = RunningServerView(parts.info, READING_KINDS, self._read, self.status, self.health)
+
+    @property
+    def view(self) -> RunningServerView:
+        """What plugins may see of this server."""
+        return self._view
+
+    @property
+    def kernels(self) -> Kernels:
+        return self._parts.kernels
 
     @property
     def info(self) -> ServerInfo:
@@ -88,6 +124,7 @@ class Server:
     def start(self) -> None:
         """Returns when the engine port answers; the admin API comes up after it."""
         parts = self._parts
+        parts.bus.begin(self._view)
         for name, run in self._threads():
             parts.supervisor.start(name, run)
         logger.info(
@@ -101,6 +138,8 @@ class Server:
         parts.plugins.started(parts.info)
         if parts.admin:
             parts.admin.start()
+        if parts.runtime_plugins:
+            parts.supervisor.start("runtime-plugins", parts.runtime_plugins.run)
 
     def stop(self, drain_seconds: float) -> bool:
         """Take no more stores, wait for those on their way to L2, stop, and give everything back.  False when
@@ -109,6 +148,10 @@ class Server:
         if self._stopped:
             return True
         parts.plugins.stopping(parts.info)
+        if parts.runtime_plugins:
+            parts.runtime_plugins.stop(STOP_SECONDS if drain_seconds else HASTY_STOP_SECONDS)
+        parts.adapters.stop()
+        parts.settings.stop()
         parts.storage.take_no_stores()
         drained = parts.store.drain(drain_seconds)
         if not drained:
@@ -121,16 +164,20 @@ class Server:
         parts.pooled.stop()
         parts.affine.stop()
         parts.reaper.stop()
+        parts.deletions.stop()
         parts.prefetch.stop()
         parts.store.stop()
         parts.eviction.stop()
         parts.growth.stop()
         for l2_eviction in parts.l2_evictions:
             l2_eviction.stop()
-        for port in parts.ports:
-            port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
+        for adapter in parts.tier.adapters:
+            if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
+                adapter.port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
         parts.bus.close(JOIN_SECONDS)
+        if parts.runtime_plugins and parts.runtime_plugins.wait_stopped():
+            parts.runtime_plugins.close()
         left = parts.supervisor.join(JOIN_SECONDS)
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
@@ -146,16 +193,24 @@ class Server:
         """(True, "") or False and why."""
         healthy, reason = self._parts.supervisor.health()
         reasons = [reason] if reason else []
-        reasons += [f"adapter {port.name} does not answer" for port in self._parts.ports if not port.healthy]
+        reasons += [
+            f"adapter {adapter.name} does not answer"
+            for adapter in self._parts.tier.adapters
+            if adapter.removal is None and not adapter.port.healthy
+        ]
         return healthy and not reasons, "; ".join(reasons)
+
+    def _read(self) -> list[Reading]:
+        healthy, _ = self.health()
+        return readings(self._parts, time.monotonic() - self._begun, healthy)
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to see; every figure is of now."""
         parts = self._parts
         healthy, reason = self.health()
         census = parts.storage.census()
+        tallies = parts.storage.tallies.snapshot()
         events = parts.bus.counters()
-        evictions = {eviction.adapter: eviction for eviction in parts.l2_evictions}
         return {
             "healthy": healthy,
             "reason": reason,
@@ -166,35 +221,45 @@ class Server:
                 "uptime_seconds": round(time.monotonic() - self._begun, 1),
             },
             "l1": {
+                "kind": parts.arena.kind,
                 "segment": parts.arena.segment,
+                "file": str(parts.arena.file) if parts.arena.file else None,
+                "direct_io": parts.arena.region.direct_io,
                 **asdict(census),
                 "census_holds": census.holds,
                 "backed_bytes": parts.arena.backed_bytes,
                 "backing_is_full": parts.growth.is_full,
                 "evicted": parts.eviction.evicted,
             },
-            "chunks": asdict(parts.storage.counters),
+            "pins": parts.storage.pins.totals()._asdict(),
+            "chunks": chunk_status(tallies),
+            "tenants": tenants_status(tallies),
+            "models": models_status(tallies),
             "lookups_open": parts.storage.lookups_open,
             "workers": parts.workers.status(),
-            "policies": dict(parts.policies),
+            "policies": parts.settings.policies(),
             "quotas": parts.quotas.status(),
-            "l2": [_adapter(port, evictions.get(port.name)) for port in parts.ports],
+            "l2": [_adapter(adapter) for adapter in parts.tier.adapters],
             "store": parts.store.status(),
             "prefetch": parts.prefetch.status(),
             "requests": {
                 **asdict(parts.router.counters),
+                "unhandled": parts.router.unhandled.status(),
                 "unsalted_refused": parts.gate.refused,
                 "waiting_pooled": parts.pooled.waiting,
                 "waiting_affine": parts.affine.waiting,
             },
             "prompts": parts.prompts.status(),
             "modules": {name: module.status() for name, module in parts.modules.items()},
+            "http_routes": [_route(route) for route in parts.routes],
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
+            "runtime_plugins": parts.runtime_plugins.status() if parts.runtime_plugins else [],
             "events": {
                 "delivered": events.delivered,
                 "waiting": events.waiting,
                 "dropped": dict(events.dropped),
                 "failed": dict(events.failed),
+                "subscribers": {name: _lane(lane) for name, lane in events.lanes.items()},
             },
             "threads": parts.supervisor.status(),
         }
@@ -202,7 +267,7 @@ class Server:
     def _threads(self) -> list[tuple[str, Callable[[], None]]]:
         parts = self._parts
         return [
-            ("event-bus", parts.bus.run),
+            *parts.bus.threads(),
             ("l2-completions", parts.completions.run),
             ("store", parts.store.run),
             ("prefetch", parts.prefetch.run),
@@ -216,9 +281,34 @@ class Server:
         ]
 
 
-def _adapter(port: AdapterPort, eviction: L2Eviction | None) -> dict[str, Any]:
-    status = port.status()  # usage first: where it is low and nothing is being deleted, what was is counted
-    return {**status, "eviction": eviction.status() if eviction else None}
+def _adapter(adapter: RunningAdapter) -> dict[str, Any]:
+    status = adapter.port.status()  # usage first: where it is low and nothing is being deleted, what was is counted
+    eviction = adapter.eviction.status() if adapter.eviction else None
+    loads = adapter.port.tally.account().verbs["load"]
+    return {
+        "type": adapter.spec.offer.name,
+        "index": adapter.port.index,
+        "state": adapter.state.value,
+        **status,
+        "loaded": loads.outcomes.get(Outcome.DONE.value, 0),
+        "loaded_bytes": loads.done_bytes,
+        "eviction": eviction,
+    }
+
+
+def _lane(status: LaneStatus) -> dict[str, Any]:
+    seconds = ("cpu_seconds", "slowest_seconds", "oldest_age_seconds")
+    return {**asdict(status), **{name: round(getattr(status, name), 3) for name in seconds}}
+
+
+def _route(route: PluginRoute) -> dict[str, Any]:
+    return {
+        "plugin": route.plugin,
+        "offer": route.offer,
+        "method": route.route.method,
+        "path": route.route.path,
+        "open": route.route.open,
+    }
 
 
 def _plugin(row: PluginRow) -> dict[str, Any]:

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, PydanticBaseSettingsSource
 
-from lmcache_core.app.known_names import is_service_address
+from lmcache_core.app.plugins.known_names import is_service_address
 from lmcache_core.model.errors import ConfigError
+
+
+class SettingSource(StrEnum):
+    """Who gave a setting its value."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+def sources(
+    given: Collection[str], flags: Collection[str], environment: Mapping[str, str], prefix: str
+) -> dict[str, SettingSource]:
+    """By name, for the settings that were given a value, `flags` of them on the command line."""
+    variables = {name.lower(): value for name, value in environment.items() if value}
+    found = {}
+    for name in given:
+        said = variables.get(f"{prefix}{name}".lower(), "")
+        by_environment = said and not (name == "port" and is_service_address(said))
+        found[name] = SettingSource.ENVIRONMENT if by_environment else SettingSource.FILE
+        if name in flags:
+            found[name] = SettingSource.FLAG
+    return found
 
 
 class EnvironmentSource(EnvSettingsSource):

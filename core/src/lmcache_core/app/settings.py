@@ -8,14 +8,16 @@ from this file.  Sizes in GB are GiB.
 from __future__ import annotations
 
 import json
+import os
 from ipaddress import ip_address
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from lmcache_core.admin.token import TOKEN_VARIABLE
 from lmcache_core.app.quota_setting import LIMIT_GB_MAX, QUOTA_EXAMPLE, check_quotas
-from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource
+from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource, SettingSource, sources
 from lmcache_core.kernels.choice import NativeMode
 
 ENV_PREFIX = "LMCACHE_"
@@ -59,6 +61,24 @@ class CacheSettings(BaseModel):
     )
 
 
+class TransferSettings(BaseModel):
+    """Server-driven transfer"""
+
+    isolated_ipc: bool = Field(
+        False,
+        description="Engines and this server share no process namespace: GPU memory and events are shared as plain CUDA "
+        "handles; engines need `lmcache.mp.isolated_ipc` then.",
+    )
+    null_block_id: int = Field(
+        0, ge=0, description="Block of an engine's cache that stands for none: it is never read, written or stored."
+    )
+    separate_object_groups: bool = Field(
+        False,
+        description="Layers that attend to a window only are stored apart, so that a hit needs just the end of a prefix "
+        "of them. Changes what objects are called: what was stored before is not found.",
+    )
+
+
 class L1Settings(BaseModel):
     """L1 (memory)"""
 
@@ -99,11 +119,23 @@ class L1Settings(BaseModel):
         pattern=r"^[A-Za-z0-9._-]*$",
         description="Name of the shared-memory segment; without one it is named after the server.",
     )
+    gds_l1_path: str | None = Field(
+        None,
+        min_length=1,
+        description="File, or folder for one, on a fast disk that is L1 instead of memory: --l1-size-gb of it are "
+        "allocated at the start. Engines do not map it.",
+    )
+    gds_l1_use_direct_io: bool = Field(
+        True, description="Copies between a GPU and that file go past the page cache, where the disk can do that."
+    )
     l1_write_ttl_seconds: PositiveSeconds = Field(
         600.0, description="How long a worker may take to fill what it reserved."
     )
     l1_read_ttl_seconds: PositiveSeconds = Field(
         300.0, description="How long a lookup's chunks are held for its request."
+    )
+    l1_pin_max_ratio: float = Field(
+        0.25, ge=0, le=0.9, description="Share of L1 that operators may pin by the admin API; 0: nothing."
     )
 
 
@@ -190,7 +222,10 @@ class HttpSettings(BaseModel):
     http_host: str = Field("127.0.0.1", min_length=1, description="Where the admin API listens.")
     http_port: int = Field(8080, ge=1, le=65535, description="TCP port of the admin API.")
     http_token_file: str | None = Field(
-        None, min_length=1, description="File with the Bearer token that the admin API asks for."
+        None,
+        min_length=1,
+        description="File with the Bearer tokens that the admin API asks for, one in each line; `read` behind one lets it "
+        "do nothing but GET. Read again when it changes. One token can be in LMCACHE_HTTP_TOKEN instead.",
     )
     http_allow_unauthenticated: bool = Field(
         False, description="Serve a non-loopback --http-host without a token: anybody who reaches it may use it."
@@ -201,9 +236,67 @@ class ObservabilitySettings(BaseModel):
     """Observability"""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field("INFO", description="What is logged.")
-    event_bus_queue_size: Count = Field(10000, description="Events that may wait for subscribers; more are dropped.")
+    log_style: Literal["text", "json"] = Field("text", description="Log lines for people, or one JSON object each.")
+    event_bus_queue_size: Count = Field(
+        10000, description="Events that may wait for one subscriber; more are dropped and counted."
+    )
+    event_subscriber_timeout_seconds: PositiveSeconds = Field(
+        1.0, description="How long a subscriber may take for one event before `/status` calls it stuck."
+    )
+    event_subscriber_cpu_ratio: Ratio = Field(
+        0.25, description="Share of one core that a subscriber may use; one that needs more falls behind."
+    )
     disable_observability: bool = Field(False, description="No subscriber at all: no metrics, no event log.")
+    disable_metrics: bool = Field(False, description="No metrics.")
     disable_logging: bool = Field(False, description="No log lines about events.")
+    prometheus_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where metrics can be scraped, without a token; they name models and salts.",
+    )
+    prometheus_port: int = Field(
+        9090, ge=0, le=65535, description="TCP port for scraping metrics; 0: none beside `/metrics` of the admin API."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        min_length=1,
+        description="OTLP/HTTP collector that metrics and spans are pushed to, such as http://host:4318.",
+    )
+    metrics_sample_rate: Ratio = Field(
+        0.01, description="Share of the chunks whose life (lifetime, idle time, reuse) is followed."
+    )
+    enable_tracing: bool = Field(False, description="Spans of requests, pushed to --otlp-endpoint.")
+    lookup_hash_log_dir: str | None = Field(
+        None, min_length=1, description="Folder for JSON lines with the chunk hashes of each lookup."
+    )
+    lookup_hash_log_rotation_interval: PositiveSeconds = Field(
+        21600.0, description="Seconds after which a new file is begun there."
+    )
+    lookup_hash_log_rotation_max_size: Count = Field(
+        104857600, description="Bytes after which a new file is begun there."
+    )
+    lookup_hash_log_max_files: Count = Field(100, description="Files that are kept there; the oldest go.")
+    trace_level: Literal["off", "storage", "events"] = Field(
+        "off", description="What is recorded for `lmcache trace`: storage operations, or all events."
+    )
+    trace_output: str | None = Field(
+        None, min_length=1, description="File for the recorded trace; with --trace-level only."
+    )
+
+
+class RuntimePluginSettings(BaseModel):
+    """Runtime plugins (programs beside the server)"""
+
+    runtime_plugin_locations: tuple[str, ...] = Field(
+        (),
+        description="A program (.py, .sh, executable) or a folder of them, to run as long as the server does. "
+        "Repeatable; comma list in the environment.",
+    )
+    runtime_plugin_config: dict[str, Any] = Field(
+        {},
+        description="JSON object that those programs are given with the server's configuration; its `secrets` lists what "
+        "they are given unmasked.",
+    )
 
 
 class PluginSelectionSettings(BaseModel):
@@ -236,6 +329,7 @@ class PluginSelectionSettings(BaseModel):
 GROUPS: tuple[type[BaseModel], ...] = (
     EnginePortSettings,
     CacheSettings,
+    TransferSettings,
     L1Settings,
     EvictionSettings,
     TenantSettings,
@@ -243,6 +337,7 @@ GROUPS: tuple[type[BaseModel], ...] = (
     LifecycleSettings,
     HttpSettings,
     ObservabilitySettings,
+    RuntimePluginSettings,
     PluginSelectionSettings,
 )
 """In the order of `--help` and of the reference; a group's docstring is its heading."""
@@ -251,6 +346,7 @@ GROUPS: tuple[type[BaseModel], ...] = (
 class ServerSettings(
     EnginePortSettings,
     CacheSettings,
+    TransferSettings,
     L1Settings,
     EvictionSettings,
     TenantSettings,
@@ -258,6 +354,7 @@ class ServerSettings(
     LifecycleSettings,
     HttpSettings,
     ObservabilitySettings,
+    RuntimePluginSettings,
     PluginSelectionSettings,
     BaseSettings,
 ):
@@ -266,6 +363,17 @@ class ServerSettings(
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_ignore_empty=True, enable_decoding=False, extra="forbid", frozen=True
     )
+    _sources: dict[str, SettingSource] = PrivateAttr(default_factory=dict)
+
+    if not TYPE_CHECKING:  # checkers know the fields better from pydantic
+
+        def __init__(self, **flags: Any) -> None:
+            super().__init__(**flags)
+            self._sources = sources(self.model_fields_set, flags, os.environ, ENV_PREFIX)
+
+    def source_of(self, name: str) -> SettingSource:
+        """Who gave this setting its value."""
+        return self._sources.get(name, SettingSource.DEFAULT)
 
     @classmethod
     def settings_customise_sources(
@@ -293,11 +401,7 @@ class ServerSettings(
     @field_validator("eviction_policy", "l2_store_policy", "l2_prefetch_policy", mode="before")
     @classmethod
     def _name_or_object(cls, value: Any) -> Any:
-        given = _from_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
-        name = given.get("type") if isinstance(given, dict) else given
-        if not isinstance(name, str) or not name:
-            raise ValueError('expected a name, or a JSON object such as {"type": "LRU"}')
-        return given
+        return name_or_object(value)
 
     @field_validator("offer_settings", mode="before")
     @classmethod
@@ -307,7 +411,15 @@ class ServerSettings(
             raise ValueError('expected a JSON object of objects such as {"subscriber:log": {}}')
         return given
 
-    @field_validator("plugins", "no_plugins", mode="before")
+    @field_validator("runtime_plugin_config", mode="before")
+    @classmethod
+    def _object_or_json(cls, value: Any) -> Any:
+        given = _from_json(value) if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            raise ValueError('expected a JSON object such as {"interval_seconds": 10}')
+        return given
+
+    @field_validator("plugins", "no_plugins", "runtime_plugin_locations", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -336,16 +448,46 @@ class ServerSettings(
     def _combinations(self) -> ServerSettings:
         if both := sorted(set(self.plugins) & set(self.no_plugins)):
             raise ValueError(f"--plugin and --no-plugin both name '{both[0]}'; leave one of them out")
+        check_pin_room(self.l1_pin_max_ratio, self.eviction_trigger_watermark)
+        if self.gds_l1_path:
+            about_memory = {
+                "--shm-name": bool(self.shm_name),
+                "--l1-use-hugepages": self.l1_use_hugepages,
+                "--l1-numa": self.l1_numa != "off",
+            }
+            if given := [flag for flag, is_given in about_memory.items() if is_given]:
+                raise ValueError(
+                    f"--gds-l1-path makes L1 a file, and {given[0]} is about memory; leave one of them out"
+                )
         if not self.http_enabled:
             return self
         if self.http_port == self.port:
             raise ValueError(f"--port and --http-port are both {self.port}; choose another one for --http-port")
-        if not (is_loopback(self.http_host) or self.http_token_file or self.http_allow_unauthenticated):
+        has_token = self.http_token_file or os.environ.get(TOKEN_VARIABLE)
+        if not (is_loopback(self.http_host) or has_token or self.http_allow_unauthenticated):
             raise ValueError(
                 f"--http-host {self.http_host} can be reached from other machines: give --http-token-file, "
                 "or --http-allow-unauthenticated to let anybody in who reaches it, or --no-http"
             )
         return self
+
+
+def check_pin_room(pin_max_ratio: float, watermark: float) -> None:
+    """Raises ValueError where pins alone could keep L1 above the watermark: everything else would leave it."""
+    if pin_max_ratio >= watermark:
+        raise ValueError(
+            f"--l1-pin-max-ratio {pin_max_ratio:g} is not below --eviction-trigger-watermark {watermark:g}: what is pinned "
+            "could make eviction empty the rest of L1; lower the first or raise the second"
+        )
+
+
+def name_or_object(value: Any) -> Any:
+    """What names a policy.  Raises ValueError."""
+    given = _from_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+    name = given.get("type") if isinstance(given, dict) else given
+    if not isinstance(name, str) or not name:
+        raise ValueError('expected a name, or a JSON object such as {"type": "LRU"}')
+    return given
 
 
 def is_loopback(host: str) -> bool:

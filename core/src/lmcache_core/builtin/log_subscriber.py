@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from lmcache_core.builtin.drop_log import DropLog
+from lmcache_core.builtin.sum_log import Kind, SumLog
 from lmcache_core.contracts.events import (
+    AdapterAdded,
+    AdapterHealthChanged,
+    AdapterRemoved,
+    CacheCleared,
     LeasesExpired,
     ObjectRejected,
     ObjectsEvicted,
     PrefetchSubmitted,
     QuotaChanged,
+    SettingChanged,
     StoreCompleted,
+    StoreRefused,
     StoresDropped,
     StoreSubmitted,
     WorkerLeft,
@@ -26,19 +33,31 @@ class LogSubscriber(Subscriber):
     """Debug events are subscribed to only where their lines would be written, so that they cost nothing elsewhere."""
 
     def __init__(self) -> None:
-        self._drops = DropLog(logger)
+        self._drops = SumLog(_stores_dropped)
+        self._refusals = SumLog(_stores_refused)
+
+    def batch_done(self) -> None:
+        self._drops.write_due()
+        self._refusals.write_due()
 
     def close(self) -> None:
         self._drops.flush()
+        self._refusals.flush()
 
     def subscriptions(self) -> Subscriptions:
         always: Subscriptions = {
             WorkerRegistered: _worker_registered,
             WorkerLeft: _worker_left,
             ObjectRejected: _object_rejected,
-            StoresDropped: self._drops.note,
+            StoresDropped: self._store_dropped,
+            StoreRefused: self._store_refused,
+            CacheCleared: _cache_cleared,
             LeasesExpired: _leases_expired,
             QuotaChanged: _quota_changed,
+            AdapterHealthChanged: _adapter_health_changed,
+            AdapterAdded: _adapter_added,
+            AdapterRemoved: _adapter_removed,
+            SettingChanged: _setting_changed,
         }
         if not logger.isEnabledFor(logging.DEBUG):
             return always
@@ -49,6 +68,12 @@ class LogSubscriber(Subscriber):
             ObjectsEvicted: _objects_evicted,
             PrefetchSubmitted: _prefetch_submitted,
         }
+
+    def _store_dropped(self, event: StoresDropped) -> None:
+        self._drops.note((event.adapter, event.reason), event.objects, event.object_bytes)
+
+    def _store_refused(self, event: StoreRefused) -> None:
+        self._refusals.note((event.reason, event.cache_salt), event.chunks)
 
 
 def _worker_registered(event: WorkerRegistered) -> None:
@@ -90,6 +115,48 @@ def _quota_changed(event: QuotaChanged) -> None:
     limit = "none" if event.limit_bytes is None else event.limit_bytes
     # %r: an operator's client chose the name, and it must not write lines of its own
     logger.info("quota changed cache_salt=%r limit_bytes=%s", event.cache_salt, limit)
+
+
+def _stores_dropped(kind: Kind, amounts: Sequence[int]) -> None:
+    (adapter, reason), (objects, object_bytes) = kind, amounts
+    logger.warning(
+        "objects will not reach L2 adapter=%s objects=%d bytes=%d reason=%s",
+        adapter or "any",
+        objects,
+        object_bytes,
+        reason,
+    )
+
+
+def _stores_refused(kind: Kind, amounts: Sequence[int]) -> None:
+    (reason, cache_salt), (chunks,) = kind, amounts
+    # a quota does what an operator wants of it
+    level = logging.INFO if reason in ("quota", "stopping") else logging.WARNING
+    logger.log(level, "L1 had no room for chunks reason=%s cache_salt=%r chunks=%d", reason, cache_salt, chunks)
+
+
+def _cache_cleared(event: CacheCleared) -> None:
+    logger.info("L1 was emptied on request chunks=%d force=%s", event.chunks, event.force)
+
+
+def _adapter_health_changed(event: AdapterHealthChanged) -> None:
+    if event.healthy:
+        logger.info("adapter answers again adapter=%s", event.adapter)
+    else:
+        logger.warning("adapter does not answer adapter=%s", event.adapter)
+
+
+def _adapter_added(event: AdapterAdded) -> None:
+    logger.info("adapter added adapter=%s type=%s", event.adapter, event.type)
+
+
+def _adapter_removed(event: AdapterRemoved) -> None:
+    level = logging.INFO if event.drained else logging.WARNING
+    logger.log(level, "adapter removed adapter=%s drained=%s", event.adapter, event.drained)
+
+
+def _setting_changed(event: SettingChanged) -> None:
+    logger.info("setting changed name=%s before=%r after=%r", event.name, event.before, event.after)
 
 
 def _store_submitted(event: StoreSubmitted) -> None:

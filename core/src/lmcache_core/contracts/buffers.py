@@ -11,7 +11,8 @@ class MemoryRegion:
     """One contiguous stretch of L1 memory, valid from `open` to `close` of an adapter: register it once.
 
     `address` is in this process; `descriptor` and `name` are those of the shared-memory segment, None for memory that
-    is not shared.  Pages that no slot lies in yet may not be backed: read or write only inside of lent buffers.
+    is not shared.  A file on a disk has a descriptor and no name.  Pages that no slot lies in yet may not be backed: read
+    or write only inside of lent buffers.
     """
 
     address: int
@@ -19,6 +20,13 @@ class MemoryRegion:
     view: memoryview
     descriptor: int | None = None
     name: str | None = None
+    direct_io: bool = False
+    """Of a file: who copies between it and a device is to open it again, past the page cache (O_DIRECT, cuFile)."""
+
+    @property
+    def is_file(self) -> bool:
+        """Does it lie on a disk?  Touching it may wait for that disk."""
+        return self.descriptor is not None and self.name is None
 
 
 class LentBuffer(NamedTuple):

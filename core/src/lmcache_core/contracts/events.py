@@ -5,13 +5,26 @@ Publishing never blocks and never fails; a full queue drops the event and counts
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
-    """Root of all events."""
+class Event(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
+    """Root of all events.  Two are equal when they say the same, whenever it happened."""
+
+    at: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch.  Of what took a while, the end; where it began follows from its `seconds`."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._said()))
+
+    def _said(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "at")
 
 
 class Publisher(Protocol):
@@ -22,8 +35,33 @@ class Publisher(Protocol):
         """Does anybody listen?  Ask before building an event that is costly to build."""
 
 
+class LookupStarted(Event, frozen=True):
+    """An engine asks what there is of a prompt.  `trace_context` is the W3C `traceparent` of its `request_configs`."""
+
+    request_id: str
+    model_name: str
+    cache_salt: str
+    prompt_tokens: int
+    requested_chunks: int
+    trace_context: str | None = None
+
+
+class LookupHashes(Event, frozen=True):
+    """Which chunks a lookup asks for: their hashes, 32 bytes each, in the order of the prompt.  Costly to build, so that
+    it is published only where somebody wants it."""
+
+    request_id: str
+    model_name: str
+    cache_salt: str
+    world_size: int
+    prompt_tokens: int
+    chunk_hashes: bytes
+
+
 class LookupFinished(Event, frozen=True):
-    """A lookup has its answer: this many chunks of the prompt are in L1 and held for the request."""
+    """A lookup has its answer: this many chunks of the prompt are in L1 and held for the request.  Of the hit,
+    `l2_chunks` were not in L1 of every shard when it came, and were brought from L2.  `prompt_tokens` counts a last
+    partial chunk, too, which is always a miss."""
 
     request_id: str
     model_name: str
@@ -32,26 +70,107 @@ class LookupFinished(Event, frozen=True):
     hit_chunks: int
     l2_chunks: int
     seconds: float
+    prompt_tokens: int = 0
+    trace_context: str | None = None
+
+
+class LookupAbandoned(Event, frozen=True):
+    """A lookup will never have an answer: a newer one of its request replaced it, its request ended, or its time was
+    over.  Each lookup that started is finished or abandoned, never both."""
+
+    request_id: str
+    model_name: str
+    cache_salt: str
+    prompt_tokens: int
+    requested_chunks: int
+    seconds: float
+
+
+class RequestEnded(Event, frozen=True):
+    """An engine says that a request is over."""
+
+    request_id: str
+
+
+class RequestAnswered(Event, frozen=True):
+    """A message of an engine was answered.  `outcome` is `ok`, `error` or `refused`; `seconds` counts from when it was
+    received."""
+
+    operation: str
+    outcome: str
+    seconds: float
 
 
 class ChunksStored(Event, frozen=True):
-    """A worker published chunks in L1."""
+    """A worker published chunks in L1.  `seconds` is how long it held their slots to fill them."""
 
     model_name: str
     cache_salt: str
     kv_rank: int
     chunks: int
     payload_bytes: int
+    request_id: str = ""
+    first_chunk: int = 0
+    seconds: float = 0.0
 
 
 class ChunksRetrieved(Event, frozen=True):
-    """A worker was given chunks out of L1."""
+    """A worker has read chunks out of L1.  `seconds` is how long it held them for it."""
 
     model_name: str
     cache_salt: str
     kv_rank: int
     chunks: int
     payload_bytes: int
+    request_id: str = ""
+    first_chunk: int = 0
+    seconds: float = 0.0
+
+
+class StoreRefused(Event, frozen=True):
+    """L1 had no room for chunks that a worker wanted to store.  `reason` is `no_room`, `quota`, `too_many_transfers` or
+    `stopping`."""
+
+    model_name: str
+    cache_salt: str
+    chunks: int
+    reason: str
+
+
+class ObjectsCame(Event, frozen=True):
+    """Objects are in L1 now: their chunk hashes, 32 bytes each.  `origin` is `worker` or `l2`.  One that leaves at once may
+    be told to have left first.  Costly to build, so that it is published only where somebody wants it."""
+
+    model_name: str
+    cache_salt: str
+    kv_rank: int
+    object_bytes: int
+    origin: str
+    request_id: str
+    first_chunk: int
+    chunk_hashes: bytes
+
+
+class ObjectsLeft(Event, frozen=True):
+    """Objects are in L1 no more.  `reason` is `evicted`, `quota`, `cleared` or `passing` (loaded for readers that have
+    read it).  Costly to build, so that it is published only where somebody wants it."""
+
+    model_name: str
+    cache_salt: str
+    kv_rank: int
+    reason: str
+    chunk_hashes: bytes
+
+
+class ObjectsRead(Event, frozen=True):
+    """A worker was given these objects.  Costly to build, so that it is published only where somebody wants it."""
+
+    model_name: str
+    cache_salt: str
+    kv_rank: int
+    request_id: str
+    first_chunk: int
+    chunk_hashes: bytes
 
 
 class ChunksEvicted(Event, frozen=True):
@@ -60,6 +179,13 @@ class ChunksEvicted(Event, frozen=True):
     chunks: int
     slot_bytes: int
     used_ratio: float
+
+
+class CacheCleared(Event, frozen=True):
+    """An operator or an engine had L1 emptied."""
+
+    chunks: int
+    force: bool
 
 
 class QuotaReached(Event, frozen=True):
@@ -88,18 +214,22 @@ class StoreSubmitted(Event, frozen=True):
 
 
 class StoreCompleted(Event, frozen=True):
-    """That batch has its outcome."""
+    """That batch has its outcome.  It had waited for the adapter for `waited_seconds` before the `seconds` that it took."""
 
     adapter: str
     job: int
     stored: int
     failed: int
     seconds: float
+    stored_bytes: int = 0
+    waited_seconds: float = 0.0
+    request_id: str = ""
+    """Of the first object of the batch, as far as it is known."""
 
 
 class StoresDropped(Event, frozen=True):
     """Objects will not reach this adapter, or none where no name is given.  `reason` is one of `backlog_bytes`,
-    `backlog_seconds`, `adapter_down`, `controller_behind` and `controller_failed`."""
+    `backlog_seconds`, `adapter_down`, `adapter_removed`, `controller_behind` and `controller_failed`."""
 
     adapter: str
     objects: int
@@ -123,6 +253,39 @@ class PrefetchSubmitted(Event, frozen=True):
     total_keys: int
     l1_prefix_hits: int
     remaining_keys: int
+
+
+class L2LookupCompleted(Event, frozen=True):
+    """An adapter said which objects of a lookup it has."""
+
+    adapter: str
+    job: int
+    request_id: str
+    keys: int
+    found: int
+    seconds: float
+
+
+class LoadSubmitted(Event, frozen=True):
+    """Objects are on their way from an adapter to L1; where several requests wait for them, for the first."""
+
+    adapter: str
+    job: int
+    request_id: str
+    objects: int
+    object_bytes: int
+
+
+class LoadCompleted(Event, frozen=True):
+    """They have arrived, or not."""
+
+    adapter: str
+    job: int
+    request_id: str
+    loaded: int
+    failed: int
+    loaded_bytes: int
+    seconds: float
 
 
 class PrefetchCompleted(Event, frozen=True):
@@ -168,3 +331,32 @@ class LeasesExpired(Event, frozen=True):
 
     dropped_slots: int
     quarantined_slots: int
+
+
+class AdapterHealthChanged(Event, frozen=True):
+    """An adapter stopped answering, or answers again."""
+
+    adapter: str
+    healthy: bool
+
+
+class AdapterAdded(Event, frozen=True):
+    """An operator added an L2 adapter while the server ran."""
+
+    adapter: str
+    type: str
+
+
+class AdapterRemoved(Event, frozen=True):
+    """An operator removed an L2 adapter while the server ran.  `drained` is false when stores to it were given up."""
+
+    adapter: str
+    drained: bool
+
+
+class SettingChanged(Event, frozen=True):
+    """An operator changed a setting while the server ran.  Values are as `/config` shows them, so without secrets."""
+
+    name: str
+    before: str
+    after: str

@@ -60,6 +60,12 @@ def lmcache_subscribers() -> Sequence[Offer]:
 
 
 @hookspec
+def lmcache_http_routes() -> Sequence[Offer]:
+    """Called once, before the configuration is read.  Return groups of routes of the admin HTTP API;
+    `open(settings, HttpContext) -> Sequence[HttpRoute]`."""
+
+
+@hookspec
 def lmcache_commands() -> Sequence[Offer]:
     """Called once, when `lmcache` is asked for a command that is not core's own, or lists its commands.  Return commands;
     `open(arguments: Sequence[str], CommandContext) -> int` runs one and returns the exit code."""

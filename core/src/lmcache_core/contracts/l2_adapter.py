@@ -76,7 +76,8 @@ class L2Adapter(ABC):
 
     @abstractmethod
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
-        """Up to `limit` keys from `cursor` on (None: from the start).  May block; called off the request path."""
+        """Up to `limit` keys from `cursor` on (None: from the start).  May block; called off the request path, by several
+        threads at once, and not once `close` was called.  A cursor may come from outside: refuse one that you never gave."""
 
     @abstractmethod
     def close(self, deadline_seconds: float) -> None:

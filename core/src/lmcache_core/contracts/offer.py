@@ -9,7 +9,7 @@ from lmcache_core.contracts.capability import Capability
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A named thing: an adapter type, a policy, a request module, a subscriber.
+    """A named thing: an adapter type, a policy, a request module, a subscriber, a group of HTTP routes.
 
     `settings` and `open` are import strings (`package.module:name`), so that listing offers imports neither the
     settings model nor a client library.  `settings` names a `PluginSettings` model (None: it takes no settings);
@@ -22,4 +22,4 @@ class Offer:
     settings: str | None = None
     capabilities: Capability = Capability.NONE
     default: bool = False
-    """True: active without being named.  For subscribers and request modules."""
+    """True: active without being named.  For subscribers, request modules and HTTP routes."""

@@ -75,7 +75,8 @@ def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384
 
 class EvictionPolicy(ABC):
     """Which objects go first: of L1, or of one adapter with an `eviction` (where places in prompts are not known, and all
-    are 0).  Objects are known by slot number, a small integer that is reused after removal."""
+    are 0).  Objects are known by slot number, a small integer that is reused after removal.  One that follows another
+    while the server runs is told of what L1 holds by `on_insert`, object by object, what is to leave first first."""
 
     evicts: bool = True
     """False: it leaves demands unmet although slots could go."""
@@ -105,7 +106,8 @@ class EvictionPolicy(ABC):
         """Slots to free, in order.  Must not name one that `may_evict` refuses; fewer than asked is fine.
 
         The policy keeps them until `on_remove` confirms: a victim may have been hit since, and then stays; and sometimes
-        core only wants to know what would leave next, because neighbours in memory leave together."""
+        core only wants to know what would leave next, because neighbours in memory leave together, or the order of
+        everything (with a `may_evict` that refuses nothing), because another policy follows this one."""
 
 
 class StoredObject(NamedTuple):
@@ -136,7 +138,8 @@ class StorePlan:
 
 
 class StorePolicy(ABC):
-    """Which objects go to which adapters."""
+    """Which objects go to which adapters.  They may be others from one call to the next, because adapters come and go; one
+    that is being drained is shown as not healthy."""
 
     plans_hits: bool = False
     """True: objects are planned again when a lookup hits them in L1, unless they are on their way just then.  It costs a

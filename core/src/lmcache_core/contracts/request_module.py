@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.model.layout import ChunkLayout
 
 SPACES_REMEMBERED = 4096
 
@@ -45,6 +46,14 @@ class ChunkHasher(Protocol):
         """Nothing more is expected for this request.  Its prompt may still be known to the next one."""
 
 
+class ObjectGroup(NamedTuple):
+    """Layers whose chunks are one object.  Its number is its place among the groups of a worker."""
+
+    layout: ChunkLayout
+    window_chunks: int | None = None
+    """None: a hit needs every chunk of a prefix.  Otherwise only so many at its end."""
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """One registration of an engine worker.  `shard` is learned from its first transfer; everything else is fixed."""
@@ -53,7 +62,8 @@ class Worker:
     """The engine's name for it; a worker that left and came back has the same one, and is another `Worker`."""
     model_name: str
     world_size: int
-    layout: ObjectLayout
+    groups: tuple[ObjectGroup, ...]
+    """At least one; more where layers that attend to a window only are stored apart."""
     shard: int | None
     inline: bool
     """True: chunks travel over the socket, because the worker cannot map L1 or L1 cannot be mapped."""
@@ -61,6 +71,11 @@ class Worker:
     """True: it has been seen to use the transport that `inline` says."""
     token: int = field(default_factory=itertools.count(1).__next__)
     """What its holds are held under: never used twice, so that ending one registration cannot touch the next."""
+
+    @property
+    def layout(self) -> ChunkLayout:
+        """Of the first group, which for most workers is the only one."""
+        return self.groups[0].layout
 
 
 class SpaceFields(NamedTuple):
@@ -90,9 +105,9 @@ class Workers(Protocol):
     def on_leave(self, function: Callable[[Worker], None]) -> None:
         """Call `function` with every worker that leaves, after its holds have ended."""
 
-    def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
-        """Layouts under which a chunk of this shard must be looked for, and whether all of them must have it
-        (docs/object-format.md, "Object key")."""
+    def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
+        """The groups of each registration of this shard that differs from the others: under their layouts a chunk must be
+        looked for.  And whether all of them must have it, or any (docs/object-format.md, "Object key")."""
 
 
 def _every_salt(cache_salt: str) -> bool:
@@ -115,15 +130,27 @@ class ModuleContext:
     events: Publisher
     admits_salt: Callable[[str], bool] = _every_salt
     """Ask for every request.  False: it is answered as if nothing were cached, and nothing is stored for it."""
-    _spaces: dict[tuple[SpaceFields, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)
+    instance_id: str = ""
+    boot_id: str = ""
+    operations: Callable[[], Sequence[str]] = tuple
+    """Names of everything that is answered, sorted.  Empty until all modules are open."""
+    region: MemoryRegion | None = None
+    """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
+    _spaces: dict[tuple[SpaceFields, int, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)
 
-    def space(self, fields: SpaceFields, kv_rank: int, layout: ObjectLayout) -> StoredSpace:
-        """The key space of one shard in one layout.  The latest ones are remembered.  Any thread."""
-        identity = (fields, kv_rank, layout.fingerprint)
+    def space(self, fields: SpaceFields, kv_rank: int, layout: ChunkLayout, object_group: int = 0) -> StoredSpace:
+        """The key space of one object group of one shard in one layout.  The latest ones are remembered.  Any thread."""
+        identity = (fields, kv_rank, object_group, layout.fingerprint)
         known = self._spaces.get(identity)
         if known is None:
             space = KeySpace(
-                fields.model_name, kv_rank, 0, fields.cache_salt, self.chunk_tokens, self.chain, layout.fingerprint
+                fields.model_name,
+                kv_rank,
+                object_group,
+                fields.cache_salt,
+                self.chunk_tokens,
+                self.chain,
+                layout.fingerprint,
             )
             known = StoredSpace(space, layout.payload_bytes)
             if len(self._spaces) >= SPACES_REMEMBERED:

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 
@@ -32,6 +34,22 @@ class Shard(NamedTuple):
     to no more (sliding windows, recurrent states): only those must be there, are held and loaded."""
 
 
+class PromptFacts(msgspec.Struct, frozen=True, gc=False):
+    """Whose prompt a lookup is about and how long it is, for events and counts; what is found does not depend on it."""
+
+    model_name: str
+    cache_salt: str
+    world_size: int
+    tokens: int
+    """With those of a last partial chunk."""
+    chunks: int
+    """Whole chunks that are asked for; so many count as missed where no hashes are given."""
+    trace_context: str | None = None
+    """The W3C `traceparent` of the request."""
+    obstacle: str = ""
+    """Why nothing can be found, where that is known before looking, in a word or two."""
+
+
 class LookupRequest(NamedTuple):
     """Find the longest prefix of `chunk_hashes` of which every shard has what it needs, bring that into L1 and hold it for
     `readers` reads of each chunk.  A newer lookup with the same connection and request id replaces the older one, which
@@ -42,6 +60,8 @@ class LookupRequest(NamedTuple):
     shards: tuple[Shard, ...]
     chunk_hashes: Sequence[bytes]
     readers: int
+    prompt: PromptFacts | None = None
+    """None: what can be told from the shards."""
 
 
 class SparseLookupRequest(NamedTuple):
@@ -54,6 +74,8 @@ class SparseLookupRequest(NamedTuple):
     shards: tuple[Shard, ...]
     chunk_hashes: Sequence[bytes]
     readers: int
+    prompt: PromptFacts | None = None
+    """None: what can be told from the shards."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +169,7 @@ class Storage(Protocol):
         """The worker has unregistered or is known dead: it touches nothing any more."""
 
     def payload(self, slot: int) -> memoryview:
-        """The payload bytes of a held slot."""
+        """The payload bytes of a held slot.  Raises OSError where L1 is a file and the disk fails."""
 
     def payload_offset(self, slot: int) -> int:
         """Where that payload starts in L1's shared-memory segment."""

@@ -7,52 +7,27 @@ while such a job still has its buffers the adapter counts as broken and is given
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
+from lmcache_core.controllers.job_answer import JobAnswer, JobReleased
 from lmcache_core.controllers.pending_jobs import PendingJob, PendingJobs, Verb
+from lmcache_core.controllers.port_tally import PortTally
+from lmcache_core.controllers.port_watcher import PortWatcher
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JobAnswer:
-    """The outcomes of a job.  `token` is what it was submitted with."""
-
-    token: Any
-    outcomes: tuple[Outcome, ...]
-    released: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobReleased:
-    """A job that kept its buffers beyond its answer has let go of them."""
-
-    token: Any
-
-
-Answer = JobAnswer | JobReleased
-
-
-class PortWatcher(Protocol):
-    """Is told what an adapter has, as its answers say so.  Called on the port's threads; must neither block nor raise."""
-
-    def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """The adapter has these objects now, of so many bytes each."""
-
-    def hit(self, keys: Sequence[ObjectKey]) -> None:
-        """A lookup found these."""
 
 
 class AdapterPort:
@@ -67,19 +42,38 @@ class AdapterPort:
         self.adapter = adapter
         self.capabilities = capabilities
         self._clock = clock
-        self._timeout = timeout_seconds
+        self.timeout_seconds = timeout_seconds
+        """How long a job may take; may be set at any time, for what is submitted from then on."""
+        self.tally = PortTally(clock)
         self._jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
         self._watcher: PortWatcher | None = None
         self._wake: Callable[[], None] = lambda: None
         self._closing = False
+        self._listing = threading.Condition()  # guards the next, and that no listing begins once it is being closed
+        self._listings = 0
+        self._retired = False
+        self._abandoned = False
+        self.given_up = 0
+        """Objects of jobs that were given up when the adapter was removed."""
+        self._shut = False
+        self._told_healthy = True
         self.timeouts = 0
-        self.faults = 0
+
+    @property
+    def faults(self) -> int:
+        """Times that the adapter raised or broke its contract."""
+        return self.tally.faults
 
     @property
     def healthy(self) -> bool:
         """False while a job is past its deadline and still has its buffers."""
         return self._jobs.overdue == 0
+
+    @property
+    def loads(self) -> bool:
+        """May anything be loaded from it?  Not while it is broken, and not once it is being removed."""
+        return self.healthy and not self._retired
 
     @property
     def facts(self) -> AdapterFacts:
@@ -97,21 +91,46 @@ class AdapterPort:
     def submit_delete(self, keys: Sequence[ObjectKey], inbox: Inbox[Any], token: Any) -> None:
         self._submit("delete", self.adapter.submit_delete, keys, inbox, token)
 
+    def deleting(self, keys: Sequence[ObjectKey]) -> None:
+        """Who keeps the adapter's books is told that somebody else is about to delete these; call `deleted` afterwards."""
+        if self._watcher is not None:
+            self._watcher.deleting(keys)
+
+    def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
+        if self._watcher is not None:
+            self._watcher.deleted(keys, gone)
+
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
-        if keys:
+        if keys and not self._shut:
             self._guard("unpin", lambda: self.adapter.unpin(keys))
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
-        self._guard("reject", lambda: self.adapter.reject(key, outcome))
+        self.tally.rejected()
+        if not self._shut:
+            self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
     def usage(self) -> Usage | None:
         """What the adapter holds; None where it does not know or fails."""
         usage = self._guard("usage", self.adapter.usage)
         return usage if isinstance(usage, Usage) else None
 
+    def circuit(self) -> CircuitStatus | None:
+        """Of its circuit breaker; None where it has none or fails."""
+        circuit = self._guard("circuit", lambda: getattr(self.adapter, "circuit", None))
+        return circuit if isinstance(circuit, CircuitStatus) else None
+
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage | None:
-        """As the adapter's; may block.  None where it fails."""
-        page = self._guard("list_keys", lambda: self.adapter.list_keys(cursor, limit))
+        """As the adapter's; may block.  None where it fails, and once it is shut or is being closed."""
+        with self._listing:
+            if self._shut or self._closing:
+                return None
+            self._listings += 1
+        try:
+            page = self._guard("list_keys", lambda: self.adapter.list_keys(cursor, limit))
+        finally:
+            with self._listing:
+                self._listings -= 1
+                self._listing.notify_all()
         return page if isinstance(page, KeyPage) else None
 
     def in_use(self) -> set[ObjectKey]:
@@ -121,7 +140,7 @@ class AdapterPort:
     def status(self) -> dict[str, object]:
         usage = self.usage()
         counters = getattr(self.adapter, "counters", None)
-        circuit = self._guard("circuit", lambda: getattr(self.adapter, "circuit", None))
+        circuit = self.circuit()
         return {
             "name": self.name,
             "healthy": self.healthy,
@@ -130,15 +149,48 @@ class AdapterPort:
             "timeouts": self.timeouts,
             "faults": self.faults,
             "usage": usage._asdict() if usage else None,
-            "circuit": {**circuit._asdict(), "state": circuit.state.value}
-            if isinstance(circuit, CircuitStatus)
-            else None,
+            "circuit": {**circuit._asdict(), "state": circuit.state.value} if circuit else None,
             "counters": dict(self._guard("counters", counters) or {}) if counters else {},
         }
 
+    # --- the end of it, while the server goes on
+
+    @property
+    def unanswered(self) -> int:
+        """Jobs that wait for their answer."""
+        return self._jobs.unanswered
+
+    @property
+    def lent_bytes(self) -> int:
+        """L1 memory that the adapter reads or writes, or may still touch although its job was given up."""
+        return sum(item.buffer.length for item in self._jobs.subjects(("store", "load")))
+
+    def retire(self) -> None:
+        """Nothing is to be loaded from it any more; loads that are under way go on."""
+        self._retired = True
+
+    def shut(self) -> None:
+        """From now on jobs fail without reaching the adapter, and nothing else does."""
+        self._shut = True
+
+    @property
+    def is_shut(self) -> bool:
+        """Was it removed, or is it about to be?"""
+        return self._shut
+
+    def abandon(self) -> None:
+        """The time of every job is over, now and from now on: those that wait for their answer get it soon, from the
+        completion thread.  The adapter keeps their buffers until it lets them go."""
+        self._abandoned = True
+        self._wake()
+
     def close(self, deadline_seconds: float) -> None:
-        """Close the adapter.  The completion thread must still run, so that its last answers are delivered."""
-        self._closing = True
+        """Close the adapter.  The completion thread must still run, so that its last answers are delivered.  A listing that
+        is under way may end first, for as long."""
+        with self._listing:
+            self._closing = True
+            if not self._listing.wait_for(lambda: not self._listings, deadline_seconds):
+                logger.warning("l2 adapter is closed while it lists its keys adapter=%s", self.name)
         self._guard("close", lambda: self.adapter.close(deadline_seconds))
 
     # --- before anything runs
@@ -157,13 +209,21 @@ class AdapterPort:
         found = self._guard("completions", lambda: self.adapter.completions().fileno())
         return found if isinstance(found, int) and found >= 0 else None
 
+    def health_change(self) -> bool | None:
+        """`healthy` where it is not what it was when this was last asked; None where it is."""
+        healthy = self.healthy
+        if healthy == self._told_healthy:
+            return None
+        self._told_healthy = healthy
+        return healthy
+
     def cut_off(self) -> None:
         """The descriptor was closed: nothing will be heard of this adapter any more but what waits already."""
         self.deliver()
         if not self._closing:
-            self.faults += 1
+            self.tally.fault()
             logger.error(
-                "l2 adapter has closed its completions, its jobs time out from now on adapter=%s; restart the server",
+                "l2 adapter has closed its completions, its jobs time out from now on adapter=%s; remove it and add it again",
                 self.name,
             )
 
@@ -174,7 +234,7 @@ class AdapterPort:
         while self._undelivered:
             completion = self._undelivered.popleft()
             if not isinstance(completion, JobDone | BuffersReleased):
-                self.faults += 1
+                self.tally.fault()
                 logger.error(
                     "l2 adapter completed with %.80r, which is no completion adapter=%s", completion, self.name
                 )
@@ -184,17 +244,20 @@ class AdapterPort:
 
     def expire(self, now: float) -> float | None:
         """Time out what is overdue.  Returns when the next job will be, None when nothing is pending."""
-        late, upcoming = self._jobs.expire(now)
-        self.timeouts += len(late)
+        late, upcoming = self._jobs.expire(math.inf if self._abandoned else now)
         for pending in late:
-            logger.warning(
-                "l2 job timed out adapter=%s keys=%d timeout_seconds=%.1f (l2_timeout_seconds); the adapter is given "
-                "nothing more until it answers",
-                self.name,
-                pending.size,
-                self._timeout,
-            )
-            pending.inbox.post(JobAnswer(pending.token, (Outcome.TIMED_OUT,) * pending.size, released=False))
+            if self._abandoned:
+                self.given_up += pending.size
+            else:
+                self.timeouts += 1
+                logger.warning(
+                    "l2 job timed out adapter=%s keys=%d timeout_seconds=%.1f (l2_timeout_seconds); the adapter is given "
+                    "nothing more until it answers",
+                    self.name,
+                    pending.size,
+                    self.timeout_seconds,
+                )
+            self._answer(pending, (Outcome.TIMED_OUT,) * pending.size, released=False)
         return upcoming
 
     # --- inside
@@ -202,18 +265,25 @@ class AdapterPort:
     def _submit(
         self, verb: Verb, call: Callable[[Sequence[Any]], JobId], subjects: Sequence[Any], inbox: Inbox[Any], token: Any
     ) -> None:
-        pending = PendingJob(verb, subjects, token, inbox, self._clock.monotonic() + self._timeout)
+        if self._shut:
+            inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
+            return
+        now = self._clock.monotonic()
+        pending = PendingJob(verb, subjects, token, inbox, now + self.timeout_seconds, now)
+        self.tally.given(pending)
         try:
             job = call(subjects)
         except (Exception, SystemExit):
-            self.faults += 1
+            self.tally.fault()
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
-            inbox.post(JobAnswer(token, (Outcome.FAILED,) * len(subjects), released=True))
+            self._answer(pending, (Outcome.FAILED,) * len(subjects), released=True)
             return
         early, first = self._jobs.add(job, pending)
         for completion in early:
             self._hand_over(completion, pending)
-        if first:
+        if self.is_shut:
+            self.expire(now)  # while it was submitted; the completion thread may look at this adapter no more
+        elif first:
             self._wake()
 
     def _hand_over(self, completion: Completion, pending: PendingJob) -> None:
@@ -232,7 +302,7 @@ class AdapterPort:
                 # If it answered and keeps its buffers, it is broken until it lets go.
                 was_late = self._jobs.settle(job, pending, released)
                 if not was_late:
-                    pending.inbox.post(JobAnswer(pending.token, outcomes, released))
+                    self._answer(pending, outcomes, released)
                     return
                 if pending.verb == "lookup":  # nobody will unpin what it found
                     found = zip(pending.subjects, outcomes, strict=True)
@@ -243,9 +313,14 @@ class AdapterPort:
                 if self._jobs.settle(job, pending, released=True):
                     pending.inbox.post(JobReleased(pending.token))
                     return
-                self.faults += 1
+                self.tally.fault()
                 logger.error("l2 adapter let go of a job that it had not answered adapter=%s", self.name)
-                pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released=True))
+                self._answer(pending, (Outcome.FAILED,) * pending.size, released=True)
+
+    def _answer(self, pending: PendingJob, outcomes: tuple[Outcome, ...], released: bool) -> None:
+        """The first answer of a job, and the only one that counts."""
+        self.tally.answered(pending, outcomes)
+        pending.inbox.post(JobAnswer(pending.token, outcomes, released))
 
     def _checked(self, outcomes: Any, pending: PendingJob) -> tuple[Outcome, ...]:
         """One outcome for each key; all FAILED where that is not what came."""
@@ -253,7 +328,7 @@ class AdapterPort:
             checked = tuple(outcomes)
             if set(map(type, checked)) <= {Outcome}:
                 return checked
-        self.faults += 1
+        self.tally.fault()
         logger.error("l2 adapter gave %.80r as the outcomes of %d keys adapter=%s", outcomes, pending.size, self.name)
         return (Outcome.FAILED,) * pending.size
 
@@ -271,7 +346,7 @@ class AdapterPort:
         released = isinstance(completion, BuffersReleased) or completion.released
         self._jobs.settle(completion.job, pending, released)
         if not was_answered:
-            pending.inbox.post(JobAnswer(pending.token, (Outcome.FAILED,) * pending.size, released))
+            self._answer(pending, (Outcome.FAILED,) * pending.size, released)
         elif released:
             pending.inbox.post(JobReleased(pending.token))
 
@@ -279,6 +354,6 @@ class AdapterPort:
         try:
             return call()
         except (Exception, SystemExit):
-            self.faults += 1
+            self.tally.fault()
             logger.exception("l2 adapter failed adapter=%s call=%s", self.name, what)
             return None

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from lmcache_core.contracts.events import ChunksEvicted, Publisher, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
+from lmcache_core.controllers.policy_change import PolicyChange
 from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.departures import EVICTED, QUOTA
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
 from lmcache_core.l1.salt_accounts import SaltExcess
@@ -44,12 +46,33 @@ class EvictionController:
         """Salts beyond their quota whose objects are all held: that has been told, and is tried again and again."""
         self._wakes: Inbox[None] = Inbox()
         self._stop = False
+        self._change: PolicyChange | None = None
+        self.rounds = self.rounds_triggered = 0
+        """Since the start; those in which room was to be made for the watermark or for stores that wait."""
         cache.call_on_pressure(self.wake, watermark)
 
     @property
     def evicted(self) -> int:
         """Objects that left L1 to make room, since the start."""
         return self._cache.evicted
+
+    def limit(self, watermark: float, ratio: float) -> None:
+        """These apply from the next round on, which comes at once.  Any thread."""
+        self._watermark, self._ratio = watermark, ratio
+        self._cache.call_on_pressure(self.wake, watermark)
+        self.wake()
+
+    def change_policy(self, policy: EvictionPolicy) -> PolicyChange:
+        """Have another policy take over, as soon as it knows what there is.  Any thread, but one change at a time."""
+        change = PolicyChange(self._cache, policy)
+        self._change = change
+        self.wake()
+        return change
+
+    @property
+    def changing(self) -> bool:
+        """Is another policy about to take over?"""
+        return self._change is not None
 
     def wake(self) -> None:
         """Somebody waits for room, or the policy has much to be told.  Any thread."""
@@ -70,20 +93,26 @@ class EvictionController:
     def _pause_milliseconds(self) -> float | None:
         """Until the next round, if nobody asks for it before.  What is held can be freed a moment later, and nobody
         tells of that."""
+        if self._change is not None:
+            return 0
         if self._cache.is_waited_for:
             return WAITED_FOR_SECONDS * 1000
         return RETRY_SECONDS * 1000 if self._cache.used_ratio > self._watermark or self._cache.salts_over else None
 
     def cycle(self) -> None:
         """One round: catch up, then free what the watermark, waiting stores and quotas ask for."""
+        self.rounds += 1
         notes, demand = self._cache.take_notes()
         self._tell(notes)
+        if self._change is not None and self._change.step(self._policy):
+            self._end_change(self._change)
         self._evict_over_quota()
         goal = 0
         if self._cache.used_ratio > self._watermark:
             goal = int(self._cache.used_bytes * self._ratio)
         if not goal and not demand:
             return
+        self.rounds_triggered += 1
         shared = self._mover.shared(demand)
         if shared:
             self._evict_across_sizes(shared)
@@ -121,7 +150,7 @@ class EvictionController:
         freed = 0
         if excess:
             by_salt = {salt.salt: salt.due_bytes for salt in excess}
-            freed = self._evict(self._victims(EvictionDemand(0, {}, by_salt)))
+            freed = self._evict(self._victims(EvictionDemand(0, {}, by_salt)), QUOTA)
         self._stuck = () if freed else excess
         self._cache.tell_salts()
 
@@ -136,14 +165,14 @@ class EvictionController:
             logger.exception("eviction policy failed to name victims")
             return ()
 
-    def _evict(self, victims: Sequence[int]) -> int:
+    def _evict(self, victims: Sequence[int], reason: str = EVICTED) -> int:
         """Returns how many bytes were freed."""
         total = 0
         for begin in range(0, len(victims), SLICE):
             if begin:
                 time.sleep(PAUSE_SECONDS)
             batch = victims[begin : begin + SLICE]
-            count, freed = self._cache.evict(batch)
+            count, freed = self._cache.evict(batch, reason)
             if count:
                 self._publish(count, freed)
             total += freed
@@ -152,8 +181,16 @@ class EvictionController:
     def _publish(self, chunks: int, freed: int) -> None:
         self._events.publish(ChunksEvicted(chunks, freed, self._cache.used_ratio))
 
+    def _end_change(self, change: PolicyChange) -> None:
+        if not change.failed:
+            self._policy = change.policy
+        self._change = None
+        change.finish()
+
     def _tell(self, notes: list[Note]) -> None:
         """Empties the list on the way: freeing many notes in one go would stop every thread for as long."""
+        if self._change is not None:
+            self._change.hear(notes)
         notes.reverse()
         while notes:
             note = notes.pop()

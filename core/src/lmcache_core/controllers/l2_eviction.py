@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -11,7 +11,8 @@ from typing import Any, Final
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectsEvicted, Publisher
 from lmcache_core.contracts.policies import EvictionPolicy
-from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
 from lmcache_core.controllers.l2_pressure import L2Pressure
 from lmcache_core.controllers.message_loop import MessageLoop
@@ -42,10 +43,21 @@ class _Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class _Deleting:
+    keys: Sequence[ObjectKey]
+
+
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    keys: Sequence[ObjectKey]
+    gone: Sequence[ObjectKey]
+
+
+@dataclass(frozen=True, slots=True)
 class _Again:
     """Handling this failed once."""
 
-    message: _Stored | _Hit | _Listed | Answer
+    message: _Stored | _Hit | _Listed | _Deleting | _Deleted | Answer
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +66,7 @@ class _Deletion:
     used_ratio: float
 
 
-Message = _Stored | _Hit | _Listed | _Again | Answer
+Message = _Stored | _Hit | _Listed | _Deleting | _Deleted | _Again | Answer
 
 
 @dataclass(slots=True)
@@ -76,7 +88,8 @@ class L2EvictionController(MessageLoop[Message]):
     again until it is below: each time when what was deleted shows in what the adapter says it holds.  `stored` to
     `status` are for any thread; the policy and everything else belong to the controller's own, whose body is `run`.
 
-    It learns of objects from stores, from lookups that find them, and from a listing; of their sizes from stores alone,
+    It learns of objects from stores, from lookups that find them, and from a listing, and that an operator has deleted them;
+    of their sizes from stores alone,
     so that one that was listed counts as large as others of its key space, or as the average.  Their places in prompts are
     not known here.  What is being stored or loaded is not deleted."""
 
@@ -102,13 +115,16 @@ class L2EvictionController(MessageLoop[Message]):
         self._deletion: _Deletion | None = None
         self._returned: set[int] = set()
         """Stored again while they were being deleted."""
+        self._leaving: set[ObjectKey] = set()
+        """What somebody else deletes, unless it was seen since that began."""
         self._stuck: set[int] = set()
         """Could not be deleted in this cycle."""
         self._goal_bytes = 0
         """The cycle is over when no more than this is used."""
         self._failed_slices = 0
         self._rest_until = 0.0
-        self._counters = L2EvictionCounters()
+        self.counters = L2EvictionCounters()
+        """Written by the controller's thread alone."""
 
     # --- any thread
 
@@ -122,13 +138,19 @@ class L2EvictionController(MessageLoop[Message]):
         """The adapter has these, and has had them for some time."""
         self._inbox.post(_Listed(keys))
 
+    def deleting(self, keys: Sequence[ObjectKey]) -> None:
+        self._inbox.post(_Deleting(keys))
+
+    def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
+        self._inbox.post(_Deleted(keys, gone))
+
     @property
     def waiting(self) -> int:
         """Messages that were not handled yet."""
         return len(self._inbox)
 
     def status(self) -> dict[str, Any]:
-        counters = self._counters
+        counters = self.counters
         return {
             "trigger_watermark": self._watermark,
             "eviction_ratio": self._ratio,
@@ -163,6 +185,11 @@ class L2EvictionController(MessageLoop[Message]):
                 self._learn(keys, None)
             case _Listed(keys):
                 self._learn([key for key in keys if self._objects.find(key) < 0], None)
+            case _Deleting(keys):
+                self._leaving.update(keys)
+            case _Deleted(keys, gone):
+                self._forget(self._leaving.intersection(gone))
+                self._leaving.difference_update(keys)
             case JobAnswer(_Deletion() as deletion, outcomes, _):
                 self._deleted(deletion, outcomes)
             case JobReleased():
@@ -183,10 +210,19 @@ class L2EvictionController(MessageLoop[Message]):
                 return
 
     def _learn(self, keys: Sequence[ObjectKey], size: int | None) -> None:
+        if self._leaving:
+            self._leaving.difference_update(keys)
         learned = self._contents.learn(keys, size)
         self._stuck.update(learned.replaced)  # whatever has the number next was not named by the policy
         if self._deletion is not None and size is not None:
             self._returned.update(learned.known, learned.replaced)
+
+    def _forget(self, keys: Iterable[ObjectKey]) -> None:
+        """Somebody else has deleted these.  What is being deleted here, too, is found out by that."""
+        own = self._deletion.numbers if self._deletion else ()
+        numbers = [number for key in keys if (number := self._objects.find(key)) >= 0 and number not in own]
+        self._stuck.update(numbers)  # whatever has the number next was not named by the policy
+        self._contents.forget(numbers)
 
     # --- making room
 
@@ -244,11 +280,11 @@ class L2EvictionController(MessageLoop[Message]):
         self._stuck.update(refused, failed, away)
         self._pressure.freed(freed)
         self._failed_slices = self._failed_slices + 1 if failed and not evicted else 0
-        self._counters.evicted += len(evicted)
-        self._counters.evicted_bytes += freed
-        self._counters.gone += len(gone)
-        self._counters.refused += len(refused)
-        self._counters.failed += len(failed)
+        self.counters.evicted += len(evicted)
+        self.counters.evicted_bytes += freed
+        self.counters.gone += len(gone)
+        self.counters.refused += len(refused)
+        self.counters.failed += len(failed)
         self._deletion = None
         if evicted:
             self._events.publish(ObjectsEvicted(self._port.name, len(evicted), freed, deletion.used_ratio))

@@ -26,6 +26,9 @@ class PendingJob:
     token: Any
     inbox: Inbox[Any]
     deadline: float
+    begun: float = 0.0
+    size_bytes: int = 0
+    """Of stores and loads; counted when the job is given."""
     answered: bool = False
     overdue: bool = False
     """It was answered, by the adapter or by its deadline, and still has its buffers."""
@@ -51,6 +54,12 @@ class PendingJobs:
     def overdue(self) -> int:
         """Jobs that were answered and still have their buffers."""
         return self._overdue
+
+    @property
+    def unanswered(self) -> int:
+        """Jobs that were not answered."""
+        with self._lock:
+            return sum(not pending.answered for pending in self._jobs.values())
 
     def add(self, job: JobId, pending: PendingJob) -> tuple[list[Completion], bool]:
         """The adapter has taken a job.  Returns what it has said of it already, and whether no other one waits for its

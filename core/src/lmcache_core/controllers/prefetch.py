@@ -13,41 +13,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, Publisher
 from lmcache_core.contracts.policies import PrefetchPolicy
-from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.message_loop import MessageLoop
-from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.message_loop import Change, MessageLoop
+from lmcache_core.controllers.prefetch_load_job import LoadJob
+from lmcache_core.controllers.prefetch_loads import Loads
+from lmcache_core.controllers.prefetch_lookups import LookupJob, Lookups
 from lmcache_core.controllers.prefetch_plan import plan_sources
 from lmcache_core.controllers.prefetch_request import Prefetch
 from lmcache_core.controllers.prefetch_room import PrefetchRoom
 from lmcache_core.controllers.prefetch_slices import ROOM_RETRY_SECONDS, Slices
+from lmcache_core.controllers.prefetch_view import PrefetchView
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.bitmap import Bitmap
-from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
 PLAN_SHARE = 0.5
 """Share of a lookup's time after which it goes on without the adapters that have not said what they have."""
 LOOKUP_TIMEOUT_SECONDS = 15.0
-
-
-@dataclass(slots=True, eq=False)
-class _LookupToken:
-    prefetch: Prefetch
-    port: AdapterPort
-    keys: Sequence[ObjectKey]
-    taken: bool = False
-    """What the adapter keeps is accounted for: with the prefetch, or let go."""
-
-    def found(self, outcomes: Sequence[Outcome]) -> list[ObjectKey]:
-        """What the adapter has, and keeps until it is told otherwise."""
-        pairs = zip(self.keys, outcomes, strict=False)
-        return [key for key, outcome in pairs if outcome is Outcome.DONE]
 
 
 class PrefetchController(MessageLoop[Prefetch | Answer]):
@@ -69,22 +56,27 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         """`max_in_flight` is the number of prefetches at work at once.  `l1_max_bytes` bounds what all of them may occupy
         of L1; None: no bound."""
         super().__init__()
-        self._ports = ports
+        self._ports = tuple(ports)
+        """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
         self._policy = policy
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
         self.lookup_timeout_seconds = lookup_timeout_seconds
         self._room = PrefetchRoom(cache.census().capacity_bytes if l1_max_bytes is None else l1_max_bytes)
-        self._loads = Loads(cache, ports, self._room, self._inbox, events)
-        self._slices = Slices(cache, ports, self._loads, self._room, clock)
+        self._lookups = Lookups(self._inbox, clock, events)
+        self._loads = Loads(cache, self._room, self._inbox, clock, events)
+        self._slices = Slices(cache, self._loads, self._room, clock)
         self._queue: deque[Prefetch] = deque()
         self._active: dict[Prefetch, None] = {}
         """Begun and not answered, oldest first."""
         self._short = False
         """Some prefetch waits until others occupy less of L1."""
+        self.completed = 0
         self.timed_out = 0
         self.cancelled = 0
+        self.given_up = 0
+        self._room_waits = 0
 
     @property
     def active(self) -> bool:
@@ -99,6 +91,20 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if self._short or not prefetch.answered:
             self._inbox.wake()
 
+    def view(self) -> PrefetchView:
+        return PrefetchView(
+            len(self._active),
+            len(self._queue) + len(self._inbox),
+            self.completed,
+            self.timed_out,
+            self.cancelled,
+            self.given_up,
+            self._room.used_bytes,
+            self._room.limit_bytes,
+            self._loads.loaded,
+            self._room_waits + self._slices.room_waits,
+        )
+
     def status(self) -> dict[str, object]:
         return {
             "in_flight": len(self._active),
@@ -108,9 +114,58 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             "l1_max_bytes": self._room.limit_bytes,
             "loaded": self._loads.loaded,
             "rejected": self._loads.rejected,
+            "completed": self.completed,
             "timed_out": self.timed_out,
             "cancelled": self.cancelled,
+            "given_up": self.given_up,
         }
+
+    # --- changes while the server runs: each is made on the controller's thread, soon
+
+    def add_port(self, port: AdapterPort) -> Change:
+        """Lookups that begin from then on ask this adapter, too, last of all."""
+
+        def turn() -> None:
+            self._ports = (*self._ports, port)
+
+        return self.change(turn)
+
+    def remove_port(self, port: AdapterPort) -> Change:
+        """It is asked for nothing any more, and lookups that wait for it go on without it.  Its loads that are under way
+        are still waited for."""
+
+        def turn() -> None:
+            self._ports = tuple([other for other in self._ports if other is not port])
+            port.retire()
+            for prefetch in list(self._active):
+                if not prefetch.planned and self._lookups.go_without(prefetch, port):
+                    self._load(prefetch)
+
+        return self.change(turn)
+
+    def bound(
+        self,
+        *,
+        max_in_flight: int | None = None,
+        l1_max_bytes: int | None = None,
+        lookup_timeout_seconds: float | None = None,
+    ) -> Change:
+        """What is given applies from then on, to prefetches that are under way, too."""
+
+        def turn() -> None:
+            self._max_in_flight = max_in_flight or self._max_in_flight
+            self._room.limit_bytes = self._room.limit_bytes if l1_max_bytes is None else l1_max_bytes
+            self.lookup_timeout_seconds = lookup_timeout_seconds or self.lookup_timeout_seconds
+
+        return self.change(turn)
+
+    def plan_by(self, policy: PrefetchPolicy) -> Change:
+        """Another policy says what is loaded from where."""
+
+        def turn() -> None:
+            self._policy = policy
+
+        return self.change(turn)
 
     # --- on the controller's thread
 
@@ -125,8 +180,8 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         match message:
             case Prefetch():
                 self._queue.append(message)
-            case JobAnswer(_LookupToken() as token, outcomes, _):
-                self._looked_up(token, outcomes)
+            case JobAnswer(LookupJob() as job, outcomes, _):
+                self._looked_up(job, outcomes)
             case JobAnswer(LoadJob() as job, outcomes, released):
                 self._load_answered(job, outcomes, released)
             case JobReleased(LoadJob() as job):
@@ -137,17 +192,18 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         match message:
             case Prefetch():
                 self._active[message] = None
-            case JobAnswer(_LookupToken() as token, outcomes, _) if not token.taken:
-                token.port.unpin(token.found(outcomes))
+            case JobAnswer(LookupJob() as job, outcomes, _):
+                self._lookups.give_up(job, outcomes)
             case JobAnswer(LoadJob() as job, _, released):
                 for prefetch in self._loads.give_up(job, released):
-                    self._unpin_if_done(prefetch)
+                    self._lookups.unpin_if_done(prefetch)
             case JobReleased(LoadJob() as job):
                 self._loads.released(job)
 
     def _resume(self) -> None:
         """After this thread has failed and was started again: what was under way is answered with what L1 has."""
         for prefetch in list(self._active):
+            self.given_up += 1
             self._finish(prefetch)
 
     def _patience_seconds(self) -> float | None:
@@ -202,27 +258,14 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         cells = sum(len(row.slots) for row in prefetch.rows)
         hits = sum(len(chunks) for chunks in prefetch.reach().needed)
         self._events.publish(PrefetchSubmitted(prefetch.request_id, cells, hits, len(prefetch.wanted)))
-        prefetch.asked = {port.index for port in ports}
-        keys = [wanted.key for wanted in prefetch.wanted]
-        for port in ports:
-            port.submit_lookup(keys, self._inbox, _LookupToken(prefetch, port, keys))
+        self._lookups.submit(prefetch, ports)
         if not ports:
+            self.given_up += 1
             self._finish(prefetch)
 
-    def _looked_up(self, token: _LookupToken, outcomes: Sequence[Outcome]) -> None:
-        prefetch, port = token.prefetch, token.port
-        found = token.found(outcomes)
-        token.taken = True
-        if prefetch.answered or prefetch.planned:
-            port.unpin(found)
-            return
-        prefetch.pinned[port.index] = found
-        prefetch.found[port.index] = Bitmap(
-            len(outcomes), [i for i, outcome in enumerate(outcomes) if outcome is Outcome.DONE]
-        )
-        prefetch.asked.discard(port.index)
-        if not prefetch.asked:
-            self._load(prefetch)
+    def _looked_up(self, job: LookupJob, outcomes: Sequence[Outcome]) -> None:
+        if self._lookups.answered(job, outcomes):
+            self._load(job.prefetch)
 
     # --- loading
 
@@ -235,6 +278,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
+        was_short = self._short
         self._short = True  # until it is known: who lets go from here on wakes this thread
         self._room.sweep()
         waiting: list[Prefetch] = []
@@ -246,6 +290,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             else:
                 self._finish_if_complete(prefetch)
         self._short = bool(waiting)
+        self._room_waits += self._short and not was_short
         if not waiting or self._loads.jobs or self._room.waits_for_readers:
             return False
         # Nothing that is under way will make room: the youngest that could is content with what it has.
@@ -259,12 +304,13 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             if prefetch.stale and not prefetch.answered:
                 prefetch.aim()
             self._finish_if_complete(prefetch)
-            self._unpin_if_done(prefetch)
+            self._lookups.unpin_if_done(prefetch)
 
     # --- the end
 
     def _finish_if_complete(self, prefetch: Prefetch) -> None:
         if not prefetch.answered and prefetch.complete:
+            self.completed += 1
             self._finish(prefetch)
 
     def _finish(self, prefetch: Prefetch) -> None:
@@ -272,7 +318,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             return
         prefetch.answered = True
         self._active.pop(prefetch, None)
-        self._unpin_if_done(prefetch)
+        self._lookups.unpin_if_done(prefetch)
         reach = prefetch.reach()
         seconds = self._clock.monotonic() - prefetch.begun
         found = len(set().union(*prefetch.found.values())) if prefetch.found else 0
@@ -283,10 +329,3 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         )
         prefetch.forget()
         prefetch.on_done(reach, prefetch.loaded)
-
-    def _unpin_if_done(self, prefetch: Prefetch) -> None:
-        """Nobody reads for it any more: the adapters may let go of what they kept."""
-        if prefetch.answered and not prefetch.loading:
-            while prefetch.pinned:
-                index, keys = prefetch.pinned.popitem()
-                self._ports[index].unpin(keys)

@@ -7,51 +7,28 @@ Belongs to the prefetch controller's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.events import ObjectRejected, Publisher
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsCame, Publisher
 from lmcache_core.contracts.l2_adapter import LoadItem
 from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.prefetch_request import Cell, Prefetch, Source
+from lmcache_core.controllers.prefetch_load_job import Loading, LoadJob
+from lmcache_core.controllers.prefetch_places import Leases, Places
+from lmcache_core.controllers.prefetch_request import Cell, Prefetch
 from lmcache_core.controllers.prefetch_room import PrefetchRoom
 from lmcache_core.controllers.reach import ABSENT
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.object_header import check
+from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
 
-_OWNER = Owner(OwnerKind.CONTROLLER, "prefetch")
-
-
-@dataclass(slots=True, eq=False)
-class Loading:
-    """One object on its way, and every prefetch that waits for it."""
-
-    key: ObjectKey
-    source: Source
-    chunk: int
-    slot: int
-    lease: Lease
-    waiters: list[tuple[Prefetch, Cell]]
-
-    @property
-    def index_key(self) -> bytes:
-        return self.source.record.prefix + self.key.chunk_hash
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadJob:
-    """What one adapter was asked for at once."""
-
-    port: AdapterPort
-    loads: tuple[Loading, ...]
-    leases: tuple[Lease, ...]
-    retain: bool
+logger = logging.getLogger(__name__)
 
 
 class Loads:
@@ -60,16 +37,18 @@ class Loads:
     def __init__(
         self,
         cache: L1Cache,
-        ports: Sequence[AdapterPort],
         room: PrefetchRoom,
         inbox: Inbox[Any],
+        clock: Clock,
         events: Publisher,
     ) -> None:
         self._cache = cache
-        self._ports = ports
+        self._places = Places(cache)
         self._room = room
         self._inbox = inbox
+        self._clock = clock
         self._events = events
+        self._numbers = 0
         self._by_key: dict[bytes, Loading] = {}
         self._unanswered: dict[LoadJob, None] = {}
         self.loaded = 0
@@ -96,21 +75,21 @@ class Loads:
 
     def submit(self, prefetch: Prefetch, cells: Sequence[Cell]) -> int:
         """Start loading those of the cells that L1 has room for, each from its first source.  Returns how many."""
-        leases: list[tuple[int, Lease]] = []
+        leases: Leases = []
         try:
-            places = self._place(prefetch, cells, leases)
-            jobs: dict[int, list[Loading]] = {}
+            places = self._places.reserve(prefetch, cells, leases)
+            jobs: dict[AdapterPort, list[Loading]] = {}
             for cell, (slot, lease) in sorted(places.items()):
                 source = prefetch.sources[cell][0]
                 key = ObjectKey(source.record.space, prefetch.chunk_hashes[cell.chunk])
-                loading = Loading(key, source, cell.chunk, slot, lease, [(prefetch, cell)])
-                jobs.setdefault(source.adapter, []).append(loading)
+                loading = Loading(key, source, prefetch.first_chunk + cell.chunk, slot, lease, [(prefetch, cell)])
+                jobs.setdefault(source.port, []).append(loading)
         except BaseException:
             for _, lease in leases:
                 self._cache.end(lease)
             raise
-        for adapter, loads in jobs.items():
-            self._start(prefetch, self._ports[adapter], loads, [lease for at, lease in leases if at == adapter])
+        for port, loads in jobs.items():
+            self._start(prefetch, port, loads, [lease for at, lease in leases if at is port])
         return len(places)
 
     def answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> list[Prefetch]:
@@ -118,21 +97,29 @@ class Loads:
         if not released:
             self._keep_apart(job)
         touched: dict[Prefetch, None] = {}
-        for loading, outcome in zip(job.loads, outcomes, strict=True):
-            good = released and self._is_good(job.port, loading, outcome)
-            waiters = self._part(loading)
-            if good:
-                self._publish(loading, waiters, job.retain)
-            elif released:
-                self._cache.discard(loading.lease, [loading.slot])
-            for prefetch, cell in waiters:
-                touched[prefetch] = None
-                if good and not prefetch.answered:
-                    prefetch.rows[cell.row].slots[cell.chunk] = loading.slot
-                elif not good:
-                    prefetch.failed += 1
-                    prefetch.drop(cell, loading.source)
-        self._unanswered.pop(job, None)
+        good: list[Loading] = []
+        published: list[Loading] = []
+        try:
+            for loading, outcome in zip(job.loads, outcomes, strict=True):
+                is_good = released and self._is_good(job.port, loading, outcome)
+                waiters = self._part(loading)
+                if is_good:
+                    good.append(loading)
+                    self._publish(loading, waiters, job.retain)
+                    published.append(loading)
+                elif released:
+                    self._cache.discard(loading.lease, [loading.slot])
+                for prefetch, cell in waiters:
+                    touched[prefetch] = None
+                    if is_good and not prefetch.answered:
+                        prefetch.rows[cell.row].slots[cell.chunk] = loading.slot
+                    elif not is_good:
+                        prefetch.failed += 1
+                        prefetch.drop(cell, loading.source)
+        finally:
+            self._ended(job, published)
+            if good and self._events.wants(ObjectsCame):
+                self._tell_came(job, good)
         if released:
             self.released(job)
         return list(touched)
@@ -146,7 +133,7 @@ class Loads:
     def give_up(self, job: LoadJob, released: bool) -> list[Prefetch]:
         """The job's answer could not be handled, or not to the end: no more of it is published.  Returns who waited for
         it."""
-        self._unanswered.pop(job, None)
+        self._ended(job, ())
         waited = [prefetch for loading in job.loads for prefetch, _ in self._part(loading)]
         if released:
             self.released(job)
@@ -165,43 +152,6 @@ class Loads:
         prefetch.loading[cell] = loading.source
         return True
 
-    def _place(
-        self, prefetch: Prefetch, cells: Sequence[Cell], leases: list[tuple[int, Lease]]
-    ) -> dict[Cell, tuple[int, Lease]]:
-        """Slots for as many of the cells as there is room for, counted from the first one across all shards, so that no
-        shard has all the room and another one none."""
-        places = self._reserve(prefetch, cells, leases)
-        if len(places) == len(cells):
-            return places
-        fair = cells[: len(places)]
-        beyond = [cell for cell in places if cell not in set(fair)]
-        for cell in beyond:
-            slot, lease = places.pop(cell)
-            self._cache.discard(lease, [slot])
-        if beyond:
-            places |= self._reserve(prefetch, [cell for cell in fair if cell not in places], leases)
-        return places
-
-    def _reserve(
-        self, prefetch: Prefetch, cells: Sequence[Cell], leases: list[tuple[int, Lease]]
-    ) -> dict[Cell, tuple[int, Lease]]:
-        groups: dict[tuple[int, bytes], list[Cell]] = {}
-        for cell in cells:
-            source = prefetch.sources[cell][0]
-            groups.setdefault((source.adapter, source.record.prefix), []).append(cell)
-        places: dict[Cell, tuple[int, Lease]] = {}
-        for (adapter, _), group in groups.items():
-            record = prefetch.sources[group[0]][0].record
-            hashes = [prefetch.chunk_hashes[cell.chunk] for cell in group]
-            lease, indexes = self._cache.reserve(_OWNER, record, hashes, None)
-            slots = list(lease.slots)
-            if slots:
-                leases.append((adapter, lease))
-            else:
-                self._cache.end(lease)
-            places |= {group[index]: (slot, lease) for index, slot in zip(indexes, slots, strict=True)}
-        return places
-
     def _start(self, prefetch: Prefetch, port: AdapterPort, loads: Sequence[Loading], leases: Sequence[Lease]) -> None:
         size = 0
         items = []
@@ -211,8 +161,20 @@ class Loads:
             self._by_key[loading.index_key] = loading
             size += self._cache.slot_bytes_for(loading.source.record.payload_bytes)
             items.append(LoadItem(loading.key, self._cache.buffer(loading.slot)))
-        job = LoadJob(port, tuple(loads), tuple(leases), prefetch.retain)
+        self._numbers += 1
+        job = LoadJob(
+            port,
+            tuple(loads),
+            tuple(leases),
+            prefetch.retain,
+            self._numbers,
+            prefetch.request_id,
+            self._clock.monotonic(),
+        )
         self._unanswered[job] = None
+        if self._events.wants(LoadSubmitted):
+            object_bytes = sum(item.buffer.length for item in items)
+            self._events.publish(LoadSubmitted(port.name, job.number, job.request_id, len(items), object_bytes))
         self._room.lend(job, size)
         port.submit_load(items, self._inbox, job)
 
@@ -232,6 +194,11 @@ class Loads:
         """Only an object that is whole, unaltered and the one asked for may become visible."""
         reason = f"the adapter says {outcome.value}"
         if outcome is Outcome.DONE and Capability.VERIFIES not in port.capabilities:
+            try:
+                self._cache.fetch(loading.slot)
+            except OSError as error:  # L1 is a file, and its disk fails
+                logger.error("l1 lost what was loaded into it adapter=%s reason=%s", port.name, error)
+                return False
             verdict = check(self._cache.buffer(loading.slot).view, loading.key)
             outcome, reason = verdict.outcome, verdict.reason
         if outcome in (Outcome.DAMAGED, Outcome.FOREIGN):
@@ -240,15 +207,48 @@ class Loads:
             self._events.publish(ObjectRejected(port.name, loading.key.object_id.hex(), outcome.value, reason))
         return outcome is Outcome.DONE
 
+    def _ended(self, job: LoadJob, loaded: Sequence[Loading]) -> None:
+        """The job is answered or given up: told once, whatever comes afterwards."""
+        if self._unanswered.pop(job, job) is job or not self._events.wants(LoadCompleted):
+            return
+        size = sum(HEADER_BYTES + loading.source.record.payload_bytes for loading in loaded)
+        seconds = self._clock.monotonic() - job.begun
+        failed = len(job.loads) - len(loaded)
+        self._events.publish(
+            LoadCompleted(job.port.name, job.number, job.request_id, len(loaded), failed, size, seconds)
+        )
+
+    def _tell_came(self, job: LoadJob, good: Sequence[Loading]) -> None:
+        """Of those for which nobody waited any more, some have left again at once: they never came."""
+        by_record: dict[bytes, list[Loading]] = {}
+        for loading in good:
+            if self._cache.has(loading.source.record, loading.key.chunk_hash):
+                by_record.setdefault(loading.source.record.prefix, []).append(loading)
+        for loads in by_record.values():
+            record = loads[0].source.record
+            self._events.publish(
+                ObjectsCame(
+                    record.space.model_name,
+                    record.space.cache_salt,
+                    record.space.kv_rank,
+                    HEADER_BYTES + record.payload_bytes,
+                    "l2",
+                    job.request_id,
+                    loads[0].chunk,
+                    b"".join([loading.key.chunk_hash for loading in loads]),
+                )
+            )
+
     def _publish(self, loading: Loading, waiters: Sequence[tuple[Prefetch, Cell]], retain: bool) -> None:
         """Held by whoever still waits; the first of them is told that it was loaded for it."""
-        size = self._cache.buffer(loading.slot).length
+        payload_bytes = loading.source.record.payload_bytes
         waiting = [prefetch for prefetch, _ in waiters if not prefetch.answered]
         first = waiting[0] if waiting else waiters[0][0]
         readers = [prefetch.lease for prefetch in waiting]
+        retain = retain or True in [prefetch.keeps for prefetch, _ in waiters]
         self._cache.publish(loading.lease, [loading.slot], readers, loading.chunk, not retain, first.request)
         if waiting:
-            self._room.hold(waiting, self._cache.slot_bytes_for(loading.source.record.payload_bytes))
+            self._room.hold(waiting, self._cache.slot_bytes_for(payload_bytes))
         self.loaded += 1
         first.loaded += 1
-        first.loaded_bytes += size
+        first.loaded_bytes += HEADER_BYTES + payload_bytes

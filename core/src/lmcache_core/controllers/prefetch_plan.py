@@ -20,24 +20,25 @@ def plan_sources(prefetch: Prefetch, policy: PrefetchPolicy, ports: Sequence[Ada
     A chunk that the policy leaves is left.  For the others, every adapter that has it stands in for the planned one, in
     the order of the cascade, in case that one fails."""
     size = len(prefetch.wanted)
-    found = [prefetch.found.get(port.index, Bitmap(size)) for port in ports]
-    plan = _ask(policy, found, ports)
+    found = [prefetch.found.get(port, Bitmap(size)) for port in ports]
+    plan = _ask(policy, found, ports, size)
     prefetch.retain = plan.retain
-    holders = [port.index for port in ports if prefetch.found.get(port.index)]
+    holders = [place for place, port in enumerate(ports) if prefetch.found.get(port)]
     planned: dict[Cell, list[Source]] = {}
     for number, (wanted, first) in enumerate(zip(prefetch.wanted, plan.sources, strict=True)):
         if first is None or not (0 <= first < len(found) and number in found[first]):
             continue
-        others = [index for index in holders if index != first and number in found[index]]
-        planned.setdefault(wanted.cell, []).extend(Source(wanted.record, index) for index in (first, *others))
+        others = [place for place in holders if place != first and number in found[place]]
+        planned.setdefault(wanted.cell, []).extend(Source(wanted.record, ports[place]) for place in (first, *others))
     prefetch.sources = planned
     prefetch.planned = True
     prefetch.aim()
     _keep_pinned(prefetch, ports)
 
 
-def _ask(policy: PrefetchPolicy, found: Sequence[Bitmap], ports: Sequence[AdapterPort]) -> PrefetchPlan:
-    size = found[0].size if found else 0
+def _ask(policy: PrefetchPolicy, found: Sequence[Bitmap], ports: Sequence[AdapterPort], size: int) -> PrefetchPlan:
+    if not ports:  # the last one was removed meanwhile
+        return PrefetchPlan((None,) * size)
     try:
         plan = policy.plan(found, [port.facts for port in ports])
         sources, retain = tuple(plan.sources), bool(plan.retain)
@@ -56,12 +57,12 @@ def _keep_pinned(prefetch: Prefetch, ports: Sequence[AdapterPort]) -> None:
     last = max((cell.chunk for cell in prefetch.todo), default=-1)
     for port in ports:
         kept, rest = list[ObjectKey](), list[ObjectKey]()
-        for number in prefetch.found.get(port.index, ()):
+        for number in prefetch.found.get(port, ()):
             wanted = prefetch.wanted[number]
             sources = prefetch.sources.get(wanted.cell, ())
             used = wanted.cell.chunk <= last and any(
-                source.adapter == port.index and source.record is wanted.record for source in sources
+                source.port is port and source.record is wanted.record for source in sources
             )
             (kept if used else rest).append(wanted.key)
-        prefetch.pinned[port.index] = kept
+        prefetch.pinned[port] = kept
         port.unpin(rest)

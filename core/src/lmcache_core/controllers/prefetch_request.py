@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.reach import ABSENT, Reach, longest_prefix, needed_from, reach_of
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState
@@ -27,7 +28,7 @@ class Source(NamedTuple):
     """Where a cell can be had: in one of its shard's layouts, from one adapter."""
 
     record: SpaceRecord
-    adapter: int
+    port: AdapterPort
 
 
 class Wanted(NamedTuple):
@@ -65,13 +66,17 @@ class Prefetch:
     begun: float
     request: RequestFacts = NO_REQUEST
     sparse: bool = False
+    keeps: bool = False
+    """True: what is loaded for it stays in L1 when nobody reads it any more, even if the policy does not retain it."""
+    first_chunk: int = 0
+    """Where its chunks stand in their prompt."""
 
     wanted: list[Wanted] = field(default_factory=list)
-    asked: set[int] = field(default_factory=set)
+    asked: set[AdapterPort] = field(default_factory=set)
     """Adapters whose answer to the lookup counts and has not come."""
-    found: dict[int, Bitmap] = field(default_factory=dict)
+    found: dict[AdapterPort, Bitmap] = field(default_factory=dict)
     """By adapter, which of `wanted` it has."""
-    pinned: dict[int, list[ObjectKey]] = field(default_factory=dict)
+    pinned: dict[AdapterPort, list[ObjectKey]] = field(default_factory=dict)
     """By adapter, what it keeps for this prefetch until it is told otherwise."""
     planned: bool = False
     retain: bool = False
@@ -140,7 +145,7 @@ class Prefetch:
         self.stale = True
         sources = self.sources.get(cell, [])
         self.sources[cell] = [
-            other for other in sources if other.adapter != source.adapter or other.record is not source.record
+            other for other in sources if other.port is not source.port or other.record is not source.record
         ]
 
     def give_in(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch
 from lmcache_core.controllers.prefetch_room import PrefetchRoom
@@ -23,14 +22,13 @@ ROOM_RETRY_SECONDS = 0.005
 class Slices:
     """Belongs to the prefetch controller's thread."""
 
-    def __init__(
-        self, cache: L1Cache, ports: Sequence[AdapterPort], loads: Loads, room: PrefetchRoom, clock: Clock
-    ) -> None:
+    def __init__(self, cache: L1Cache, loads: Loads, room: PrefetchRoom, clock: Clock) -> None:
         self._cache = cache
-        self._ports = ports
         self._loads = loads
         self._room = room
         self._clock = clock
+        self.room_waits = 0
+        """Times that a prefetch began to wait for eviction."""
 
     def submit(self, prefetch: Prefetch, others_wait: bool) -> bool:
         """Submit slices of a prefetch.  True when it has to wait until prefetches occupy less of L1."""
@@ -53,7 +51,7 @@ class Slices:
         lost = False
         for cell in cells:
             for source in list(prefetch.sources[cell]):
-                if not self._ports[source.adapter].healthy:
+                if not source.port.loads:
                     prefetch.drop(cell, source)
                     lost = lost or not prefetch.sources[cell]
         if lost:
@@ -87,6 +85,7 @@ class Slices:
         if placed == len(cells):
             prefetch.short_since = None
         elif placed or prefetch.short_since is None:
+            self.room_waits += prefetch.short_since is None
             prefetch.short_since = now
             return placed > 0
         elif waited >= ROOM_WAIT_SECONDS:

@@ -87,6 +87,30 @@ class Quotas:
         self._events.publish(QuotaChanged(salt, self._limits.default))
         return True
 
+    def check_policy(self, policy: str, isolates: bool, default_bytes: int | None) -> None:
+        """Raises QuotaRefusedError where the limits that there are, with this default one, need an eviction policy that
+        isolates, and this one does not."""
+        if not isolates and default_bytes is not None:
+            raise QuotaRefusedError(
+                "a default quota needs an eviction policy that takes room from one cache salt alone, and "
+                f"'{policy}' does not; give up the default quota, or choose a policy such as IsolatedLRU"
+            )
+        if not isolates and (count := len(self._limits.by_salt)):
+            raise QuotaRefusedError(
+                f"{count} cache salts have a quota, and eviction policy '{policy}' cannot take room from one salt alone; "
+                "delete the quotas first, or choose a policy such as IsolatedLRU"
+            )
+
+    def follow(self, policy: str, isolates: bool, default_bytes: int | None) -> None:
+        """Another eviction policy takes room from now on, and salts without a limit of their own have this one.  Raises
+        as `check_policy` does, with nothing changed."""
+        with self._lock:
+            self.check_policy(policy, isolates, default_bytes)
+            self._policy, self._isolates = policy, isolates
+            if default_bytes != self._limits.default:
+                limits = SaltLimits(self._limits.by_salt, default_bytes)
+                self._apply(limits, self._cache.used_by_salt().keys() - limits.by_salt.keys())
+
     def status(self) -> dict[str, Any]:
         """For `/status`: the salts that use most, and how many more there are."""
         salts, quotas = self._first(SHOWN_MAX)
@@ -107,13 +131,17 @@ class Quotas:
         return len(salts), [self._quota(salt, limits, used.get(salt, 0)) for salt in first]
 
     def _apply(self, limits: SaltLimits, changed: Iterable[str]) -> None:
-        if not self._isolates:
-            raise QuotaRefusedError(
-                f"a quota needs an eviction policy that takes room from one cache salt alone, and '{self._policy}' does "
-                "not; start the server with --eviction-policy IsolatedLRU"
-            )
+        if not self._isolates and (limits.by_salt or limits.default is not None):
+            raise self._refusal(self._policy)
         self._limits = limits
         self._cache.limit_salts(limits, changed)
+
+    @staticmethod
+    def _refusal(policy: str) -> QuotaRefusedError:
+        return QuotaRefusedError(
+            f"a quota needs an eviction policy that takes room from one cache salt alone, and '{policy}' does "
+            "not; start the server with --eviction-policy IsolatedLRU"
+        )
 
     @staticmethod
     def _quota(salt: str, limits: SaltLimits, used_bytes: int) -> Quota:

@@ -67,7 +67,8 @@ class SlabMover:
         """(bytes that are free for the heir now, objects that had to leave)."""
         before, evicted = self._cache.available_bytes(heir), 0
         slabs, room = self._cache.pieces()
-        candidates = windows(slabs, room, heir, self._slabs_of(cold))
+        fixed = {slab.number for slab in map(self._cache.slab_of, self._cache.fixed_slots()) if slab}
+        candidates = windows(slabs, room, heir, self._slabs_of(cold), fixed)
         for window in choose(candidates, wanted_bytes, self._cache.may_evict):
             evicted += self._cache.hand_over(window, heir)
         return max(0, self._cache.available_bytes(heir) - before), evicted

@@ -11,38 +11,27 @@ within its budget (`jobs/retry.py`), so its FAILED is final.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import StorePolicy
-from lmcache_core.controllers.adapter_port import AdapterPort, Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.message_loop import MessageLoop
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.message_loop import Change, MessageLoop
+from lmcache_core.controllers.store_backlog import StoreBacklog
+from lmcache_core.controllers.store_batch import Batch
+from lmcache_core.controllers.store_holds import StoreHolds
+from lmcache_core.controllers.store_ledger import StoreAccount
 from lmcache_core.controllers.store_plan import plan_stores
-from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
+from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue, StoreView
 from lmcache_core.controllers.store_unit import StoreUnit
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.model.object_header import seal
 from lmcache_core.model.results import Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Slots that became visible together, in prompt order, held by `lease`."""
-
-    lease: Lease
-    slots: tuple[int, ...]
-    size_bytes: int
-    hit: bool = False
-    """True: they have been there, and were hit."""
-    first_chunk: int = 0
-    """Position of the first one in its prompt."""
 
 
 class StoreController(MessageLoop[Batch | Answer]):
@@ -60,30 +49,24 @@ class StoreController(MessageLoop[Batch | Answer]):
         super().__init__()
         self._cache = cache
         self._policy = policy
-        self._queues = [StoreQueue(port, limits) for port in ports]
-        self._backlog_max = limits.backlog_bytes
+        self._limits = limits
+        self._queues = tuple([StoreQueue(port, limits) for port in ports])
+        """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
+        self._open = bool(ports)
         self._clock = clock
         self._events = events
-        self._lock = threading.Lock()  # guards the three below
-        self._backlog = 0
-        self._intake = 0
-        self._refused = 0
+        self._backlog = StoreBacklog()
+        self._holds = StoreHolds(cache, self._backlog)
         self._jobs = 0
         self._batches = 0
-        self._busy: Counter[int] = Counter()
-        """Units that are not finished, by slot: adapters read it."""
-        self._sealed: set[int] = set()
-        """Busy slots whose header page is written, and must stay as it is."""
         self._trimmed: Batch | None = None
         """What is left of the batch that is being enqueued."""
         self._enqueuing: list[StoreUnit] = []
-        self._idle = threading.Event()
-        self._idle.set()
 
     @property
     def active(self) -> bool:
         """Is there anything to store to?"""
-        return bool(self._queues)
+        return self._open
 
     @property
     def plans_hits(self) -> bool:
@@ -95,15 +78,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         what it has not looked at exceeds what may wait for one adapter; they are counted as refused then, unless they
         were there before and only `hit`.  An admitted batch must be followed by `offer` or `withdraw`."""
         size = count * object_bytes
-        with self._lock:
-            full = self._intake + size > self._backlog_max and (hit or self._intake > 0)
-            if not full:
-                self._intake += size
-                self._backlog += size
-                self._idle.clear()
-            elif not hit:
-                self._refused += count
-        if full:
+        if not self._backlog.admit(count, size, self._limits.backlog_bytes, hit=hit):
             if not hit:
                 self._events.publish(StoresDropped("", count, size, DropReason.CONTROLLER_BEHIND))
             return None
@@ -116,24 +91,94 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def forgo(self, count: int, object_bytes: int) -> None:
         """So many objects of an admitted batch are gone."""
-        self._taken_in(count * object_bytes)
-        self._shrink(count * object_bytes)
+        self._backlog.seen(count * object_bytes)
+        self._backlog.shrink(count * object_bytes)
 
     def offer(self, batch: Batch) -> None:
         """Take over an admitted batch."""
         self._inbox.post(batch)
 
+    # --- changes while the server runs: each is made on the controller's thread, soon
+
+    def add_port(self, port: AdapterPort) -> Change:
+        """Objects that come from then on go to this adapter, too."""
+        return self.change(lambda: self._line_up((*self._queues, StoreQueue(port, self._limits))))
+
+    def drain_port(self, port: AdapterPort, *, again: bool = False) -> Change:
+        """Objects that come from then on do not go to it, or go there `again`; those that wait for it do."""
+
+        def turn() -> None:
+            for queue in self._queues:
+                queue.open = again if queue.port is port else queue.open
+            self._line_up(self._queues)
+
+        return self.change(turn)
+
+    def remove_port(self, port: AdapterPort) -> Change:
+        """What waits for it is dropped.  Its jobs that are under way are still waited for, each for itself."""
+
+        def turn() -> None:
+            for queue in self._queues:
+                if queue.port is port:
+                    self._line_up(tuple([other for other in self._queues if other is not queue]))
+                    self._drop(queue, queue.drop_all(DropReason.ADAPTER_REMOVED), DropReason.ADAPTER_REMOVED)
+
+        return self.change(turn)
+
+    def left_for(self, port: AdapterPort) -> tuple[int, int]:
+        """Objects and bytes on their way to it, waiting or handed over.  Any thread."""
+        account = self._account(port)
+        return (account.waiting + account.in_flight, account.backlog_bytes) if account else (0, 0)
+
+    def lost_for(self, port: AdapterPort) -> int:
+        """Objects that were to go there and did not get there, since it came.  Any thread."""
+        account = self._account(port)
+        return account.failed + account.dropped if account else 0
+
+    def limit(self, limits: StoreLimits) -> Change:
+        """What waits for each adapter is bounded by these."""
+
+        def turn() -> None:
+            self._limits = limits
+            for queue in self._queues:
+                queue.limit(limits)
+
+        return self.change(turn)
+
+    def plan_by(self, policy: StorePolicy) -> Change:
+        """Another policy says what goes where."""
+
+        def turn() -> None:
+            self._policy = policy
+
+        return self.change(turn)
+
     def drain(self, seconds: float) -> bool:
         """Wait until nothing is on its way.  False when something still is."""
-        return self._idle.wait(seconds)
+        return self._backlog.wait(seconds)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What L1 holds for L2; objects that go to several adapters count once."""
+        return self._backlog.size_bytes
+
+    @property
+    def refused(self) -> int:
+        """Objects that were not taken in, because too much had not been looked at."""
+        return self._backlog.refused
+
+    def views(self) -> dict[str, StoreView]:
+        """By adapter."""
+        now = self._clock.monotonic()
+        return {queue.port.name: queue.view(now) for queue in self._queues}
 
     def status(self) -> dict[str, object]:
         """`backlog_bytes` is what L1 holds for L2; objects that go to several adapters count once in it."""
         now = self._clock.monotonic()
         return {
-            "backlog_bytes": self._backlog,
-            "backlog_max_bytes": self._backlog_max,
-            "refused": self._refused,
+            "backlog_bytes": self.backlog_bytes,
+            "backlog_max_bytes": self._limits.backlog_bytes,
+            "refused": self.refused,
             "adapters": {queue.port.name: queue.status(now) for queue in self._queues},
         }
 
@@ -143,7 +188,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         match message:
             case Batch():
                 self._enqueue(message)
-                self._taken_in(message.size_bytes)
+                self._backlog.seen(message.size_bytes)
             case JobAnswer(StoreJob() as job, outcomes, released):
                 self._answered(job, outcomes, released)
             case JobReleased(StoreJob() as job):
@@ -158,50 +203,63 @@ class StoreController(MessageLoop[Batch | Answer]):
             case Batch(lease):
                 for queue in self._queues:
                     self._publish_drop(queue, queue.withdraw(lease), DropReason.CONTROLLER_FAILED)
-                size = 0 if self._enqueuing else (self._trimmed or message).size_bytes
-                for unit in self._enqueuing:
-                    if unit.remaining > 0:
-                        unit.remaining = 0
-                        self._let_go(unit.slot)
-                        size += unit.size_bytes
+                size = self._holds.give_up(self._enqueuing)
+                size = size if self._enqueuing else (self._trimmed or message).size_bytes
                 self._trimmed, self._enqueuing = None, []
                 self._cache.end(lease)
-                self._taken_in(message.size_bytes)
-                self._shrink(size)
+                self._backlog.seen(message.size_bytes)
+                self._backlog.shrink(size)
             case JobAnswer(StoreJob() as job, _, released):
                 job.queue.settle(job, (), self._clock.monotonic())
-                self._release(job) if released else self._quarantine(job)
+                self._release(job) if released else self._keep(job)
             case JobReleased(StoreJob() as job):
                 self._release(job)
 
     def _enqueue(self, batch: Batch) -> None:
         self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        plan = plan_stores(self._policy, items, batch.hit, [queue.port.facts for queue in self._queues])
+        plan = plan_stores(self._policy, items, batch.hit, [queue.facts for queue in self._queues])
         self._batches += 1
+        now = self._clock.monotonic()
         units = [
-            StoreUnit(slot, batch.lease, item, self._batches, batch.first_chunk + place, plan.drop_from_l1)
+            StoreUnit(
+                slot,
+                batch.lease,
+                item,
+                self._batches,
+                batch.first_chunk + place,
+                now,
+                batch.request_id,
+                plan.drop_from_l1 and self._open,
+            )
             for place, (slot, item) in enumerate(zip(batch.slots, items, strict=True))
         ]
-        self._busy.update(batch.slots)
+        self._holds.begin(batch.slots)
         self._enqueuing = units
         for index, queue in enumerate(self._queues):
+            if not queue.open:
+                continue
             chosen = [unit for unit, queues in zip(units, plan.targets, strict=True) if index in queues]
             if batch.hit:  # it displaces nothing: it can be hit again
                 sizes = accumulate(unit.size_bytes for unit in chosen)
                 chosen = [unit for unit, size in zip(chosen, sizes, strict=True) if size <= queue.room_bytes]
             queue.add(chosen)
-        self._finish(units)
+        self._holds.finish(units)
         self._trimmed, self._enqueuing = None, []
+
+    def _line_up(self, queues: tuple[StoreQueue, ...]) -> None:
+        self._queues = queues
+        self._open = any(queue.open for queue in queues)
 
     def _without_busy(self, batch: Batch) -> Batch:
         """What was hit while it is on its way, or while its store is not here yet, is not planned again."""
-        left = tuple(slot for slot in dict.fromkeys(batch.slots) if slot not in self._busy)
+        busy = self._holds.busy
+        left = tuple(slot for slot in dict.fromkeys(batch.slots) if slot not in busy)
         if len(left) == len(batch.slots):
             return batch
         size = batch.size_bytes // len(batch.slots) * (len(batch.slots) - len(left))
-        self._cache.release(batch.lease, [slot for slot in batch.slots if slot in self._busy])
-        self._shrink(size)
+        self._cache.release(batch.lease, [slot for slot in batch.slots if slot in busy])
+        self._backlog.shrink(size)
         if not left:
             self._cache.end(batch.lease)
         return replace(batch, slots=left, size_bytes=batch.size_bytes - size)
@@ -223,78 +281,51 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def _submit(self, job: StoreJob) -> None:
         port = job.queue.port
-        self._seal(job.units)
+        self._holds.seal(job.units, self._clock.wall_ns())
         self._events.publish(StoreSubmitted(port.name, job.number, len(job.units), job.size_bytes))
         port.submit_store([unit.item for unit in job.units], self._inbox, job)
-
-    def _seal(self, units: Sequence[StoreUnit]) -> None:
-        """Write the header pages: the digest is computed here, once, and on nobody's request."""
-        for unit in units:
-            if unit.slot not in self._sealed:
-                seal(unit.item.buffer.view, unit.item.key, self._clock.wall_ns())
-                self._sealed.add(unit.slot)
 
     def _answered(self, job: StoreJob, outcomes: Sequence[Outcome], released: bool) -> None:
         now = self._clock.monotonic()
         stored = sum(outcome is Outcome.DONE for outcome in outcomes)
         failed = len(outcomes) - stored
         if job.queue.settle(job, outcomes, now):
-            self._events.publish(StoreCompleted(job.queue.port.name, job.number, stored, failed, now - job.begun))
-        self._release(job) if released else self._quarantine(job)
+            self._events.publish(
+                StoreCompleted(
+                    job.queue.port.name,
+                    job.number,
+                    stored,
+                    failed,
+                    now - job.begun,
+                    job.stored_bytes,
+                    job.waited_seconds,
+                    job.request_id,
+                )
+            )
+        self._release(job) if released else self._keep(job)
 
     def _release(self, job: StoreJob) -> None:
         """The adapter is done with the job's buffers.  Once: what another adapter still reads must not be let go twice."""
         units, job.units = job.units, ()
-        self._finish(units)
+        if job.kept:
+            for unit in units:
+                unit.kept -= 1
+        self._holds.finish(units)
 
-    def _quarantine(self, job: StoreJob) -> None:
-        for unit in job.units:
-            self._cache.quarantine(unit.lease)
+    def _keep(self, job: StoreJob) -> None:
+        """It has answered, and is not done with them."""
+        if not job.kept:
+            job.kept = True
+            self._holds.keep(job.units)
 
     def _drop(self, queue: StoreQueue, units: Sequence[StoreUnit], reason: DropReason) -> None:
         self._publish_drop(queue, units, reason)
-        self._finish(units)
+        self._holds.finish(units)
 
     def _publish_drop(self, queue: StoreQueue, units: Sequence[StoreUnit], reason: DropReason) -> None:
         if units:
             size = sum(unit.size_bytes for unit in units)
             self._events.publish(StoresDropped(queue.port.name, len(units), size, reason))
 
-    def _finish(self, units: Sequence[StoreUnit]) -> None:
-        """One adapter is done with these; the last one ends their holds."""
-        done: dict[Lease, list[int]] = {}
-        size = 0
-        leaving = []
-        for unit in units:
-            if unit.remaining <= 0:
-                continue  # given up before
-            unit.remaining -= 1
-            if unit.remaining == 0:
-                done.setdefault(unit.lease, []).append(unit.slot)
-                self._let_go(unit.slot)
-                size += unit.size_bytes
-                if unit.leave_l1:
-                    leaving.append(unit.slot)
-        if leaving:
-            self._cache.drop_when_released(leaving)
-        for lease, slots in done.items():
-            self._cache.release(lease, slots)
-            if not lease.slots:
-                self._cache.end(lease)
-        self._shrink(size)
-
-    def _let_go(self, slot: int) -> None:
-        self._busy[slot] -= 1
-        if not self._busy[slot]:
-            del self._busy[slot]
-            self._sealed.discard(slot)
-
-    def _taken_in(self, size: int) -> None:
-        with self._lock:
-            self._intake -= size
-
-    def _shrink(self, size: int) -> None:
-        with self._lock:
-            self._backlog -= size
-            if self._backlog == 0:
-                self._idle.set()
+    def _account(self, port: AdapterPort) -> StoreAccount | None:
+        return next((queue.ledger.account() for queue in self._queues if queue.port is port), None)

@@ -12,6 +12,8 @@ class StoreAccount(NamedTuple):
     """Objects since the start, all of one moment:
 
     admitted == stored + failed + dropped + waiting + in_flight
+
+    and the same in bytes.
     """
 
     admitted: int
@@ -24,15 +26,30 @@ class StoreAccount(NamedTuple):
     """Handed to the adapter, and not answered."""
     merged: int
     """Not admitted: the same object was on its way to this adapter already."""
-    backlog_bytes: int
-    """Waiting and in flight."""
+    admitted_bytes: int
+    stored_bytes: int
+    failed_bytes: int
+    dropped_bytes: int
+    waiting_bytes: int
+    in_flight_bytes: int
     failed_by_outcome: Mapping[str, int]
     """`rejected` where the adapter has no room."""
+    failed_bytes_by_outcome: Mapping[str, int]
     dropped_by_reason: Mapping[str, int]
+    dropped_bytes_by_reason: Mapping[str, int]
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Waiting and in flight."""
+        return self.waiting_bytes + self.in_flight_bytes
 
     @property
     def adds_up(self) -> bool:
-        return self.admitted == self.stored + self.failed + self.dropped + self.waiting + self.in_flight
+        """In objects and in bytes."""
+        return (
+            self.admitted == self.stored + self.failed + self.dropped + self.waiting + self.in_flight
+            and self.admitted_bytes == self.stored_bytes + self.failed_bytes + self.dropped_bytes + self.backlog_bytes
+        )
 
 
 class StoreLedger:
@@ -40,59 +57,77 @@ class StoreLedger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
-        self._stored = 0
-        self._failed: Counter[str] = Counter()
-        self._waiting = 0
-        self._in_flight = 0
+        self._admitted = self._admitted_bytes = 0
+        self._stored = self._stored_bytes = 0
+        self._waiting = self._waiting_bytes = 0
+        self._in_flight = self._in_flight_bytes = 0
         self._merged = 0
-        self._admitted = 0
-        self._backlog_bytes = 0
+        self._failed: Counter[str] = Counter()
+        self._failed_bytes: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
+        self._dropped_bytes: Counter[str] = Counter()
+        self.waiting_since: float | None = None
+        """When what waits longest began to; None while nothing waits."""
 
     @property
     def backlog_bytes(self) -> int:
-        return self._backlog_bytes
+        return self._waiting_bytes + self._in_flight_bytes
 
     def admit(self, objects: int, size: int, merged: int) -> None:
         """So many more, of so many bytes, wait; others were on their way already."""
         with self._lock:
             self._admitted += objects
+            self._admitted_bytes += size
             self._waiting += objects
-            self._backlog_bytes += size
+            self._waiting_bytes += size
             self._merged += merged
 
-    def submit(self, objects: int) -> None:
+    def submit(self, objects: int, size: int) -> None:
         """So many of those that wait are on their way."""
         with self._lock:
             self._waiting -= objects
+            self._waiting_bytes -= size
             self._in_flight += objects
+            self._in_flight_bytes += size
 
-    def settle(self, stored: int, failed: Mapping[str, int], size: int) -> None:
-        """So many of those on their way, of so many bytes, have their outcome: they are stored, or failed in these ways."""
+    def settle(
+        self, stored: int, stored_bytes: int, failed: Mapping[str, int], failed_bytes: Mapping[str, int]
+    ) -> None:
+        """So many of those on their way have their outcome: they are stored, or failed in these ways."""
         with self._lock:
             self._in_flight -= stored + sum(failed.values())
+            self._in_flight_bytes -= stored_bytes + sum(failed_bytes.values())
             self._stored += stored
+            self._stored_bytes += stored_bytes
             self._failed.update(failed)
-            self._backlog_bytes -= size
+            self._failed_bytes.update(failed_bytes)
 
     def drop(self, objects: int, size: int, reason: str) -> None:
         """So many of those that wait, of so many bytes, will not go."""
         with self._lock:
             self._waiting -= objects
+            self._waiting_bytes -= size
             self._dropped[reason] += objects
-            self._backlog_bytes -= size
+            self._dropped_bytes[reason] += size
 
     def account(self) -> StoreAccount:
         with self._lock:
             return StoreAccount(
-                self._admitted,
-                self._stored,
-                self._failed.total(),
-                self._dropped.total(),
-                self._waiting,
-                self._in_flight,
-                self._merged,
-                self._backlog_bytes,
-                dict(self._failed),
-                dict(self._dropped),
+                admitted=self._admitted,
+                stored=self._stored,
+                failed=self._failed.total(),
+                dropped=self._dropped.total(),
+                waiting=self._waiting,
+                in_flight=self._in_flight,
+                merged=self._merged,
+                admitted_bytes=self._admitted_bytes,
+                stored_bytes=self._stored_bytes,
+                failed_bytes=self._failed_bytes.total(),
+                dropped_bytes=self._dropped_bytes.total(),
+                waiting_bytes=self._waiting_bytes,
+                in_flight_bytes=self._in_flight_bytes,
+                failed_by_outcome=dict(self._failed),
+                failed_bytes_by_outcome=dict(self._failed_bytes),
+                dropped_by_reason=dict(self._dropped),
+                dropped_bytes_by_reason=dict(self._dropped_bytes),
             )

@@ -18,6 +18,8 @@ def plan_stores(
     in L1 only."""
     if not items:
         return StorePlan(())
+    if not adapters:
+        return StorePlan(((),) * len(items))
     objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, hit) for item in items]
     known = range(len(adapters))
     try:

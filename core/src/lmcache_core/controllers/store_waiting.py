@@ -38,11 +38,21 @@ class WaitingStores:
         """A heap, with the tickets of units that are gone already in between.  None while nothing is dropped: then it would
         cost more than all the rest."""
 
+    def follow(self, rule: DropRule) -> None:
+        """From now on what is dropped is chosen by this rule."""
+        self._rank = _RANK[rule]
+        self._victims = None
+
     def __len__(self) -> int:
         return len(self._units)
 
     def __iter__(self) -> Iterator[StoreUnit]:
         return iter(self._units.values())
+
+    @property
+    def oldest(self) -> StoreUnit | None:
+        """The one that has waited longest."""
+        return next(iter(self._units.values()), None)
 
     def add(self, unit: StoreUnit) -> None:
         self._tickets += 1

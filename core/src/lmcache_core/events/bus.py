@@ -1,157 +1,153 @@
-"""The event bus: publishing is an append to a bounded queue, delivering is one thread's work."""
+"""The event bus: publishing is an append to the queue of each subscriber that wants the event."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.events.lane import Lane, LaneLimits
+from lmcache_core.events.lane_status import LaneState, LaneStatus
 
 logger = logging.getLogger(__name__)
 
-_LOG_EVERY: Final = 1000
-"""A subscriber that keeps failing is logged once per this many failures."""
+LOG_SECONDS: Final = 10.0
+"""How often a change of one subscriber's state may be logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusCounters:
-    """`dropped` by event type, `failed` by subscriber, since the start."""
+    """Sums over all subscribers since the start: `dropped` by event type, `failed` by subscriber, where there are any."""
 
     delivered: int
     waiting: int
     dropped: Mapping[str, int]
     failed: Mapping[str, int]
-
-
-_Route = tuple[tuple[str, Callable[[Any], None]], ...]
+    lanes: Mapping[str, LaneStatus]
+    """Each subscriber's own, by name."""
 
 
 class EventBus:
-    """Brings events to subscribers, in the order in which they were published, on the thread that runs `run`.
+    """Brings events to subscribers, to each in the order in which they were published.
 
-    A subscription to a type is one to its subclasses, too.  `capacity` events may wait (threads that publish at the
-    same moment may each add one more); later ones are dropped and counted.
-    """
+    A subscription to a type is one to its subclasses, too.  Each subscriber has a queue and a thread of its own
+    (`threads`).  What its queue has no room for is dropped for it alone, and counted."""
 
-    def __init__(self, subscribers: Mapping[str, Subscriber], capacity: int) -> None:
-        self._subscribers = dict(subscribers)
-        self._capacity = capacity
-        self._queue: deque[Event] = deque()
-        self._routes: dict[type[Event], _Route] = {}
-        self._failed: Counter[str] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._delivered = 0
-        self._closed = False
-        self._drop_lock = threading.Lock()  # guards _dropped
-        self._delivery = threading.Lock()  # held by whoever delivers; guards _delivered and _failed
-        self._wake = threading.Event()
-        self._callbacks = [
-            (kind, name, callback)
-            for name, subscriber in self._subscribers.items()
-            for kind, callback in self._subscriptions(name, subscriber)
-        ]
+    def __init__(
+        self,
+        subscribers: Mapping[str, Subscriber],
+        limits: LaneLimits,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._routes: dict[type[Event], tuple[Lane, ...]] = {}
+        self._lock = threading.Lock()  # guards changes of _routes
+        self._lanes = {
+            name: Lane(name, subscriber, limits, self._forget_routes, now) for name, subscriber in subscribers.items()
+        }
+        self._left: list[Lane] | None = None
+        self._said: dict[str, tuple[LaneState, float]] = dict.fromkeys(self._lanes, (LaneState.OK, -LOG_SECONDS))
 
     def publish(self, event: Event) -> None:
-        kind = type(event)
-        route = self._routes.get(kind)
-        if route is None:
-            route = self._find_route(kind)
-        if not route:
-            return
-        if len(self._queue) >= self._capacity or self._closed:
-            with self._drop_lock:
-                self._dropped[kind.__name__] += 1
-            return
-        self._queue.append(event)
-        if not self._wake.is_set():
-            self._wake.set()
+        try:
+            lanes = self._routes[type(event)]
+        except KeyError:
+            lanes = self._find_route(type(event))
+        for lane in lanes:
+            queue = lane.queue
+            # first this and then the look at `room`, as the lane does it the other way round: one sees the other
+            queue.append(event)
+            if len(queue) > lane.room:
+                lane.press()
 
     def wants(self, kind: type[Event]) -> bool:
-        route = self._routes.get(kind)
-        return bool(self._find_route(kind) if route is None else route)
+        try:
+            return bool(self._routes[kind])
+        except KeyError:
+            return bool(self._find_route(kind))
 
-    def run(self) -> None:
-        """Deliver until `close`.  For a thread of its own."""
-        self._wake.set()  # what was waiting when this thread failed
-        while not self._closed:
-            self._wake.wait()
-            self._wake.clear()  # before delivering: what is published from here on sets it again
-            with self._delivery:
-                self._deliver()
+    def lane(self, name: str) -> Lane:
+        return self._lanes[name]
+
+    def begin(self, server: ServerView) -> None:
+        """What subscribers are told before their first event.  Before the threads are started."""
+        for lane in self._lanes.values():
+            lane.begin(server)
+
+    def threads(self) -> Sequence[tuple[str, Callable[[], None]]]:
+        """Name and body of each thread; a body returns after `close`."""
+        return [(f"events-{name}", lane.run) for name, lane in self._lanes.items()]
+
+    def watch(self) -> None:
+        """Look after the subscribers, and log where one's state has changed.  To be called about once per second, by one
+        thread."""
+        for name, lane in self._lanes.items():
+            lane.check()
+            status, (before, said_at) = lane.status(), self._said[name]
+            if status.state is before or self._now() - said_at < LOG_SECONDS:
+                continue
+            self._said[name] = (status.state, self._now())
+            logger.log(
+                logging.INFO if status.state is LaneState.OK else logging.WARNING,
+                "subscriber is %s subscriber=%s waiting=%d dropped=%d failed=%d retained=%d",
+                status.state,
+                name,
+                status.waiting,
+                sum(status.dropped.values()),
+                status.failed,
+                status.retained_events,
+            )
 
     def close(self, deadline_seconds: float) -> bool:
-        """Deliver what is waiting, close the subscribers, and end `run`; events published from now on are dropped.
+        """Deliver what is waiting, close the subscribers, and end the threads; events published from now on are dropped.
 
-        False when a subscriber took longer than the deadline; it is left behind, and what waited is counted as dropped."""
-        if self._closed:
-            return True
-        self._closed = True
-        self._wake.set()
-        # a thread of its own, because a subscriber that hangs must not keep the server from stopping
-        last = threading.Thread(target=self._finish, name="event-bus-close", daemon=True)
-        last.start()
-        last.join(deadline_seconds)
-        with self._drop_lock:
-            while (event := self._next()) is not None:
-                self._dropped[type(event).__name__] += 1
-        if last.is_alive():
-            logger.warning("event bus left a subscriber behind deadline_seconds=%.1f", deadline_seconds)
-        return not last.is_alive()
+        False when a subscriber took longer than the deadline; it is left behind, and what waited is counted as dropped.
+        Again: nothing, and the same answer."""
+        if self._left is not None:
+            return not self._left
+        deadline = time.monotonic() + deadline_seconds
+        for lane in self._lanes.values():
+            lane.close()
+        for lane in self._lanes.values():
+            if not lane.is_running:  # never started, or waiting to be started again
+                threading.Thread(target=lane.run, name=f"events-{lane.name}-close", daemon=True).start()
+        self._left = left = [
+            lane for lane in self._lanes.values() if not lane.is_over.wait(max(0.0, deadline - time.monotonic()))
+        ]
+        for lane in left:
+            lane.abandon()
+        if left:
+            names = ",".join(lane.name for lane in left)
+            logger.warning("subscribers were left behind names=%s deadline_seconds=%.1f", names, deadline_seconds)
+        return not left
 
     def counters(self) -> BusCounters:
-        with self._drop_lock:
-            dropped = dict(self._dropped)
-        return BusCounters(self._delivered, len(self._queue), dropped, dict(self._failed))
+        lanes = {name: lane.status() for name, lane in self._lanes.items()}
+        dropped: Counter[str] = Counter()
+        for status in lanes.values():
+            dropped.update(status.dropped)
+        return BusCounters(
+            delivered=sum(status.delivered for status in lanes.values()),
+            waiting=sum(status.waiting for status in lanes.values()),
+            dropped=dict(dropped),
+            failed={name: status.failed for name, status in lanes.items() if status.failed},
+            lanes=lanes,
+        )
 
-    def _finish(self) -> None:
-        with self._delivery:
-            self._deliver()
-            for name, subscriber in self._subscribers.items():
-                try:
-                    subscriber.close()
-                except Exception as error:  # noqa: BLE001  # one subscriber's fault is not the others'
-                    self._note_failure(name, "close", error)
-
-    def _deliver(self) -> None:
-        """Empty the queue.  The caller holds `_delivery`."""
-        while (event := self._next()) is not None:
-            for name, callback in self._routes[type(event)]:
-                try:
-                    callback(event)
-                except Exception as error:  # noqa: BLE001  # one subscriber's fault is not the others'
-                    self._note_failure(name, type(event).__name__, error)
-            self._delivered += 1
-
-    def _next(self) -> Event | None:
-        try:
-            return self._queue.popleft()
-        except IndexError:
-            return None
-
-    def _note_failure(self, name: str, what: str, error: Exception) -> None:
-        self._failed[name] += 1
-        count = self._failed[name]
-        if count % _LOG_EVERY == 1:
-            logger.error("subscriber failed subscriber=%s event=%s failures=%d", name, what, count, exc_info=error)
-
-    def _find_route(self, kind: type[Event]) -> _Route:
+    def _find_route(self, kind: type[Event]) -> tuple[Lane, ...]:
         """Who wants events of this type; remembered, so that it is worked out once per type."""
-        route = tuple((name, callback) for wanted, name, callback in self._callbacks if issubclass(kind, wanted))
-        self._routes[kind] = route
+        with self._lock:
+            route = tuple(lane for lane in self._lanes.values() if lane.wants(kind))
+            self._routes[kind] = route
         return route
 
-    def _subscriptions(self, name: str, subscriber: Subscriber) -> list[tuple[type[Event], Callable[[Any], None]]]:
-        try:
-            subscriptions = list(subscriber.subscriptions().items())
-            for kind, callback in subscriptions:
-                if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):
-                    raise TypeError(f"a subscription maps an event type to a function, not {kind!r} to {callback!r}")
-            return subscriptions
-        except Exception as error:  # noqa: BLE001  # the server can do without a subscriber
-            self._note_failure(name, "subscriptions", error)
-            return []
+    def _forget_routes(self) -> None:
+        with self._lock:
+            self._routes = {}

@@ -35,11 +35,13 @@ class Inbox(Generic[Item]):
             os.eventfd_write(self._event, 1)
 
     def clear_wakes(self) -> None:
-        """Make the descriptor unreadable.  To be called before items are taken: what is posted later wakes the next poll."""
-        try:
-            os.eventfd_read(self._event)
-        except BlockingIOError:
-            pass
+        """Make the descriptor unreadable.  To be called before items are taken: what is posted later wakes the next poll.
+        A closed inbox has none."""
+        if self._event >= 0:
+            try:
+                os.eventfd_read(self._event)
+            except BlockingIOError:
+                pass
         self._awake = False  # after the read: a wake that is skipped until here is for what the caller takes next
 
     def take(self) -> Item | None:
@@ -61,3 +63,7 @@ class Inbox(Generic[Item]):
         event, self._event = self._event, -1
         if event >= 0:
             os.close(event)
+
+    def __del__(self) -> None:
+        # A post may follow the end of who drains it, so an inbox can outlive that and goes with its last owner.
+        self.close()

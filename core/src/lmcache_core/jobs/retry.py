@@ -8,9 +8,9 @@ throttling (proposal A6) and Finagle's RetryBudget.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import Final
 
 ATTEMPTS_MAX: Final = 3
@@ -63,16 +63,16 @@ class RetryPolicy:
         delay_seconds: float = DELAY_SECONDS,
         delay_seconds_max: float = DELAY_SECONDS_MAX,
         budget: RetryBudget | None = None,
-        random_fraction: Callable[[], float] = random.random,
+        random_fraction: Callable[[], float] | None = None,
     ) -> None:
-        """`random_fraction` returns a number in [0, 1)."""
+        """`random_fraction` returns a number in [0, 1); None: a generator of its own."""
         if attempts < 1 or not 0 <= delay_seconds <= delay_seconds_max:
             raise ValueError("a retry policy needs attempts >= 1 and 0 <= delay_seconds <= delay_seconds_max")
         self.budget: Final = budget or RetryBudget()
         self._attempts = attempts
         self._delay = delay_seconds
         self._delay_max = delay_seconds_max
-        self._random = random_fraction
+        self._random = random_fraction or Random().random
 
     def next_delay(self, failures: int) -> float | None:
         """An operation failed for the `failures`th time in a way that may pass: seconds until it is tried again, which

@@ -41,7 +41,14 @@ class Arena:
 
     `back` and `grow` may be called by any threads at once; they take long, and hold no lock meanwhile."""
 
-    def __init__(self, mapping: mmap.mmap, descriptor: int | None, path: Path | None, huge: bool = False) -> None:
+    def __init__(
+        self,
+        mapping: mmap.mmap,
+        descriptor: int | None,
+        path: Path | None,
+        huge: bool = False,
+        direct_io: bool = False,
+    ) -> None:
         self._mapping = mapping
         self._descriptor = descriptor
         self._path = path
@@ -59,7 +66,17 @@ class Arena:
         del anchor
         self.size_bytes = len(view)
         self.segment = path.name if path else None
-        self.region = MemoryRegion(address, len(view), view, descriptor, self.segment)
+        self.region = MemoryRegion(address, len(view), view, descriptor, self.segment, direct_io)
+
+    @property
+    def kind(self) -> str:
+        """What L1 lies in: shared_memory, anonymous_memory, or file."""
+        return "shared_memory" if self.segment else "anonymous_memory"
+
+    @property
+    def file(self) -> Path | None:
+        """Where L1 lies on a disk; None in memory."""
+        return None
 
     @property
     def backed_bytes(self) -> int:
@@ -96,6 +113,10 @@ class Arena:
         # To a boundary of huge pages, so that none is torn.
         gap = Extent(gap.offset, min(gap.length, step_bytes - gap.offset % HUGE_BYTES))
         return gap.length if self._allocate(gap) else None
+
+    def fetch(self, offset: int, length: int) -> None:
+        """Before this thread reads or writes a stretch itself: wait for a disk here, without the interpreter's lock, where
+        L1 is a file.  Raises OSError when the disk fails."""
 
     def close(self) -> None:
         """Remove the segment's name and unmap it, or let the last thread that still allocates pages do that when it is

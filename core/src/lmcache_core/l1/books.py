@@ -11,6 +11,7 @@ from collections import Counter
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.census import Census
+from lmcache_core.l1.departures import PASSING, Departures
 from lmcache_core.l1.index import SpaceRecord, Spaces
 from lmcache_core.l1.leases import Lease, LeaseKind, LeaseState, LeaseTable
 from lmcache_core.l1.notes import Notes
@@ -27,6 +28,7 @@ class CacheBooks:
         self._table = kernels.slot_table()
         self._leases = LeaseTable()
         self._notes = Notes()
+        self._departures = Departures()
 
     @property
     def used_bytes(self) -> int:
@@ -46,15 +48,30 @@ class CacheBooks:
     def _record_of(self, slot: int) -> SpaceRecord:
         return self._spaces.numbered(self._table.key(slot)[0])
 
-    def _remove(self, slots: list[int]) -> None:
-        """Free slots in use and tell the policy."""
+    def _depart(self, slots: list[int], reason: str) -> None:
+        """Objects are about to be found no more."""
+        if slots and self._departures.wanted:
+            keys = [self._table.key(slot) for slot in slots]
+            self._departures.note(reason, [(self._spaces.numbered(space).space, name) for space, name in keys])
+
+    def _pass(self, slots: list[int]) -> None:
+        """The last holds on these have ended, and they have to leave: passing objects, and those that had left for
+        everybody else before."""
+        if slots and self._departures.wanted:
+            self._depart([slot for slot in slots if (state := self._table.state(slot)) and state[3]], PASSING)
+        self._remove(slots)
+
+    def _remove(self, slots: list[int]) -> dict[int, int]:
+        """Free slots in use and tell the policy.  Returns how many there were of each space."""
         if not slots:
-            return
-        for space, count in self._table.remove(slots).items():
+            return {}
+        removed = self._table.remove(slots)
+        for space, count in removed.items():
             self._spaces.numbered(space).objects -= count
         for slot in slots:
             self._slots.give(slot)
         self._notes.removed(slots)
+        return removed
 
     def _quarantine(self, lease: Lease) -> None:
         if lease.state is not LeaseState.ACTIVE:
@@ -74,7 +91,10 @@ class CacheBooks:
         slots, lease.slots = lease.slots, []
         lease.state = LeaseState.ENDED
         self._leases.discard(lease)
-        self._remove(slots if lease.kind is LeaseKind.WRITE else self._table.release(slots))
+        if lease.kind is LeaseKind.WRITE:
+            self._remove(slots)
+        else:
+            self._pass(self._table.release(slots))
 
     def _census(self) -> Census:
         table = self._table

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.policies import AccessFacts
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Arena
@@ -33,6 +34,17 @@ class HoldVerbs(CacheBooks):
         super().__init__(arena, align_bytes, kernels)
         self._lock = threading.Lock()
         self._on_pressure: Callable[[], None] = lambda: None
+
+    def tell_departures_to(self, events: Publisher) -> None:
+        """Where somebody wants `ObjectsLeft`, objects that leave are told of."""
+        self._departures.tell_to(events)
+
+    def leases_by_owner(self) -> dict[str, int]:
+        """How many leases there are, by the kind of their owner.  Without the lock."""
+        counts = dict.fromkeys([kind.value for kind in OwnerKind], 0)
+        for owner, leases in self._leases.by_owner():
+            counts[owner.kind.value] += len(leases)
+        return counts
 
     def open(self, owner: Owner, deadline: float | None) -> Lease:
         """An empty read lease, to acquire into."""
@@ -95,7 +107,9 @@ class HoldVerbs(CacheBooks):
         with self._lock:
             if lease.state is not LeaseState.ENDED and slots:
                 lease.slots, leaving = self._table.release_from(lease.slots, slots)
-                self._remove(leaving)
+                self._pass(leaving)
+        if self._departures.untold:
+            self._tell_departures()
 
     def renew(self, lease: Lease, deadline: float) -> None:
         with self._lock:
@@ -106,6 +120,8 @@ class HoldVerbs(CacheBooks):
         """Let go of everything the lease holds; what it was writing is discarded.  Ending it again does nothing."""
         with self._lock:
             self._end(lease)
+        if self._departures.untold:
+            self._tell_departures()
 
     @contextmanager
     def using(self, lease: Lease) -> Iterator[bool]:
@@ -122,6 +138,7 @@ class HoldVerbs(CacheBooks):
                     lease.uses -= 1
                     if lease.ends_with_use and not lease.uses:
                         self._end(lease)
+                self._tell_departures()
 
     def end_all(self, owner: Owner) -> int:
         """End every lease of an owner that is done or known dead.  Returns how many slots it held."""
@@ -132,6 +149,7 @@ class HoldVerbs(CacheBooks):
             with self._lock:
                 held += len(lease.slots)
                 self._end(lease)
+        self._tell_departures()
         return held
 
     def quarantine(self, lease: Lease) -> None:
@@ -155,7 +173,15 @@ class HoldVerbs(CacheBooks):
                     else:
                         quarantined += len(lease.slots)
                         self._quarantine(lease)
+        self._tell_departures()
         return dropped, quarantined
+
+    def _tell_departures(self) -> None:
+        """Without the lock."""
+        if self._departures.untold:
+            with self._lock:
+                tell = self._departures.take()
+            tell()
 
     def _signal_if_noted(self) -> None:
         """Without the lock."""

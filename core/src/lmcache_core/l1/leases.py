@@ -32,11 +32,13 @@ class OwnerKind(Enum):
     LOOKUP = "lookup"
     WORKER = "worker"
     CONTROLLER = "controller"
+    PIN = "pin"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """`identity` is (connection, request id) of a lookup, the instance id of a worker, the name of a controller."""
+    """`identity` is (connection, request id) of a lookup, the instance id of a worker, the name of a controller or of a
+    pin."""
 
     kind: OwnerKind
     identity: Hashable
@@ -55,6 +57,10 @@ class Lease:
     """How often this server itself is copying to or from the slots right now."""
     ends_with_use: bool = False
     """It was ended while in use, and ends when the last use does."""
+    without_room: int = 0
+    """Of a write lease: for how many of the chunks last asked for L1 had no room, ..."""
+    beyond_quota: int = 0
+    """... and how many the salt may not have."""
     due: int | None = None
     """The second in which its deadline is looked at; the lease table's."""
 
@@ -119,6 +125,10 @@ class LeaseTable:
             if looked >= limit:
                 return late, True
         return late, False
+
+    def by_owner(self) -> list[tuple[Owner, dict[int, Lease]]]:
+        """Owners that have leases, and theirs.  May be asked without the cache's lock."""
+        return list(self._of.items())
 
     def quarantined(self) -> Iterable[Lease]:
         return self._quarantined.values()

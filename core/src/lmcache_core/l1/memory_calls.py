@@ -9,13 +9,14 @@ import os
 import platform
 from collections.abc import Sequence
 
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
+_MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23  # Linux 5.14; the mmap module has no names for them
 _MBIND = {"x86_64": 237, "aarch64": 235}
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.syscall.restype = ctypes.c_long
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def advise_huge_pages(address: int, length: int) -> None:
@@ -33,6 +34,26 @@ def populate(address: int, length: int) -> bool:
             return False
         raise
     return True
+
+
+def fetch_pages(address: int, length: int) -> None:
+    """Have the pages of this stretch of a mapped file in memory.  Waits for the disk, other threads run meanwhile.  Raises
+    OSError when they cannot be read: touching them would end the process.  Does nothing where this kernel cannot be
+    asked to (before Linux 5.14)."""
+    try:
+        _check(_libc.madvise(address, length, _MADV_POPULATE_READ))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def allocate_file(descriptor: int, length: int) -> None:
+    """Room on the disk for the first `length` bytes of a file, which becomes as long.  Other threads run meanwhile.  Raises
+    OSError when there is none, and where the file system cannot do it at once: `os.posix_fallocate` would write to every
+    block then, over what others write meanwhile."""
+    while _libc.fallocate(descriptor, 0, 0, length) != 0:
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def bind_memory(address: int, length: int, mode: int, nodes: Sequence[int]) -> None:

@@ -25,6 +25,10 @@ class SaltWaits:
     def __bool__(self) -> bool:
         return bool(self._by_salt)
 
+    def __len__(self) -> int:
+        """Stores that wait."""
+        return sum(map(len, self._by_salt.values()))
+
     def begin(self, salt: str, slot_bytes: int, wanted: int) -> SaltWait:
         wait = SaltWait(slot_bytes, wanted, salt=salt)
         if self._over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -44,16 +44,23 @@ class _Piece(NamedTuple):
         return self.occupied_bytes / self.extent.length
 
 
-def windows(slabs: Sequence[Slab | None], room: Sequence[Extent], heir: int, cold: Sequence[Slab] = ()) -> list[Window]:
+def windows(
+    slabs: Sequence[Slab | None],
+    room: Sequence[Extent],
+    heir: int,
+    cold: Sequence[Slab] = (),
+    fixed: Container[int] = (),
+) -> list[Window]:
     """Those that are no larger than they must be, cheapest first.  They overlap.  `cold` names a slab once for each of
     its objects that is next to leave.  Room that is large enough by itself is left out: it can be had without moving
-    anything.  Of a large arena, only what lies around the cheapest slabs is looked at."""
+    anything; so are slabs with the numbers of `fixed`.  Of a large arena, only what lies around the cheapest slabs is looked
+    at."""
     leaving = Counter(slab.number for slab in cold)
     pieces = [_Piece(piece, None, 0) for piece in room if piece.length < heir]
     pieces += [
         _Piece(slab.extent, slab, max(0, slab.occupied - leaving[slab.number]) * slab.slot_bytes)
         for slab in slabs
-        if slab and slab.move is None and slab.slot_bytes != heir
+        if slab and slab.move is None and slab.slot_bytes != heir and slab.number not in fixed
     ]
     pieces.sort(key=lambda piece: piece.extent.offset)
     found = [window for first in _starts(pieces, heir) if (window := _window(pieces, first, heir))]

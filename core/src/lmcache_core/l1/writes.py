@@ -32,6 +32,8 @@ class WriteVerbs(HoldVerbs):
         self._salts = SaltAccounts(self._spaces, self.slot_bytes_for)
         self._demand: Counter[int] = Counter()
         self.allocation_failures = 0
+        self.store_waits = 0
+        """Waits for room that stores began."""
 
     def call_on_pressure(self, function: Callable[[], None], ratio: float) -> None:
         """`function` is called, without the lock, when a reservation passes `ratio` of the arena or finds no room, and
@@ -84,6 +86,7 @@ class WriteVerbs(HoldVerbs):
             slots = self._slots.take(slot_bytes, len(indexes))
             self._grow()
             missing = len(indexes) - len(slots)
+            lease.without_room, lease.beyond_quota = missing, beyond
             del indexes[len(slots) :]
             self._table.begin(record.number, [chunk_hashes[index] for index in indexes], slots)
             lease.slots += slots
@@ -105,10 +108,19 @@ class WriteVerbs(HoldVerbs):
                 return None
             missing = self._salts.room(record.space.cache_salt, slot_bytes, absent)
             if not missing:
-                return self._salts.wait(record.space.cache_salt, slot_bytes, absent, len(lease.slots))
+                salt_wait = self._salts.wait(record.space.cache_salt, slot_bytes, absent, len(lease.slots))
+                self.store_waits += salt_wait is not None
+                return salt_wait
+            self.store_waits += 1
             wait = self._slots.waits.begin(slot_bytes, missing, self._slots.available(slot_bytes))
         self._on_pressure()  # from now on it looks again and again, for what can leave only later
         return wait
+
+    @property
+    def stores_waiting(self) -> int:
+        """Stores that wait for room right now, in L1 or within their salt's limit."""
+        with self._lock:
+            return sum(map(len, self._slots.waits.by_size.values())) + len(self._salts.waits)
 
     @property
     def is_waited_for(self) -> bool:
@@ -155,6 +167,8 @@ class WriteVerbs(HoldVerbs):
             if not lease.slots:
                 self._end(lease)
         self._signal_if_noted()
+        if self._departures.untold:
+            self._tell_departures()
         return True
 
     def discard(self, lease: Lease, slots: Sequence[int]) -> None:
@@ -167,6 +181,11 @@ class WriteVerbs(HoldVerbs):
             lease.slots = [slot for slot in lease.slots if slot not in gone]
             if not lease.slots:
                 self._end(lease)
+
+    def count_absent(self, record: SpaceRecord, chunk_hashes: Sequence[bytes]) -> int:
+        """How many of these chunks are neither there nor being written."""
+        with self._lock:
+            return self._absent(record, chunk_hashes)
 
     # --- what salts use
 

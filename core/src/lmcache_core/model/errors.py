@@ -9,7 +9,8 @@ LMCacheError
  |- StorageError
  |   |- DamagedObjectError bytes that are not the object they claim to be
  |   '- AdapterError       carries .adapter
- '- ProtocolError          the peer broke the wire contract
+ |- ProtocolError          the peer broke the wire contract
+ '- NoAnswerError          the peer said nothing in time
 """
 
 from __future__ import annotations
@@ -61,3 +62,7 @@ class AdapterError(StorageError):
 
 class ProtocolError(LMCacheError):
     """A frame from the socket is not what the wire contract allows."""
+
+
+class NoAnswerError(LMCacheError):
+    """A request was not answered in time, or its connection was closed.  Whether it was carried out is not known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -21,6 +22,9 @@ ITEM_BYTES = {
     "float8_e5m2fnuz": 1,
 }
 """Bytes of one element, by the torch name of its type, without `torch.`."""
+
+PARTS_MAX = 64
+"""Regions of one chunk: groups of layers that differ in shape."""
 
 _SHAPE = struct.Struct("<BIIQ")
 
@@ -57,3 +61,44 @@ class ObjectLayout:
     def shape(self) -> tuple[int, ...]:
         inner = (self.layers, self.slots, self.hidden)
         return inner if self.kv_axis == 1 else (self.kv_axis, *inner)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompositeLayout:
+    """A chunk of layers of several shapes: one region behind the other, without padding.
+
+    Seen as a whole it is bytes: `dtype` and `shape` are those of a flat array."""
+
+    parts: tuple[ObjectLayout, ...]
+    fingerprint: bytes = field(init=False, compare=False, repr=False)
+    payload_bytes: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.parts) <= PARTS_MAX:
+            raise ValueError(f"{len(self.parts)} regions in a chunk; 2 to {PARTS_MAX} make a composite one")
+        prints = b"".join(part.fingerprint for part in self.parts)
+        object.__setattr__(self, "fingerprint", blake3(b"lmcache-layout-parts-1" + prints).digest(16))
+        object.__setattr__(self, "payload_bytes", sum(part.payload_bytes for part in self.parts))
+
+    @property
+    def dtype(self) -> str:
+        return "uint8"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.payload_bytes,)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.parts))
+
+
+ChunkLayout = ObjectLayout | CompositeLayout
+"""What a stored chunk looks like."""
+
+
+def joined_layout(parts: Sequence[ObjectLayout]) -> ChunkLayout:
+    """The layout of a chunk of these regions.  One region is no composite: all paths that write it must agree."""
+    return parts[0] if len(parts) == 1 else CompositeLayout(tuple(parts))

@@ -48,6 +48,11 @@ class PromptMemory:
         """About what all of it takes."""
         return self._bytes
 
+    @property
+    def tenants(self) -> int:
+        """Of which something is remembered."""
+        return len(self._trees)
+
     def status(self) -> dict[str, object]:
         with self._lock:
             return {"tenants": len(self._trees), "bytes": self._bytes, "bytes_max": self._bytes_max}

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
-from lmcache_core.contracts.request_module import Worker
+from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.layout import ObjectLayout
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class Registrations:
             else:
                 known.seen = self._clock.monotonic()
         if known is None:
-            layout = f"{worker.layout.dtype}{list(worker.layout.shape)}"
+            layout = layout_of(worker)
             self._events.publish(
                 WorkerRegistered(
                     worker.instance_id, worker.model_name, worker.world_size, layout, shared_memory=not worker.inline
@@ -75,10 +74,10 @@ class Registrations:
             )
             return worker
         there = known.worker
-        if (there.model_name, there.world_size, there.layout) != (worker.model_name, worker.world_size, worker.layout):
+        if (there.model_name, there.world_size, there.groups) != (worker.model_name, worker.world_size, worker.groups):
             raise ProtocolError(
-                f"instance {worker.instance_id} is registered for {there.model_name} with {there.layout}, and cannot be "
-                f"registered again for {worker.model_name} with {worker.layout}; it must unregister first"
+                f"instance {worker.instance_id} is registered for {there.model_name} with {layout_of(there)}, and cannot "
+                f"be registered again for {worker.model_name} with {layout_of(worker)}; it must unregister first"
             )
         return there
 
@@ -114,17 +113,17 @@ class Registrations:
     def on_leave(self, function: Callable[[Worker], None]) -> None:
         self._leave.append(function)
 
-    def layouts(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[ObjectLayout, ...], bool]:
+    def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
         with self._lock:
             group = [
                 registration.worker
                 for registration in self._by_id.values()
                 if registration.worker.model_name == model_name and registration.worker.world_size == world_size
             ]
-        known = dict.fromkeys(worker.layout for worker in group if worker.shard == shard)
+        known = dict.fromkeys(worker.groups for worker in group if worker.shard == shard)
         if known:
             return tuple(known), True
-        return tuple(dict.fromkeys(worker.layout for worker in group)), False
+        return tuple(dict.fromkeys(worker.groups for worker in group)), False
 
     def reap(self) -> None:
         """Drop workers that are known dead: silent for the reap time, or for the grace time if they never pinged."""
@@ -145,6 +144,9 @@ class Registrations:
             )
             self._left(registration.worker, "silent")
 
+    def everybody(self) -> list[Worker]:
+        return [registration.worker for registration in list(self._by_id.values())]
+
     def status(self) -> list[dict[str, object]]:
         now = self._clock.monotonic()
         return [
@@ -153,7 +155,7 @@ class Registrations:
                 "model_name": registration.worker.model_name,
                 "world_size": registration.worker.world_size,
                 "shard": registration.worker.shard,
-                "layout": f"{registration.worker.layout.dtype}{list(registration.worker.layout.shape)}",
+                "layout": layout_of(registration.worker),
                 "transport": "inline" if registration.worker.inline else "shared_memory",
                 "silent_seconds": round(now - registration.seen, 1),
             }
@@ -165,3 +167,8 @@ class Registrations:
         for function in self._leave:
             function(worker)
         self._events.publish(WorkerLeft(worker.instance_id, worker.model_name, reason))
+
+
+def layout_of(worker: Worker) -> str:
+    """The shapes of its objects, one for each object group."""
+    return ", ".join(str(group.layout) for group in worker.groups)

@@ -19,15 +19,19 @@ from typing import Any, Final, NamedTuple
 import zmq
 
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
+from lmcache_core.contracts.readings import Spread
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.errors import ProtocolError
+from lmcache_core.server.answer_times import AnswerTimes
 from lmcache_core.server.engine_socket import EngineSocket, Message
 from lmcache_core.server.pools import AffinePool, Pool
-from lmcache_core.server.router_call import RouterCall
+from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
 from lmcache_core.server.routes import Payload, Route, Routes
 from lmcache_core.server.timers import Timer, Timers
+from lmcache_core.server.unhandled import UnhandledRequests
 from lmcache_core.wire.codec import PLAIN_READERS, Frame, FrameReader, refusal
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,8 @@ logger = logging.getLogger(__name__)
 SMALL_BYTES: Final = 8192
 """An ordered request of which so much (some 2,000 tokens) is to be read is answered on the router thread if nothing is
 before it."""
+UNKNOWN: Final = "unknown"
+"""What an operation is counted as that nobody handles."""
 _FOR_EVER: Final = -1
 _NAP_SECONDS_MAX: Final = 3600.0
 """Longest wait for a timer at a time; a poll cannot be told a number of any size."""
@@ -71,28 +77,53 @@ class Router:
         max_frame_bytes: int,
         clock: Clock,
         readers: Mapping[Any, FrameReader] = PLAIN_READERS,
+        events: Publisher | None = None,
+        unhandled: UnhandledRequests | None = None,
     ) -> None:
         self._faults = FaultLog(logger, clock, "port=engine")
         self._routes = Routes(handlers, readers, self._faults)
         self._pooled = pooled
         self._affine = affine
         self._clock = clock
+        self._events = events
+        self._unhandled = unhandled or UnhandledRequests()
         self._port = EngineSocket(max_frame_bytes)
         self._posted: Inbox[_Reply | Timer] = Inbox()
         self._timers = Timers()
         self._under_way: dict[bytes, int] = {}
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
-        self._given_away = 0
-        """Requests that other threads have not answered, those under way among them."""
+        self._given_away: dict[RouterCall, float] = {}
+        """Requests that other threads have not answered, those under way among them, and when they came, oldest first."""
         self._order = itertools.count()
         self._stop = False
         self._closed = threading.Event()
         self._answering = threading.Lock()
-        self._requests = self._refused = 0
+        self._answers = AnswerTimes((*self._routes.names, UNKNOWN))  # guarded by `_answering`
+        self._requests = 0
 
     @property
     def counters(self) -> RouterCounters:
-        return RouterCounters(self._requests, self._refused + self._routes.failed, self._port.dropped)
+        with self._answering:
+            refused = self._answers.negative
+        return RouterCounters(self._requests, refused, self._port.dropped)
+
+    def answered(self) -> dict[tuple[str, str], Spread]:
+        """How long answered requests took, from their arrival, by operation and outcome (`ok`, `error` or `refused`).  Any
+        thread."""
+        with self._answering:
+            return self._answers.spreads()
+
+    @property
+    def unhandled(self) -> UnhandledRequests:
+        """What engines asked for that nobody here handles."""
+        return self._unhandled
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest request has been with another thread, or waited for one; 0 where there is none.  Any
+        thread."""
+        since = list(self._given_away.values())
+        return max(0.0, self._clock.monotonic() - since[0]) if since else 0.0
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
@@ -126,8 +157,14 @@ class Router:
 
     def is_first(self, call: RouterCall) -> bool:
         with self._answering:
-            first, call.is_answered = not call.is_answered, True
-        return first
+            if call.is_answered:
+                return False
+            call.is_answered = True
+            seconds = self._clock.monotonic() - call.begun
+            self._answers.add(call.operation, call.outcome, seconds)
+        if self._events is not None and self._events.wants(RequestAnswered):
+            self._events.publish(RequestAnswered(call.operation, call.outcome, seconds))
+        return True
 
     def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
         self._posted.post(_Reply(call, result))
@@ -174,15 +211,19 @@ class Router:
         try:
             route = self._routes.find(message.envelope[2])
         except ProtocolError as error:
+            with self._answering:
+                self._answers.add(UNKNOWN, REFUSED, 0.0)
+            self._unhandled.note(message.envelope[2])
             self._refuse(message, refusal(message.envelope[2]), str(error))
             return
-        call = RouterCall(self, message.envelope)
+        call = RouterCall(self, message.envelope, route.codec.operation.name, self._clock.monotonic())
         try:
-            if not self._dispatch(call, route, message.payload) and self.is_first(call):
-                self._refuse(
-                    message, route.codec.negative, f"{route.codec.operation.name}: too many requests are waiting"
-                )
+            if not self._dispatch(call, route, message.payload):
+                call.outcome = REFUSED
+                if self.is_first(call):
+                    self._refuse(message, route.codec.negative, f"{call.operation}: too many requests are waiting")
         except BaseException:
+            call.outcome = ERROR
             if self.is_first(call):
                 self._refuse(message, route.codec.negative, "the router's thread failed")
             raise
@@ -214,13 +255,12 @@ class Router:
         if not (self._pooled.submit(task) if is_pooled else self._affine.submit(connection, task)):
             call.may_wait = call.under_way = False
             return False
-        self._given_away += 1
+        self._given_away[call] = self._clock.monotonic()
         if not is_pooled:
             self._under_way[connection] = self._under_way.get(connection, 0) + 1
         return True
 
     def _refuse(self, message: Message, negative: tuple[Frame, ...], reason: str) -> None:
-        self._refused += 1
         self._faults.error(f"request refused reason={reason} connection={message.envelope[0].hex()}")
         self._port.send(message.envelope, negative)
 
@@ -229,7 +269,7 @@ class Router:
             if isinstance(item, Timer):
                 self._timers.add(item)
                 continue
-            self._given_away -= item.call.may_wait
+            self._given_away.pop(item.call, None)
             if item.call.under_way:
                 self._ended(item.call.connection)
             self._port.send(item.call.envelope, item.result)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lmcache_core.server.engine_socket import Envelope
 from lmcache_core.wire.codec import Frame, encode_result
+
+OK: Final = "ok"
+ERROR: Final = "error"
+"""Its handler failed."""
+REFUSED: Final = "refused"
+"""Answered negatively without a handler's word, or because the handler found that it breaks the protocol."""
 
 
 class AnswerDesk(Protocol):
@@ -29,12 +35,28 @@ class AnswerDesk(Protocol):
 class RouterCall:
     """Implements `contracts.operation.Call`."""
 
-    __slots__ = ("_desk", "connection", "envelope", "is_answered", "is_deferred", "may_wait", "under_way")
+    __slots__ = (
+        "_desk",
+        "begun",
+        "connection",
+        "envelope",
+        "is_answered",
+        "is_deferred",
+        "may_wait",
+        "operation",
+        "outcome",
+        "under_way",
+    )
 
-    def __init__(self, desk: AnswerDesk, envelope: Envelope) -> None:
+    def __init__(self, desk: AnswerDesk, envelope: Envelope, operation: str, begun: float) -> None:
         self._desk = desk
         self.connection = envelope[0]
         self.envelope = envelope
+        self.operation = operation
+        self.begun = begun
+        """When it was received."""
+        self.outcome = OK
+        """What its answer will count as."""
         self.is_answered = False
         self.is_deferred = False
         self.may_wait = False

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.model.errors import ProtocolError
-from lmcache_core.server.router_call import RouterCall
+from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
 from lmcache_core.wire.codec import Frame, FrameReader, OpenedFrame, OperationCodec, OperationTable, encode_result
 
 Payload = Sequence[Frame | OpenedFrame]
@@ -34,8 +34,11 @@ class Routes:
                 if label is not None:
                     [frame] = encode_result(label)
                     self._by_frame[bytes(frame)] = self._read(frame)
-        self.failed = 0
-        """Requests that were answered negatively: unreadable, or their handler failed."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of all operations that somebody handles."""
+        return list(self._handlers)
 
     def find(self, frame: bytes) -> Route:
         """The operation that a frame names.  Raises ProtocolError when nobody handles it."""
@@ -56,10 +59,11 @@ class Routes:
                 return result
             return encode_result(result)
         except ProtocolError as error:
+            call.outcome = REFUSED
             self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
         except BaseException:  # noqa: BLE001 - a plugin boundary: handlers come from request modules, and may call sys.exit
+            call.outcome = ERROR
             self._faults.exception(f"request failed operation={name} connection={call.connection.hex()}")
-        self.failed += 1
         return route.codec.negative
 
     def _read(self, frame: Frame) -> Route:

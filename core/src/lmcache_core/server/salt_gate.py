@@ -18,7 +18,8 @@ class SaltGate:
     """With `reject_unsalted`, requests without a cache salt are refused, counted, and logged now and then.  Any thread."""
 
     def __init__(self, reject_unsalted: bool, clock: Clock) -> None:
-        self._reject_unsalted = reject_unsalted
+        self.reject_unsalted = reject_unsalted
+        """May be set at any time, for what comes from then on."""
         self._clock = clock
         self._lock = threading.Lock()
         self._logged: float | None = None
@@ -27,7 +28,7 @@ class SaltGate:
 
     def admits(self, cache_salt: str) -> bool:
         """As `ModuleContext.admits_salt`."""
-        if cache_salt or not self._reject_unsalted:
+        if cache_salt or not self.reject_unsalted:
             return True
         with self._lock:
             self.refused += 1

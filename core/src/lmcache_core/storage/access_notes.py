@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
-from lmcache_core.controllers.store import Batch, StoreController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.storage.lookup_table import Lookup
 
@@ -48,6 +49,7 @@ class AccessNotes:
             if missing := len(alike) - len(shared):
                 self._store.forgo(missing, object_bytes)
             if shared:
-                self._store.offer(Batch(lease, tuple(shared), len(shared) * object_bytes, hit=True))
+                size = len(shared) * object_bytes
+                self._store.offer(Batch(lease, tuple(shared), size, hit=True, request_id=lookup.request_id))
             else:
                 self._cache.end(lease)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, SparseLookupRequest
+from collections.abc import Sequence
+
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.reach import ABSENT, Reach, prefix_reach, reach_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.l1.leases import Lease
 from lmcache_core.storage.lookup_rows import PrefixRow, SparseRow
 from lmcache_core.storage.lookup_table import Lookup
 
@@ -35,19 +38,27 @@ def look_in_l1(
     hashes = request.chunk_hashes
     kind = SparseRow if lookup.sparse else PrefixRow
     for shard in request.shards:
-        records = tuple([cache.intern(space, size) for space, size in shard.spaces])
-        slots = cache.acquire(lookup.lease, records[0], hashes) if records else [ABSENT] * len(hashes)
-        for record in records[1:]:
-            missing = [chunk for chunk, slot in enumerate(slots) if slot == ABSENT]
-            others = cache.acquire(lookup.lease, record, [hashes[chunk] for chunk in missing])
-            for chunk, slot in zip(missing, others, strict=True):
-                slots[chunk] = slot
+        slots, records = hold_shard(cache, lookup.lease, shard, hashes)
         row = kind(slots, tuple([record.space for record in records]))
         row.in_l1 = slots.copy() if ABSENT in slots else slots
         lookup.rows.append(row)
         lookup.windows.append(shard.window)
         layouts.append(records)
     return layouts
+
+
+def hold_shard(
+    cache: L1Cache, lease: Lease, shard: Shard, chunk_hashes: Sequence[bytes]
+) -> tuple[list[int], tuple[SpaceRecord, ...]]:
+    """Hold what is there of one shard, under whichever of its layouts: a slot or ABSENT for each chunk, and the layouts."""
+    records = tuple([cache.intern(space, size) for space, size in shard.spaces])
+    slots = cache.acquire(lease, records[0], chunk_hashes) if records else [ABSENT] * len(chunk_hashes)
+    for record in records[1:]:
+        missing = [chunk for chunk, slot in enumerate(slots) if slot == ABSENT]
+        others = cache.acquire(lease, record, [chunk_hashes[chunk] for chunk in missing])
+        for chunk, slot in zip(missing, others, strict=True):
+            slots[chunk] = slot
+    return slots, records
 
 
 def reach_in_l1(lookup: Lookup) -> Reach:

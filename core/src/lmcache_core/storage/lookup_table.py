@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.contracts.storage import PromptFacts
 from lmcache_core.controllers.prefetch_request import Prefetch
-from lmcache_core.controllers.reach import Reach
+from lmcache_core.controllers.reach import ABSENT, Reach
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
@@ -29,6 +30,8 @@ class Lookup:
     begun: float
     prompt_chunks: int
     sparse: bool
+    prompt: PromptFacts
+    chunk_tokens: int
     rows: list[Row] = field(default_factory=list)
     windows: list[int | None] = field(default_factory=list)
     prefetch: Prefetch | None = None
@@ -37,6 +40,13 @@ class Lookup:
     """Chunks whose hit the eviction policy was told of, by this lookup or by one that it replaced."""
     answer: int | Bitmap | None = None
     hit_chunks: int = 0
+    l2_chunks: int = 0
+    """Of these, chunks that L1 did not have of every shard at once."""
+    held_objects: int = 0
+    """What the answer takes, one for each shard of a chunk; `l2_objects` of them were not in L1 at once."""
+    l2_objects: int = 0
+    over: bool = False
+    """It is in the table no more, and gets no answer that it has not got."""
     given: bool = False
     waiters: list[Callable[[Any], bool]] = field(default_factory=list)
 
@@ -49,6 +59,9 @@ class Lookup:
         """The answer is known: hold exactly what it takes.  Returns the slots to let go."""
         self.answer = reach.answer
         self.hit_chunks = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
+        self.held_objects = sum(map(len, reach.needed))
+        if self.prefetch is not None:
+            self._count_l2(reach)
         rest: list[int] = []
         for row, needed in zip(self.rows, reach.needed, strict=True):
             rest += row.settle(needed, self.readers)
@@ -77,6 +90,14 @@ class Lookup:
         """What policies may know of its request."""
         return RequestFacts(seconds, request_number(self.request_id), self.prompt_chunks, self.hit_chunks)
 
+    def _count_l2(self, reach: Reach) -> None:
+        chunks: set[int] = set()
+        for row, needed in zip(self.rows, reach.needed, strict=True):
+            brought = [chunk for chunk in needed if row.in_l1[chunk] == ABSENT]
+            self.l2_objects += len(brought)
+            chunks.update(brought)
+        self.l2_chunks = len(chunks)
+
 
 class LookupTable:
     """Lookups by (connection, request id), and by request id alone for workers, who sit on other connections."""
@@ -102,6 +123,10 @@ class LookupTable:
         """The connection's oldest lookup, if it has as many as `limit`."""
         lookups = self._by_connection.get(connection, {})
         return next(iter(lookups.values())) if len(lookups) >= limit else None
+
+    def oldest_begun(self) -> float | None:
+        """When the one that was added first began."""
+        return next((lookup.begun for lookup in self._by_owner.values()), None)
 
     def everything(self) -> list[Lookup]:
         return list(self._by_owner.values())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import LookupFinished, Publisher
+from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import LookupRequest, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -24,9 +24,10 @@ from lmcache_core.l1.leases import LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.storage.access_notes import AccessNotes
-from lmcache_core.storage.counters import Counters
 from lmcache_core.storage.l1_look import check_lookup, is_all, look_in_l1, reach_in_l1
+from lmcache_core.storage.lookup_news import LookupNews, prompt_of
 from lmcache_core.storage.lookup_table import Lookup, LookupTable, request_number, tell
+from lmcache_core.storage.tallies import Tallies
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Lookups:
         cache: L1Cache,
         prefetch: PrefetchController,
         notes: AccessNotes,
-        counters: Counters,
+        tallies: Tallies,
         read_ttl_seconds: float,
         clock: Clock,
         events: Publisher,
@@ -54,15 +55,22 @@ class Lookups:
         self._cache = cache
         self._prefetch = prefetch
         self._notes = notes
-        self._counters = counters
+        self._tallies = tallies
         self._read_ttl = read_ttl_seconds
         self._clock = clock
-        self._events = events
+        self._news = LookupNews(events)
         self._lock = threading.Lock()
         self._table = LookupTable()
 
     def __len__(self) -> int:
         return len(self._table)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long ago the oldest open lookup began; 0 where there is none."""
+        with self._lock:
+            begun = self._table.oldest_begun()
+        return 0.0 if begun is None else max(0.0, self._clock.monotonic() - begun)
 
     # --- starting
 
@@ -72,8 +80,19 @@ class Lookups:
         now = self._clock.monotonic()
         owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
         lease = self._cache.open(owner, now + self._read_ttl)
-        chunks = len(request.chunk_hashes)
-        lookup = Lookup(request.connection, request.request_id, lease, max(1, request.readers), now, chunks, sparse)
+        prompt, chunk_tokens = prompt_of(request)
+        lookup = Lookup(
+            request.connection,
+            request.request_id,
+            lease,
+            max(1, request.readers),
+            now,
+            len(request.chunk_hashes),
+            sparse,
+            prompt,
+            chunk_tokens,
+        )
+        self._news.began(lookup, request.chunk_hashes)
         with self._lock:
             replaced = self._table.pop(request.connection, request.request_id)
             lookup.noted_chunks = replaced.noted_chunks if replaced else 0
@@ -91,7 +110,7 @@ class Lookups:
                 self._let_go(replaced)  # only now, so that what was loaded for it alone is still found
         reach = reach_in_l1(lookup)
         if is_all(reach, lookup) or not self._prefetch.active:
-            self._finish(lookup, reach, 0)
+            self._finish(lookup, reach)
         else:
             self._go_on_in_l2(lookup, request, records)
 
@@ -194,7 +213,7 @@ class Lookups:
                 for row, of_row, window in zip(lookup.rows, records, lookup.windows, strict=True)
             ],
             chunk_hashes=request.chunk_hashes,
-            on_done=lambda reach, loaded: self._finish(lookup, reach, loaded),
+            on_done=lambda reach, _: self._finish(lookup, reach),
             begun=lookup.begun,
             request=lookup.facts(lookup.begun),
             sparse=lookup.sparse,
@@ -202,37 +221,32 @@ class Lookups:
         lookup.prefetch = prefetch
         self._prefetch.submit(prefetch)
 
-    def _finish(self, lookup: Lookup, reach: Reach, loaded: int) -> None:
+    def _finish(self, lookup: Lookup, reach: Reach) -> None:
         with self._lock:
-            if lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
+            if lookup.over or lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
                 return  # it was replaced or ended meanwhile, and answered then
             rest = lookup.settle(reach)
             waiters, lookup.waiters = lookup.waiters, []
-            self._counters.lookups += 1
-            self._counters.requested += lookup.prompt_chunks
-            self._counters.hit += lookup.hit_chunks
-            self._counters.loaded_from_l2 += loaded
+        now, prompt = self._clock.monotonic(), lookup.prompt
+        seconds = now - lookup.begun
+        self._tallies.answered(
+            (prompt.model_name, prompt.cache_salt),
+            prompt.chunks,
+            prompt.tokens,
+            lookup.hit_chunks,
+            lookup.l2_chunks,
+            lookup.held_objects,
+            lookup.l2_objects,
+            lookup.chunk_tokens,
+            seconds,
+            prompt.obstacle,
+        )
         if rest:
             self._release(lookup, rest)
         if tell(waiters, reach.answer, lookup.request_id):
             lookup.given = True
-        self._notes.hits(lookup, self._clock.monotonic())
-        if self._events.wants(LookupFinished):
-            self._tell(lookup, loaded)
-
-    def _tell(self, lookup: Lookup, loaded: int) -> None:
-        space = lookup.rows[0].spaces[0] if lookup.rows and lookup.rows[0].spaces else None
-        self._events.publish(
-            LookupFinished(
-                lookup.request_id,
-                space.model_name if space else "",
-                space.cache_salt if space else "",
-                lookup.prompt_chunks,
-                lookup.hit_chunks,
-                loaded,
-                self._clock.monotonic() - lookup.begun,
-            )
-        )
+        self._notes.hits(lookup, now)
+        self._news.answered(lookup, seconds)
 
     def _release(self, lookup: Lookup, slots: list[int]) -> None:
         self._cache.release(lookup.lease, slots)
@@ -243,6 +257,11 @@ class Lookups:
         """It is in the table no more."""
         with self._lock:
             waiters, lookup.waiters = lookup.waiters, []
+            is_abandoned = lookup.answer is None and not lookup.over
+            lookup.over = True
+        if is_abandoned:
+            self._tallies.abandoned((lookup.prompt.model_name, lookup.prompt.cache_salt))
+            self._news.abandoned(lookup, self._clock.monotonic() - lookup.begun)
         self._cache.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)

@@ -8,21 +8,25 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import ChunksRetrieved, ChunksStored, LeasesExpired, Publisher
+from lmcache_core.contracts.events import CacheCleared, LeasesExpired, Publisher, RequestEnded
 from lmcache_core.contracts.storage import Hold, LookupRequest, SparseLookupRequest, StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.store import Batch, StoreController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.census import Census
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
-from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.access_notes import AccessNotes
-from lmcache_core.storage.counters import Counters
+from lmcache_core.storage.l1_objects import L1Objects
 from lmcache_core.storage.lookups import Lookups
 from lmcache_core.storage.patience import reserve_patiently
+from lmcache_core.storage.pins import Pins
+from lmcache_core.storage.prefetch_orders import PrefetchOrders
+from lmcache_core.storage.tallies import Tallies
+from lmcache_core.storage.transfer_news import MISSING, NO_ROOM, QUOTA, STOPPING, TOO_MANY, TransferNews
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
@@ -34,6 +38,10 @@ class _Grant(NamedTuple):
     lease: Lease
     record: SpaceRecord
     worker: int
+    begun: float
+    request_id: str = ""
+    """Of a read, and the place of its first chunk in the prompt; a store says both when it is committed."""
+    first_chunk: int = 0
 
 
 class StorageManager:
@@ -49,9 +57,11 @@ class StorageManager:
         clock: Clock,
         events: Publisher,
         allocation_wait_seconds: float = 0.0,
+        pin_max_bytes: int = 0,
     ) -> None:
         self._cache = cache
-        self._allocation_wait = allocation_wait_seconds
+        self.allocation_wait_seconds = allocation_wait_seconds
+        """How long a store waits for room.  May be set at any time, for what comes from then on."""
         self._store = store
         self._read_ttl = read_ttl_seconds
         self._write_ttl = write_ttl_seconds
@@ -60,9 +70,16 @@ class StorageManager:
         self._lock = threading.Lock()
         self._worker_leases: dict[int, int] = {}
         self._takes_stores = True
-        self.counters = Counters()
+        self.expired = (0, 0)
+        """Slots that were let go because nobody picked them up in time, and those that went to quarantine."""
+        self.tallies = Tallies()
+        cache.tell_departures_to(events)
+        self._news = TransferNews(cache, self.tallies, clock, events)
         self._notes = AccessNotes(cache, store)
-        self._lookups = Lookups(cache, prefetch, self._notes, self.counters, read_ttl_seconds, clock, events)
+        self._lookups = Lookups(cache, prefetch, self._notes, self.tallies, read_ttl_seconds, clock, events)
+        self.pins = Pins(cache, pin_max_bytes, clock)
+        self.orders = PrefetchOrders(cache, prefetch, self.pins, clock)
+        self.objects = L1Objects(cache, self.pins)
 
     # --- lookups
 
@@ -91,6 +108,8 @@ class StorageManager:
 
     def end_lookup(self, connection: bytes, request_id: str) -> None:
         self._lookups.end(connection, request_id)
+        if self._events.wants(RequestEnded):
+            self._events.publish(RequestEnded(request_id))
 
     def renew_lookups(self, connection: bytes) -> None:
         self._lookups.renew(connection)
@@ -101,26 +120,30 @@ class StorageManager:
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
     ) -> Hold | None:
         if not self._admit_worker(worker):
+            self._news.unread(space.space, len(chunk_hashes), TOO_MANY)
             return None
         record = self._cache.intern(space.space, space.payload_bytes)
-        lease = self._cache.open(Owner(OwnerKind.WORKER, worker), self._clock.monotonic() + self._read_ttl)
+        now = self._clock.monotonic()
+        lease = self._cache.open(Owner(OwnerKind.WORKER, worker), now + self._read_ttl)
         slots = self._cache.acquire_all(lease, record, chunk_hashes)
         if slots is None:
             self._cache.end(lease)
             self._dismiss_worker(worker)
+            self._news.unread(space.space, len(chunk_hashes), MISSING)
             return None
-        with self._lock:
-            self.counters.retrieved += len(slots)
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # Nobody has looked it up, so nobody has told the policy of this hit.
             self._notes.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
-        if self._events.wants(ChunksRetrieved):
-            self._events.publish(ChunksRetrieved(*_counted(space.space, len(slots), space.payload_bytes)))
-        return Hold(tuple(slots), _Grant(lease, record, worker))
+        self._news.given(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
+        return Hold(tuple(slots), _Grant(lease, record, worker, now, request_id, first_chunk))
 
     def release(self, hold: Hold) -> None:
-        self._cache.end(hold.grant.lease)
-        self._dismiss_worker(hold.grant.worker)
+        lease, record, worker, begun, request_id, first_chunk = hold.grant
+        was_held = lease.state is not LeaseState.ENDED
+        self._cache.end(lease)
+        self._dismiss_worker(worker)
+        if was_held:
+            self._news.read(record, len(hold.slots), first_chunk, request_id, begun)
 
     # --- writing
 
@@ -136,40 +159,42 @@ class StorageManager:
     ) -> tuple[Hold, Sequence[int]]:
         record = self._cache.intern(space.space, space.payload_bytes)
         admitted = self._takes_stores and self._admit_worker(worker)
-        deadline = self._clock.monotonic() + self._write_ttl
+        now = self._clock.monotonic()
         lease, indexes = self._cache.reserve(
-            Owner(OwnerKind.WORKER, worker), record, chunk_hashes if admitted else [], deadline
+            Owner(OwnerKind.WORKER, worker), record, chunk_hashes if admitted else [], now + self._write_ttl
         )
-        if may_wait is not None and admitted and self._allocation_wait:
+        if may_wait is not None and admitted and self.allocation_wait_seconds:
             indexes = reserve_patiently(
-                self._cache, lease, record, chunk_hashes, indexes, self._allocation_wait, may_wait
+                self._cache, lease, record, chunk_hashes, indexes, self.allocation_wait_seconds, may_wait
             )
         slots = tuple(lease.slots)
         if not slots:
             self._cache.end(lease)
             if admitted:
                 self._dismiss_worker(worker)
-        return Hold(slots, _Grant(lease, record, worker)), indexes
+        if len(slots) < len(chunk_hashes):
+            self._tell_refused(lease, record, chunk_hashes, admitted)
+        return Hold(slots, _Grant(lease, record, worker, now)), indexes
 
     def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
-        lease, record, worker = hold.grant
+        lease, record, worker, begun, _, _ = hold.grant
         self._dismiss_worker(worker)
+        hashes = self._news.hashes_to_tell(hold.slots)
         object_bytes = HEADER_BYTES + record.payload_bytes
         onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
         request = self._lookups.facts(request_id)
         published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk, request=request)
         if onward is not None and published:
-            self._store.offer(Batch(onward, hold.slots, len(hold.slots) * object_bytes, first_chunk=first_chunk))
+            size = len(hold.slots) * object_bytes
+            self._store.offer(Batch(onward, hold.slots, size, first_chunk=first_chunk, request_id=request_id))
         elif onward is not None:
             self._store.withdraw(onward, len(hold.slots), object_bytes)
         if not published:
             # The worker has answered, so its slots are its own no more; what it wrote came too late.
             self._cache.end(lease)
+            self._news.late(record.space)
             return False
-        with self._lock:
-            self.counters.stored += len(hold.slots)
-        if self._events.wants(ChunksStored):
-            self._events.publish(ChunksStored(*_counted(record.space, len(hold.slots), record.payload_bytes)))
+        self._news.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
         return True
 
     def is_live(self, hold: Hold) -> bool:
@@ -192,19 +217,26 @@ class StorageManager:
     # --- the rest
 
     def payload(self, slot: int) -> memoryview:
+        self._cache.fetch(slot)
         return self._cache.buffer(slot).view[HEADER_BYTES:]
 
     def payload_offset(self, slot: int) -> int:
         return self._cache.payload_offset(slot)
 
     def clear(self, force: bool) -> int:
-        return self._cache.clear(force)
+        dropped = self._cache.clear(force)
+        if force:
+            self.pins.end_everything()
+        self._events.publish(CacheCleared(dropped, force))
+        return dropped
 
     def expire(self) -> None:
         """Apply deadlines; called every now and then."""
         dropped, quarantined = self._cache.expire(self._clock.monotonic())
         self._lookups.expire()
+        self.pins.expire()
         if dropped or quarantined:
+            self.expired = (self.expired[0] + dropped, self.expired[1] + quarantined)
             self._events.publish(LeasesExpired(dropped, quarantined))
 
     def take_no_stores(self) -> None:
@@ -219,6 +251,11 @@ class StorageManager:
     @property
     def lookups_open(self) -> int:
         return len(self._lookups)
+
+    @property
+    def oldest_lookup_seconds(self) -> float:
+        """How long ago the oldest of these began."""
+        return self._lookups.oldest_seconds
 
     # --- inside
 
@@ -235,7 +272,13 @@ class StorageManager:
             if self._worker_leases.get(worker):
                 self._worker_leases[worker] -= 1
 
-
-def _counted(space: KeySpace, chunks: int, payload_bytes: int) -> tuple[str, str, int, int, int]:
-    """The fields of an event about so many chunks of a space."""
-    return space.model_name, space.cache_salt, space.kv_rank, chunks, chunks * payload_bytes
+    def _tell_refused(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], admitted: bool) -> None:
+        """What has no slot and was not there already."""
+        if admitted:
+            counts = {NO_ROOM: lease.without_room, QUOTA: lease.beyond_quota}
+        else:
+            absent = self._cache.count_absent(record, chunk_hashes)
+            counts = {TOO_MANY if self._takes_stores else STOPPING: absent}
+        for reason, chunks in counts.items():
+            if chunks:
+                self._news.refused(record.space, record.payload_bytes, chunks, reason)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from lmcache_core.testing.eviction_suite import EvictionPolicySuite
     from lmcache_core.testing.fake_clock import FakeClock
     from lmcache_core.testing.fake_engine import FakeEngine
+    from lmcache_core.testing.fake_server_view import FakeServerView
     from lmcache_core.testing.fault_plan import Fault, FaultPlan
     from lmcache_core.testing.faulty_adapter import FaultyAdapter
+    from lmcache_core.testing.http_routes_suite import HttpRoutesSuite
     from lmcache_core.testing.l2.media import Media
     from lmcache_core.testing.l2_driver import L2Driver
     from lmcache_core.testing.l2_suite import L2AdapterSuite
@@ -42,8 +44,10 @@ _HOMES = {
     "eviction_suite": ("EvictionPolicySuite",),
     "fake_clock": ("FakeClock",),
     "fake_engine": ("FakeEngine",),
+    "fake_server_view": ("FakeServerView",),
     "fault_plan": ("Fault", "FaultPlan"),
     "faulty_adapter": ("FaultyAdapter",),
+    "http_routes_suite": ("HttpRoutesSuite",),
     "l2.media": ("Media",),
     "l2_driver": ("L2Driver",),
     "l2_suite": ("L2AdapterSuite",),
@@ -66,9 +70,11 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "EvictionPolicySuite",
     "FakeClock",
     "FakeEngine",
+    "FakeServerView",
     "Fault",
     "FaultPlan",
     "FaultyAdapter",
+    "HttpRoutesSuite",
     "L2AdapterSuite",
     "L2Driver",
     "LentMemory",

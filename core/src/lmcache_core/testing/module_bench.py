@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
-from lmcache_core.contracts.request_module import ModuleContext, Worker
+from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, Worker
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
@@ -78,7 +78,7 @@ class ModuleBench:
         self.storage = StorageManager(self.cache, store, prefetch, 300, 600, self.clock, self.events)
         self.workers = Registrations(self.storage.end_worker, 30, 300, self.clock, self.events)
         self.layout = ObjectLayout(1, 2, CHUNK_TOKENS, 64, "float32")
-        self.worker = self.workers.register(Worker(INSTANCE, MODEL, 1, self.layout, 0, True))
+        self.worker = self.workers.register(Worker(INSTANCE, MODEL, 1, (ObjectGroup(self.layout),), 0, True))
         self.context = ModuleContext(
             storage=self.storage,
             hasher=PromptHasher(

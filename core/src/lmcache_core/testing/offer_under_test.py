@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from lmcache_core.app.plugin_selection import selection_from
+from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate

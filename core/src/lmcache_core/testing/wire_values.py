@@ -30,6 +30,7 @@ _SIMPLE: Mapping[Any, SearchStrategy[Any]] = {
     memoryview: st.binary(max_size=64),
     type(None): st.none(),
     TokenSequence: _TOKENS,
+    msgspec.msgpack.Ext: st.builds(msgspec.msgpack.Ext, st.integers(-128, 127), st.binary(max_size=64)),
     msgspec.Raw: _TOKENS | _ANYTHING.map(lambda value: msgspec.Raw(msgspec.msgpack.encode(value))),
     Any: _ANYTHING,
 }

@@ -39,6 +39,29 @@ class EngineKey(msgspec.Struct, frozen=True):
     """Reads that a lookup reserves of each object; 0 from clients that do not send it."""
 
 
+class ClientHello(msgspec.Struct, frozen=True):
+    """Who asks; for the server's log alone."""
+
+    client: str = ""
+
+
+class ServerHello(msgspec.Struct, frozen=True):
+    """Which server this is.  Fields that a later version adds are ignored by an earlier client."""
+
+    boot_id: str
+    """Another one after each start: what was registered or held under an earlier one is gone."""
+    instance_id: str
+    """As the operator called it (`--instance-id`), or another one after each start."""
+    version: str
+    chunk_tokens: int
+    segment: str = ""
+    """Name of L1's shared-memory segment; empty where chunks travel over the socket."""
+    l1_bytes: int = 0
+    """Size of L1, and of the segment where there is one."""
+    operations: tuple[str, ...] = ()
+    """Names of what is answered by more than its negative value, sorted."""
+
+
 class EngineDrivenRegistration(msgspec.Struct, frozen=True):
     """A worker that moves its KV itself: who it is and the shape of its chunks."""
 
@@ -52,6 +75,28 @@ class EngineDrivenRegistration(msgspec.Struct, frozen=True):
     use_mla: bool
     """No K and V axis in the chunk: true for MLA and for all layouts that fuse K and V."""
     num_physical_slots: int | None = None
+
+
+class LayoutPart(msgspec.Struct, frozen=True):
+    """One region of a chunk: C-contiguous `[kv][layer][slot][hidden]`, the kv axis absent where it is 1."""
+
+    kv_axis: int
+    layers: int
+    slots: int
+    hidden: int
+    dtype: str
+
+
+class WorkerRegistration(msgspec.Struct, frozen=True):
+    """A worker that moves its KV itself, and only through shared memory: it unregisters where it cannot map L1."""
+
+    instance_id: int
+    model_name: str
+    world_size: int
+    worker_id: int
+    """The shard whose chunks it stores and retrieves."""
+    parts: tuple[LayoutPart, ...]
+    """One region behind the other, without padding, in the order of the engine's groups of layers."""
 
 
 class SharedMemoryOffer(msgspec.Struct, frozen=True):

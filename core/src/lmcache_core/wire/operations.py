@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 from lmcache_core.contracts.operation import Operation
 from lmcache_core.wire.messages import (
     BlockAllocation,
+    ClientHello,
     EngineDrivenRegistration,
     EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
+    ServerHello,
     SharedMemoryOffer,
     StoreContext,
+    WorkerRegistration,
 )
 
 # Without a number to give, no answer frame is the best one: the engine fails at once instead of after its time-out.
@@ -24,6 +27,8 @@ GET_EXPERIMENTAL = Operation("get_experimental", 32, (), list[str], [])
 PING = Operation("ping", 22, (int | None,), bool, False)
 NOOP = Operation("noop", 24, (), str, "")
 CLEAR = Operation("clear", 20, (bool,), None)
+# By name only: the numbers are the public protocol's.
+HELLO = Operation("hello", None, (ClientHello,), ServerHello, None)
 
 LOOKUP = Operation("lookup", 8, (EngineKey, int), None)
 QUERY_PREFETCH_STATUS = Operation("query_prefetch_status", 9, (str,), int | None, 0)
@@ -49,12 +54,17 @@ PREPARE_RETRIEVE = Operation(
 )
 COMMIT_RETRIEVE = Operation("commit_retrieve", 19, (EngineKey, int), bool, True)
 
+# Ours, by name only.
+REGISTER_WORKER = Operation("register_worker", None, (WorkerRegistration,), SharedMemoryOffer, SharedMemoryOffer())
+ABANDON_STORE = Operation("abandon_store", None, (EngineKey, int), bool, False)
+
 OPERATIONS = (
     GET_CHUNK_SIZE,
     GET_EXPERIMENTAL,
     PING,
     NOOP,
     CLEAR,
+    HELLO,
     LOOKUP,
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
@@ -67,6 +77,8 @@ OPERATIONS = (
     COMMIT_STORE,
     PREPARE_RETRIEVE,
     COMMIT_RETRIEVE,
+    REGISTER_WORKER,
+    ABANDON_STORE,
 )
 """The request types whose payloads core can read."""
 

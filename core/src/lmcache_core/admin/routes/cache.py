@@ -11,6 +11,7 @@ from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.body import read_body
+from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.ports import CachePort
 from lmcache_core.admin.schemas import Clear, Cleared, ClearedTier
 
@@ -23,7 +24,11 @@ def cache_routes(cache: CachePort) -> Sequence[BaseRouteHandler]:
         census = cache.census()
         return Cleared(cleared=ClearedTier(tier="l1", objects=dropped, objects_left=census.total - census.free))
 
-    @post(["/cache/clear", "/clear-cache"], status_code=HTTPStatus.OK)
+    @post(
+        ["/cache/clear", "/clear-cache"],
+        status_code=HTTPStatus.OK,
+        operation=Operation("Drop what L1 holds.", Cleared, body=Clear, body_may_be_empty=True, tag="cache"),
+    )
     async def clear(request: Request[Any, Any, Any]) -> dict[str, Any]:
         body = await read_body(request, Clear, may_be_empty=True)
         return (await sync_to_thread(clear_l1, body.force)).model_dump()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, TypedDict
-from urllib.parse import unquote
+from typing import Any, Final, TypedDict
 
 from litestar import Request, delete, get, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.body import read_body
+from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.ports import QuotaPort
 from lmcache_core.admin.problem import ProblemError
+from lmcache_core.admin.query import path_part
 from lmcache_core.admin.schemas import (
     GIB,
     QuotaWasDeleted,
@@ -27,6 +28,8 @@ from lmcache_core.admin.schemas import (
 from lmcache_core.controllers.quota import Quota, QuotaRefusedError
 from lmcache_core.model.cache_salt import parse_salt, salt_text
 
+_SALT: Final = {"cache_salt": "The cache salt; `_default` is the empty one."}
+
 
 def quota_routes(quotas: QuotaPort) -> Sequence[BaseRouteHandler]:
     """Salts are the last part of the path; the empty one is `_default` there and in the answers.
@@ -34,18 +37,31 @@ def quota_routes(quotas: QuotaPort) -> Sequence[BaseRouteHandler]:
     The port is called on threads by hand: litestar's own `sync_to_thread=True` answers with a coroutine where one path
     has several methods."""
 
-    @get("/quota")
+    @get("/quota", operation=Operation("Limits and use of every cache salt.", SaltQuotas, tag="quotas"))
     async def list_quotas() -> dict[str, Any]:
         everything = await sync_to_thread(quotas.everything)
         users = {salt_text(quota.salt): SaltUse(**_use(quota)) for quota in everything}
         return SaltQuotas(users=users, default_limit_gb=gigabytes(quotas.default_bytes)).model_dump()
 
-    @get("/quota/{cache_salt:str}")
+    @get(
+        "/quota/{cache_salt:str}",
+        operation=Operation("Limit and use of one cache salt.", SaltQuota, path=_SALT, tag="quotas"),
+    )
     async def get_quota(request: Request[Any, Any, Any]) -> dict[str, Any]:
         quota = await sync_to_thread(quotas.get, _salt(request))
         return SaltQuota(cache_salt=salt_text(quota.salt), exists=quota.is_own, **_use(quota)).model_dump()
 
-    @put("/quota/{cache_salt:str}")
+    @put(
+        "/quota/{cache_salt:str}",
+        operation=Operation(
+            "Limit a cache salt, from now on.",
+            QuotaWasSet,
+            path=_SALT,
+            body=SetQuota,
+            refusals={409: "the eviction policy keeps no quotas"},
+            tag="quotas",
+        ),
+    )
     async def set_quota(request: Request[Any, Any, Any]) -> dict[str, Any]:
         salt = _salt(request)
         limit_gb = (await read_body(request, SetQuota)).limit_gb
@@ -55,7 +71,17 @@ def quota_routes(quotas: QuotaPort) -> Sequence[BaseRouteHandler]:
             raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
         return QuotaWasSet(cache_salt=salt_text(salt), limit_gb=limit_gb).model_dump()
 
-    @delete("/quota/{cache_salt:str}", status_code=HTTPStatus.OK)
+    @delete(
+        "/quota/{cache_salt:str}",
+        status_code=HTTPStatus.OK,
+        operation=Operation(
+            "Let a cache salt have the default limit again.",
+            QuotaWasDeleted,
+            path=_SALT,
+            refusals={404: "the salt has no quota of its own"},
+            tag="quotas",
+        ),
+    )
     async def delete_quota(request: Request[Any, Any, Any]) -> dict[str, Any]:
         name = salt_text(salt := _salt(request))
         if not await sync_to_thread(quotas.delete, salt):
@@ -84,12 +110,7 @@ def _use(quota: Quota) -> _Use:
 
 
 def _salt(request: Request[Any, Any, Any]) -> str:
-    """Decoded here, strictly: routing works on a path in which bytes that are no UTF-8 are replaced already."""
-    part = bytes(request.scope["raw_path"]).rpartition(b"/")[2].decode("latin-1")
     try:
-        return parse_salt(unquote(part, errors="strict"))
-    except UnicodeDecodeError:
-        wrong = "the path is not percent-encoded UTF-8"
+        return parse_salt(path_part(request))
     except ValueError as error:
-        wrong = str(error)
-    raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"cache_salt: {wrong}")
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"cache_salt: {error}") from None

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
-from lmcache_core.app.command_line import Parser
-from lmcache_core.app.conformance import KitFailedError, NotOpenedError, Verdict, check_file, run_laws
-from lmcache_core.app.exit_code import ExitCode, exit_code
-from lmcache_core.app.offer_names import find_offer
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode, exit_code
+from lmcache_core.app.console.progress_line import ProgressLine
 from lmcache_core.app.offer_specs import offer_spec
-from lmcache_core.app.plugin_selection import add_selection_flags, selection_of
-from lmcache_core.app.progress_line import ProgressLine
+from lmcache_core.app.plugins.conformance import KitFailedError, NotOpenedError, Verdict, check_file, run_laws
+from lmcache_core.app.plugins.offer_names import find_offer
+from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_core.model.errors import ConfigError
 
 _REASON_LINES: Final = 8
@@ -29,10 +29,27 @@ _ONLY_HELP: Final = (
 )
 
 
+def parsers() -> list[Parser]:
+    parser = Parser(
+        "lmcache plugins check",
+        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
+        "and remove what that left there.",
+    )
+    parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
+    parser.add_argument("--settings", metavar="JSON", help="its settings, as in the configuration of a server")
+    parser.add_argument(
+        "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
+    )
+    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
+    parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
+    add_selection_flags(parser)
+    return [parser]
+
+
 def run(arguments: Sequence[str]) -> ExitCode:
     """Exit code 0 when every law that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
     where it cannot be opened."""
-    given = _parser().parse_all(arguments)
+    given = parsers()[0].parse_all(arguments)
     selection = selection_of(given)
     plugins = selection.load_for_user()
     offered = find_offer(plugins, given.name).offered
@@ -84,23 +101,6 @@ def run(arguments: Sequence[str]) -> ExitCode:
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.FAILED if counts["broken"] else ExitCode.STOPPED
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        "lmcache plugins check",
-        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
-        "and remove what that left there.",
-    )
-    parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
-    parser.add_argument("--settings", metavar="JSON", help="its settings, as in the configuration of a server")
-    parser.add_argument(
-        "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
-    )
-    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
-    parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
-    add_selection_flags(parser)
-    return parser
 
 
 def _so_far(counts: Mapping[str, int]) -> str:

@@ -6,22 +6,26 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmcache_core.app.command_line import Parser
-from lmcache_core.app.exit_code import ExitCode
-from lmcache_core.app.new_plugin import write_plugin
-from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.plugins.new_plugin import write_plugin
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 
-def run(arguments: Sequence[str]) -> ExitCode:
+def parsers() -> list[Parser]:
     parser = Parser("lmcache plugins new", "Write a plugin that works, to start one of your own from.")
     parser.add_argument("kind", metavar="KIND", help=", ".join(OfferKind))
     parser.add_argument("name", metavar="NAME", help="what users will write in their configuration, such as acme")
     parser.add_argument("--into", metavar="DIR", default=".", help="where its folder is made (default: here)")
+    return [parser]
+
+
+def run(arguments: Sequence[str]) -> ExitCode:
     if not arguments:
         raise ConfigError(f"say what to write: lmcache plugins new KIND NAME; kinds: {', '.join(OfferKind)}")
-    given = parser.parse_all(arguments)
+    given = parsers()[0].parse_all(arguments)
     new = write_plugin(_kind(given.kind), given.name, Path(given.into))
     extra = shlex.quote(f"{new.folder}[testing]")
     print(f"wrote {new.folder}; to go on:\n\n  pip install -e {extra}\n  {new.check}")

@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
-from lmcache_core.app.loaded_plugins import LoadedPlugins
+from lmcache_core.app.masking import Hidden
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.serve import RunningServer, serve
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.model.errors import LMCacheError
+
+
+def parsers() -> list[Parser]:
+    return [ServerFlags()]
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    return serve(read_settings(ServerFlags().given(arguments)), _build)
+    hidden = Hidden()
 
+    def build_server(settings: ServerSettings, plugins: LoadedPlugins) -> RunningServer:
+        # here, so that a wrong flag is answered before the whole server has been imported
+        from lmcache_core.app.build import build
 
-def _build(settings: ServerSettings, plugins: LoadedPlugins) -> RunningServer:
-    # here, so that a wrong flag is answered before the whole server has been imported
-    from lmcache_core.app.build import build
+        return build(settings, plugins, hidden)
 
-    return build(settings, plugins)
+    try:
+        return serve(read_settings(ServerFlags().given(arguments)), build_server, hidden)
+    except LMCacheError as error:
+        error.args = (hidden.text(str(error)),)  # it may quote what a client library said
+        raise

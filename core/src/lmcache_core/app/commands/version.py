@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import lmcache_core
-from lmcache_core.app.command_line import Parser
-from lmcache_core.app.exit_code import ExitCode
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
+from lmcache_core.app.console.exit_code import ExitCode
+
+
+def parsers() -> list[Parser]:
+    parser = Parser("lmcache version", "Show the version.")
+    add_output_flags(parser)
+    return [parser]
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    Parser("lmcache version", "Show the version.").parse_all(arguments)
-    print(f"lmcache-core {lmcache_core.__version__}")
+    given = parsers()[0].parse_all(arguments)
+    version = lmcache_core.__version__
+    CommandOutput.of(given).show_text({"lmcache-core": version}, f"lmcache-core {version}")
     return ExitCode.STOPPED

@@ -7,18 +7,18 @@ unregistered, or is known dead.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields, Worker
+from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import Hold, StoredSpace
 from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.model.layout import ChunkLayout, ObjectLayout, joined_layout
+from lmcache_core.server.open_transfers import OpenTransfers, Ticket
+from lmcache_core.server.transfer_range import store_patience, transfer_range
+from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
 from lmcache_core.wire.legacy_pickle import read_tensors
 from lmcache_core.wire.legacy_pickle_writer import inband_reply
 from lmcache_core.wire.legacy_tensor import PickledTensor
@@ -31,34 +31,24 @@ from lmcache_core.wire.messages import (
     SharedMemoryOffer,
     SlotDescriptor,
     StoreContext,
+    WorkerRegistration,
 )
 from lmcache_core.wire.operations import (
+    ABANDON_STORE,
     COMMIT_RETRIEVE,
     COMMIT_STORE,
     PREPARE_RETRIEVE,
     PREPARE_STORE,
     REGISTER_ENGINE_DRIVEN,
+    REGISTER_WORKER,
     UNREGISTER_ENGINE_DRIVEN,
 )
-
-logger = logging.getLogger(__name__)
 
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
 IN_BAND = PrepareStoreReply()
 MISS = PrepareRetrieveReply(success=False)
 INBAND_READS_MAX = 8
 """In-band retrieves that a worker may have open: each is a copy of its chunks until the worker has read it."""
-REASON_MAX, REASONS_MAX = 300, 100
-"""Characters of a reason, and number of reasons, that status keeps for refused registrations."""
-
-
-class _Ticket(NamedTuple):
-    """What a prepare and its commit have in common."""
-
-    salt: str
-    start: int
-    end: int
-    last_hash: bytes
 
 
 class _Range(NamedTuple):
@@ -68,7 +58,7 @@ class _Range(NamedTuple):
     space: StoredSpace
     hashes: Sequence[bytes]
     first_chunk: int
-    ticket: _Ticket
+    ticket: Ticket
 
 
 class _Store(NamedTuple):
@@ -81,11 +71,9 @@ class _Store(NamedTuple):
 class EngineDrivenModule(RequestModule):
     def __init__(self, context: ModuleContext) -> None:
         self._context = context
-        self._lock = threading.Lock()
-        # By token of the worker.  A ticket has several stores when it was prepared again after its deadline.
-        self._stores: dict[int, dict[_Ticket, list[_Store]]] = {}
-        self._reads: dict[int, dict[_Ticket, list[Hold]]] = {}
-        self._refused: dict[str, int] = {}
+        self._stores: OpenTransfers[_Store] = OpenTransfers()
+        self._reads: OpenTransfers[Hold] = OpenTransfers()
+        self._refused = RefusedRegistrations()
         context.workers.on_leave(self._left)
 
     def handlers(self) -> Sequence[Handler]:
@@ -96,32 +84,34 @@ class EngineDrivenModule(RequestModule):
             Handler(COMMIT_STORE, self.commit_store, HandlerMode.ORDERED),
             Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.ORDERED),
             Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.ORDERED),
+            Handler(REGISTER_WORKER, self.register_worker, HandlerMode.INLINE),
+            Handler(ABANDON_STORE, self.abandon_store, HandlerMode.ORDERED),
         ]
 
     def status(self) -> dict[str, object]:
-        with self._lock:
-            return {
-                "stores_prepared": sum(len(stores) for by in self._stores.values() for stores in by.values()),
-                "reads_prepared": sum(len(holds) for reads in self._reads.values() for holds in reads.values()),
-                "registrations_refused": dict(self._refused),
-            }
+        return {
+            "stores_prepared": len(self._stores),
+            "reads_prepared": len(self._reads),
+            "registrations_refused": self._refused.status(),
+        }
 
     # --- registration
 
     def register(self, call: Call, payload: EngineDrivenRegistration) -> SharedMemoryOffer:
         """An empty offer means in-band transfer, or, with a reason in log and status, a refusal: the engine then runs
         uncached."""
+        return self._admit(payload.instance_id, lambda: self._stock_worker(payload))
+
+    def register_worker(self, call: Call, payload: WorkerRegistration) -> SharedMemoryOffer:
+        """An empty offer is a refusal, with a reason in log and status: the worker then runs uncached."""
+        return self._admit(payload.instance_id, lambda: self._mapping_worker(payload))
+
+    def _admit(self, instance_id: int, described: Callable[[], Worker]) -> SharedMemoryOffer:
         context = self._context
         try:
-            worker = context.workers.register(self._worker(payload))
+            worker = context.workers.register(described())
         except (ProtocolError, ValueError) as error:
-            logger.error(
-                "registration refused, the engine runs uncached instance=%d reason=%s", payload.instance_id, error
-            )
-            reason = str(error)[:REASON_MAX]
-            if reason in self._refused or len(self._refused) < REASONS_MAX:
-                self._refused[reason] = self._refused.get(reason, 0) + 1
-            context.workers.seen(payload.instance_id, pinged=False)  # it has its answer; no ping need tell it again
+            self._refused.note(context, instance_id, error)
             return SharedMemoryOffer()
         if context.segment is None or worker.inline:
             return SharedMemoryOffer()
@@ -130,22 +120,35 @@ class EngineDrivenModule(RequestModule):
     def unregister(self, call: Call, instance_id: int) -> None:
         self._context.workers.unregister(instance_id, "unregistered")
 
-    def _worker(self, payload: EngineDrivenRegistration) -> Worker:
+    def _stock_worker(self, payload: EngineDrivenRegistration) -> Worker:
         slots = payload.num_physical_slots or self._context.chunk_tokens
         layout = ObjectLayout(
             1 if payload.use_mla else 2, payload.num_layers, slots, payload.hidden_dim_size, payload.dtype_str
         )
-        # Raises here, and not at the first store, if these workers' keys or objects cannot be kept.
-        self._context.space(SpaceFields(payload.model_name, ""), pack_kv_rank(payload.world_size, 0), layout)
-        if layout.payload_bytes > self._context.l1_bytes // 8:
-            raise ProtocolError(
-                f"a chunk of {layout.payload_bytes / 2**20:.1f} MiB is too large for an L1 of "
-                f"{self._context.l1_bytes / 2**30:.2f} GiB; raise l1_size_gb or lower chunk_size"
-            )
+        groups = (ObjectGroup(layout),)
+        check_groups(self._context, payload.model_name, payload.world_size, 0, groups)
         # In a world of one there is no doubt which shard it is; others are known from their first transfer.
         shard = 0 if payload.world_size == 1 else None
         inline = self._context.segment is None
-        return Worker(payload.instance_id, payload.model_name, payload.world_size, layout, shard, inline, proven=inline)
+        return Worker(payload.instance_id, payload.model_name, payload.world_size, groups, shard, inline, proven=inline)
+
+    def _mapping_worker(self, payload: WorkerRegistration) -> Worker:
+        if self._context.segment is None:
+            raise ProtocolError("L1 is not in shared memory, which this worker needs; make /dev/shm larger than L1")
+        parts = [ObjectLayout(part.kv_axis, part.layers, part.slots, part.hidden, part.dtype) for part in payload.parts]
+        if not parts:
+            raise ProtocolError("a worker without layers")
+        groups = (ObjectGroup(joined_layout(parts)),)
+        check_groups(self._context, payload.model_name, payload.world_size, payload.worker_id, groups)
+        return Worker(
+            payload.instance_id,
+            payload.model_name,
+            payload.world_size,
+            groups,
+            payload.worker_id,
+            inline=False,
+            proven=True,
+        )
 
     # --- storing
 
@@ -156,13 +159,11 @@ class EngineDrivenModule(RequestModule):
         if chunks.worker.inline:
             return IN_BAND
         worker, storage = chunks.worker, self._context.storage
-        with self._lock:
-            stores = self._stores.get(worker.token, {}).get(chunks.ticket, [])
-            prepared = stores[-1] if stores else None
+        prepared = self._stores.latest(worker, chunks.ticket)
         if prepared is None or not storage.is_live(prepared.hold):
             if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
                 return ELSEWHERE  # pages have to be allocated
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, _patience(call)))
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, store_patience(call)))
             if not prepared.hold.slots or not self._remember_store(worker, chunks.ticket, prepared):
                 return NOTHING_TO_STORE
         slots = self._descriptors(worker.layout, prepared.hold.slots)
@@ -175,8 +176,7 @@ class EngineDrivenModule(RequestModule):
         if chunks is None:
             return False
         storage, worker = self._context.storage, chunks.worker
-        with self._lock:
-            stores = self._stores.get(worker.token, {}).pop(chunks.ticket, [])
+        stores = self._stores.take_all(worker, chunks.ticket)
         prepared = stores.pop() if stores else None
         for late in stores:
             storage.discard(late.hold)  # the worker has answered for this ticket: it touches none of its slots any more
@@ -187,14 +187,22 @@ class EngineDrivenModule(RequestModule):
         worker.proven = True
         return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0], key.request_id)
 
-    def _remember_store(self, worker: Worker, ticket: _Ticket, prepared: _Store) -> bool:
+    def abandon_store(self, call: Call, key: EngineKey, instance_id: int) -> bool:
+        """The worker could not fill what it prepared, and touches none of it any more.  True when there was something."""
+        chunks = self._range(key, instance_id)
+        if chunks is None:
+            return False
+        stores = self._stores.take_all(chunks.worker, chunks.ticket)
+        for store in stores:
+            self._context.storage.discard(store.hold)
+        return bool(stores)
+
+    def _remember_store(self, worker: Worker, ticket: Ticket, prepared: _Store) -> bool:
         """False, and its slots are free again, when the worker has left meanwhile."""
-        with self._lock:
-            self._stores.setdefault(worker.token, {}).setdefault(ticket, []).append(prepared)
+        self._stores.add(worker, ticket, prepared)
         if self._context.workers.find(worker.instance_id) is worker:
             return True
-        with self._lock:
-            self._stores.pop(worker.token, None)
+        self._stores.forget(worker)
         self._context.storage.discard(prepared.hold)
         return False
 
@@ -205,7 +213,7 @@ class EngineDrivenModule(RequestModule):
         what was reserved for it then is filled here."""
         storage, worker = self._context.storage, chunks.worker
         if prepared is None:
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, _patience(call)))
+            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, store_patience(call)))
         try:
             tensors = self._read(chunks, data)
             worker.inline = worker.proven = True
@@ -246,32 +254,44 @@ class EngineDrivenModule(RequestModule):
         hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
         if hold is None or not self._remember_read(worker, chunks.ticket, hold):
             return MISS
-        if in_band and self._reads_open(worker) > INBAND_READS_MAX:
-            raise ProtocolError(
-                f"instance {instance_id} has {INBAND_READS_MAX} in-band retrieves open; it must commit them"
-            )
         slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
         if not in_band:
             return PrepareRetrieveReply(True, b"", slots)
+        try:
+            reply = self._inband_reply(worker, hold, slots)
+        except BaseException:
+            self._forget_read(worker, chunks.ticket, hold)
+            raise
+        if reply is None:
+            self._forget_read(worker, chunks.ticket, hold)
+            return MISS
+        return reply
+
+    def _inband_reply(self, worker: Worker, hold: Hold, slots: RetrieveContext) -> object | None:
+        """The bytes themselves; None when the hold has ended meanwhile."""
+        storage = self._context.storage
+        if self._reads.of(worker) > INBAND_READS_MAX:
+            raise ProtocolError(
+                f"instance {worker.instance_id} has {INBAND_READS_MAX} in-band retrieves open; it must commit them"
+            )
         # Until it has stored through shared memory, nobody knows whether it could map it: it is given both.
         with storage.using(hold) as alive:
             if not alive:
-                return MISS
+                return None
             payloads = [storage.payload(slot) for slot in hold.slots]
             return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
 
-    def _reads_open(self, worker: Worker) -> int:
-        with self._lock:
-            return sum(map(len, self._reads.get(worker.token, {}).values()))
+    def _forget_read(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+        """The worker was not given it, and will not commit it."""
+        self._reads.remove(worker, ticket, hold)
+        self._context.storage.release(hold)
 
-    def _remember_read(self, worker: Worker, ticket: _Ticket, hold: Hold) -> bool:
+    def _remember_read(self, worker: Worker, ticket: Ticket, hold: Hold) -> bool:
         """False, and nothing is held, when the worker has left meanwhile."""
-        with self._lock:
-            self._reads.setdefault(worker.token, {}).setdefault(ticket, []).append(hold)
+        self._reads.add(worker, ticket, hold)
         if self._context.workers.find(worker.instance_id) is worker:
             return True
-        with self._lock:
-            self._reads.pop(worker.token, None)
+        self._reads.forget(worker)
         self._context.storage.release(hold)
         return False
 
@@ -279,12 +299,7 @@ class EngineDrivenModule(RequestModule):
         chunks = self._range(key, instance_id)
         if chunks is None:
             return True
-        with self._lock:
-            reads = self._reads.get(chunks.worker.token, {})
-            holds = reads.get(chunks.ticket, [])
-            hold = holds.pop() if holds else None
-            if not holds:
-                reads.pop(chunks.ticket, None)
+        hold = self._reads.take(chunks.worker, chunks.ticket)
         if hold is not None:
             self._context.storage.release(hold)
         return True
@@ -292,50 +307,21 @@ class EngineDrivenModule(RequestModule):
     # --- what they share
 
     def _range(self, key: EngineKey, instance_id: int) -> _Range | None:
-        """The chunks that `key` means for this worker; None when the worker is not registered or the salt is not
-        admitted.  Raises ProtocolError when the key cannot be this worker's."""
-        context = self._context
-        worker = context.workers.find(instance_id)
-        if worker is None or not context.workers.touch(worker):
+        chunks = transfer_range(self._context, key, instance_id)
+        if chunks is None:
             return None
-        if (key.model_name, key.world_size) != (worker.model_name, worker.world_size):
-            raise ProtocolError(
-                f"instance {instance_id} is registered for {worker.model_name} (world size {worker.world_size}), "
-                f"not for {key.model_name} ({key.world_size})"
-            )
-        if key.worker_id is None:
-            raise ProtocolError("a transfer names its worker_id")
-        rank = pack_kv_rank(key.world_size, key.worker_id)
-        if not context.admits_salt(key.cache_salt):
-            return None
-        if worker.shard is None:
-            worker.shard = key.worker_id
-        if worker.shard != key.worker_id:
-            raise ProtocolError(f"instance {instance_id} is shard {worker.shard}, not {key.worker_id}")
-        tokens = context.chunk_tokens
-        if key.start % tokens or not 0 <= key.start <= key.end:
-            raise ProtocolError(f"the range {key.start} to {key.end} does not start at a chunk of {tokens} tokens")
-        first = key.start // tokens
-        hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)[first:]
-        space = context.space(SpaceFields(key.model_name, key.cache_salt), rank, worker.layout)
-        ticket = _Ticket(key.cache_salt, key.start, key.end, hashes[-1] if hashes else b"")
-        return _Range(worker, space, hashes, first, ticket)
+        ticket = Ticket(key.cache_salt, key.start, key.end, chunks.hashes[-1] if chunks.hashes else b"")
+        return _Range(chunks.worker, chunks.space(self._context), chunks.hashes, chunks.first_chunk, ticket)
 
-    def _descriptors(self, layout: ObjectLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
+    def _descriptors(self, layout: ChunkLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
         offset = self._context.storage.payload_offset
         length, shape, dtype = layout.payload_bytes, layout.shape, layout.dtype
         return tuple(SlotDescriptor(offset(slot), length, shape, dtype) for slot in slots)
 
     def _left(self, worker: Worker) -> None:
         """Its holds have ended; forget them here."""
-        with self._lock:
-            self._stores.pop(worker.token, None)
-            self._reads.pop(worker.token, None)
-
-
-def _patience(call: Call) -> Callable[[], bool] | None:
-    """May a store wait for room?  Never on the router's thread, and only until others wait for this one."""
-    return (lambda: not call.others_wait) if call.may_wait else None
+        self._stores.forget(worker)
+        self._reads.forget(worker)
 
 
 def open_engine_driven(settings: PluginSettings | None, context: ModuleContext) -> EngineDrivenModule:

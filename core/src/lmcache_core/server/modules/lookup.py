@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.server.request_names import check_names, check_request_id
+from lmcache_core.server.shards import registered_shards
+from lmcache_core.server.trace_context import trace_context
 from lmcache_core.wire.messages import EngineKey
 from lmcache_core.wire.operations import (
     END_SESSION,
@@ -19,7 +22,10 @@ from lmcache_core.wire.operations import (
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
 )
+from lmcache_core.wire.tokens import TokenSequence
 
+NO_WORKER, UNSALTED = "no_worker", "unsalted"
+"""Why a lookup can find nothing: no worker of its model is registered, or its salt is not served."""
 WAIT_MAX_SECONDS = 300.0
 """Longest that a client may ask to wait for a lookup."""
 
@@ -42,13 +48,38 @@ class LookupModule(RequestModule):
     def lookup(self, call: Call, key: EngineKey, tp_size: int) -> None:
         """`tp_size` is a relic of older clients; the key says how many reads to expect."""
         context = self._context
+        check_names(key)
         pack_kv_rank(key.world_size, 0)  # refuses a world that has no shard numbers
         if not 0 <= key.num_kv_readers <= READERS_MAX:
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
-        shards = self._shards(key) if context.admits_salt(key.cache_salt) else ()
-        hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end) if shards else []
+        tokens = key.token_ids.count if isinstance(key.token_ids, TokenSequence) else key.end
+        admitted = context.admits_salt(key.cache_salt)
+        shards = (
+            registered_shards(context, SpaceFields(key.model_name, key.cache_salt), key.world_size) if admitted else ()
+        )
+        hashes: Sequence[bytes] = ()
+        obstacle = ""
+        if shards:
+            hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)
+        else:
+            obstacle = NO_WORKER if admitted else UNSALTED
         context.storage.lookup(
-            LookupRequest(call.connection, key.request_id, shards, hashes, readers=key.num_kv_readers)
+            LookupRequest(
+                call.connection,
+                key.request_id,
+                shards,
+                hashes,
+                key.num_kv_readers,
+                PromptFacts(
+                    key.model_name,
+                    key.cache_salt,
+                    key.world_size,
+                    tokens,
+                    max(0, min(key.end, tokens)) // context.chunk_tokens,
+                    trace_context(key.request_configs) if key.request_configs else None,
+                    obstacle,
+                ),
+            )
         )
 
     def query(self, call: Call, request_id: str) -> int | None:
@@ -69,21 +100,9 @@ class LookupModule(RequestModule):
         self._context.storage.free_lookup(call.connection, key.request_id, -(-key.start // tokens), key.end // tokens)
 
     def end_session(self, call: Call, request_id: str) -> None:
+        check_request_id(request_id)
         self._context.storage.end_lookup(call.connection, request_id)
         self._context.hasher.end_session(request_id)
-
-    def _shards(self, key: EngineKey) -> tuple[Shard, ...]:
-        """What a chunk must be there for; nothing when no worker could read it."""
-        fields = SpaceFields(key.model_name, key.cache_salt)
-        shards: list[Shard] = []
-        for worker_id in range(key.world_size):
-            layouts, every = self._context.workers.layouts(key.model_name, key.world_size, worker_id)
-            if not layouts:
-                return ()
-            rank = pack_kv_rank(key.world_size, worker_id)
-            spaces = tuple(self._context.space(fields, rank, layout) for layout in layouts)
-            shards += [Shard((space,)) for space in spaces] if every else [Shard(spaces)]
-        return tuple(shards)
 
 
 def open_lookup(settings: PluginSettings | None, context: ModuleContext) -> LookupModule:

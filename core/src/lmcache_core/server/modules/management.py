@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmcache_core import __version__
 from lmcache_core.contracts.operation import Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.wire.messages import BlockAllocation
+from lmcache_core.wire.messages import BlockAllocation, ClientHello, ServerHello
 from lmcache_core.wire.operations import (
     CLEAR,
     GET_CHUNK_SIZE,
     GET_EXPERIMENTAL,
+    HELLO,
     NOOP,
     PING,
     REPORT_BLOCK_ALLOCATION,
@@ -28,6 +30,7 @@ class ManagementModule(RequestModule):
         return [
             Handler(GET_CHUNK_SIZE, self.chunk_size, HandlerMode.INLINE),
             Handler(GET_EXPERIMENTAL, self.experimental, HandlerMode.INLINE),
+            Handler(HELLO, self.hello, HandlerMode.INLINE),
             Handler(PING, self.ping, HandlerMode.INLINE),
             Handler(NOOP, self.noop, HandlerMode.INLINE),
             Handler(REPORT_BLOCK_ALLOCATION, self.block_allocation, HandlerMode.INLINE),
@@ -40,6 +43,19 @@ class ManagementModule(RequestModule):
     def experimental(self, call: Call) -> list[str]:
         """No optional part of the protocol is served."""
         return []
+
+    def hello(self, call: Call, asks: ClientHello) -> ServerHello:
+        """Which server this is, in one question: clients learn from another boot id that it was started again."""
+        context = self._context
+        return ServerHello(
+            boot_id=context.boot_id,
+            instance_id=context.instance_id,
+            version=__version__,
+            chunk_tokens=context.chunk_tokens,
+            segment=context.segment or "",
+            l1_bytes=context.l1_bytes,
+            operations=tuple(context.operations()),
+        )
 
     def ping(self, call: Call, instance_id: int | None) -> bool:
         """A scheduler's ping keeps its queued lookups held; a worker's says that it is alive."""

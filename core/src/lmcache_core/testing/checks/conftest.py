@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.app.check_reporter import report_unopened
+from lmcache_core.app.plugins.check_reporter import report_unopened
 from lmcache_core.testing.checks.check_request import CheckRequest
 from lmcache_core.testing.checks.trial_opening import try_to_open
 

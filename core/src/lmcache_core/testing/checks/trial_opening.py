@@ -6,15 +6,17 @@ import os
 from contextlib import suppress
 from traceback import format_exception
 
-from lmcache_core.app.check_reporter import Unopened
-from lmcache_core.app.offer_kind import OfferKind
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
-from lmcache_core.app.plugin_selection import selection_from
+from lmcache_core.app.plugins.check_reporter import Unopened
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.model.errors import ConfigError, LMCacheError, PluginError, ResourceError
 from lmcache_core.testing.checks.check_request import CheckRequest
+from lmcache_core.testing.fake_server_view import FakeServerView
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context
 from lmcache_core.testing.module_bench import ModuleBench
 
@@ -48,6 +50,8 @@ def _open(check: CheckRequest) -> None:
             for subscriber in open_subscribers([spec], plugins).values():
                 with suppress(Exception):
                     subscriber.close()
+        case OfferKind.HTTP_ROUTES:
+            open_http_routes([spec], plugins, RoutesContext(FakeServerView, {}))
         case _:
             spec.open(plugins)
 

@@ -1,0 +1,51 @@
+"""Who is let in: the token of a request, against what its route does."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from litestar.connection import ASGIConnection
+from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
+from litestar.handlers import BaseRouteHandler
+from litestar.types import Guard
+
+from lmcache_core.admin.operation import Operation
+from lmcache_core.admin.token import Scope, Tokens
+
+_SCOPE: Final = "lmcache_scope"
+OPEN: Final = "lmcache_open"
+"""In the state of a request: is its route answered without a token, too?"""
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+def token_guard(tokens: Tokens | None) -> Guard:
+    """Before anything of a request is read but its headers.  Without tokens everybody is let in."""
+
+    def check(connection: Connection, handler: BaseRouteHandler) -> None:
+        scope = Scope.FULL if tokens is None else tokens.scope_of(connection.headers.get("authorization"))
+        is_open = operation_of(handler).open
+        connection.state[_SCOPE], connection.state[OPEN] = scope, is_open
+        if scope is Scope.FULL or is_open:
+            return
+        if scope is None:
+            raise NotAuthorizedException("a Bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+        if method_of(connection) != "GET":
+            raise PermissionDeniedException("this token has the scope 'read', which is for GET alone")
+
+    return check
+
+
+def is_let_in(connection: Connection) -> bool:
+    """Did it bring a token, or need none?"""
+    return connection.state.get(_SCOPE) is not None
+
+
+def method_of(connection: Connection) -> str:
+    """GET, POST and so on."""
+    scope: Any = connection.scope
+    return str(scope["method"])
+
+
+def operation_of(handler: BaseRouteHandler) -> Operation:
+    operation: Operation = handler.opt["operation"]
+    return operation

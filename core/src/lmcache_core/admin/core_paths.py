@@ -1,0 +1,50 @@
+"""The paths of core's own routes.  Known without the web framework, which is not yet imported when plugins are opened."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CORE_PATHS: Final = (
+    "/",
+    "/cache/checksums",
+    "/cache/clear",
+    "/cache/objects",
+    "/cache/pin",
+    "/cache/pins",
+    "/cache/prefetches",
+    "/cache/prefetches/{request_id}",
+    "/cache/unpin",
+    "/clear-cache",
+    "/config",
+    "/config/adapters",
+    "/healthcheck",
+    "/l2",
+    "/l2/adapters",
+    "/l2/adapters/{name}",
+    "/l2/adapters/{name}/drain",
+    "/l2/adapters/{name}/resume",
+    "/l2/deletions/{deletion_id}",
+    "/l2/keys",
+    "/lmc_version",
+    "/loglevel",
+    "/openapi.json",
+    "/plugins",
+    "/quota",
+    "/quota/{cache_salt}",
+    "/reconfigure/{backend}/l2/status",
+    "/reconfigure/{backend}/l2/{operation}",
+    "/settings",
+    "/settings/{name}",
+    "/status",
+    "/threads",
+    "/version",
+)
+"""`{name}` stands for one part.  A plugin has no method of any of them."""
+
+
+def overlap(path: str, other: str) -> bool:
+    """Is there a request that both would answer?"""
+    parts, others = path.split("/"), other.split("/")
+    return len(parts) == len(others) and all(
+        one == two or one.startswith("{") or two.startswith("{") for one, two in zip(parts, others, strict=True)
+    )

@@ -1,0 +1,64 @@
+"""The query of a request and the parts of its path, decoded strictly and checked."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+from litestar import Request
+from pydantic import ValidationError
+
+from lmcache_core.admin.problem import ProblemError
+from lmcache_core.admin.schemas import QueryParameters
+from lmcache_core.contracts.settings import explain
+
+Query = TypeVar("Query", bound=QueryParameters)
+
+NAMES_MAX: Final = 64
+"""Parameters in one query."""
+
+
+def read_query(request: Request[Any, Any, Any], model: type[Query]) -> Query:
+    """The query as `model`.  Raises ProblemError, 422, for what is unknown, given twice, not UTF-8 or not allowed."""
+    try:
+        return model.model_validate(query_values(request.scope["query_string"]))
+    except ValidationError as error:
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"query: {explain(error, model)}") from None
+
+
+def query_values(query: bytes) -> dict[str, str]:
+    """Each name with its value.  Raises ProblemError, 422."""
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=NAMES_MAX,
+        )
+    except UnicodeDecodeError:
+        raise _refused("the query is not percent-encoded UTF-8") from None
+    except ValueError:
+        raise _refused(f"the query is not a list of at most {NAMES_MAX} parameters such as a=1&b=2") from None
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _refused(f"query: '{twice}' is given twice; give it once")
+    return values
+
+
+def path_part(request: Request[Any, Any, Any], index: int = -1) -> str:
+    """One part of the path, counted as in a list, decoded.  Raises ProblemError, 422, for bytes that are no UTF-8.
+
+    Decoded here, because routing works on a path in which such bytes are replaced already."""
+    parts = bytes(request.scope["raw_path"]).split(b"/")
+    try:
+        return unquote(parts[index].decode("latin-1"), errors="strict")
+    except UnicodeDecodeError:
+        raise _refused("the path is not percent-encoded UTF-8") from None
+
+
+def _refused(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, detail)

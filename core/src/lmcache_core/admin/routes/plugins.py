@@ -1,0 +1,21 @@
+"""Which plugins are there, and what is wrong with any of them?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from litestar import get
+from litestar.concurrency import sync_to_thread
+from litestar.handlers import BaseRouteHandler
+
+from lmcache_core.admin.operation import Operation
+from lmcache_core.admin.schemas_server import PluginAnswer, Plugins
+
+
+def plugins_routes(plugins: Callable[[], Sequence[PluginAnswer]]) -> Sequence[BaseRouteHandler]:
+    @get("/plugins", operation=Operation("Every plugin, with its offers, its hooks and its faults.", Plugins))
+    async def list_plugins() -> dict[str, Any]:
+        return Plugins(plugins=list(await sync_to_thread(plugins))).model_dump()
+
+    return (list_plugins,)

@@ -1,0 +1,19 @@
+"""`lmcache pins`"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lmcache_core.app.console.command_group import CommandGroup
+
+_GROUP: Final = CommandGroup(
+    "pins",
+    {
+        "list": "show what is pinned in L1",
+        "add": "keep chunks in L1, under a name",
+        "remove": "let a pin go",
+    },
+)
+
+run = _GROUP.run
+parsers = _GROUP.parsers

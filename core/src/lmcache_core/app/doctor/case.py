@@ -1,0 +1,41 @@
+"""What is examined: a configuration, on a machine, for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.app.console.stored_size import ChunkSize
+from lmcache_core.app.doctor.finding import Finding
+from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.doctor.model_shape import ModelShape
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.settings import ServerSettings
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    settings: ServerSettings
+    plugins: LoadedPlugins
+    adapters: tuple[AdapterSpec, ...] = ()
+    machine: Machine = field(default_factory=Machine)
+    model: ModelShape | None = None
+    shards: int = 1
+    """Workers of the engine that each keep a part of a chunk (tensor parallelism)."""
+
+    @property
+    def l1_bytes(self) -> int:
+        return int(self.settings.l1_size_gb * GIB)
+
+    @property
+    def chunk(self) -> ChunkSize | None:
+        """None as long as no model is known."""
+        if self.model is None:
+            return None
+        return self.model.chunk(self.settings.chunk_size, self.shards, self.settings.l1_align_bytes)
+
+
+Probe = Callable[[Case], Iterator[Finding]]

@@ -1,0 +1,35 @@
+"""What is wrong with plugins, and with what the configuration asks of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from lmcache_core.app.configuration import advice
+from lmcache_core.app.doctor.case import Case
+from lmcache_core.app.doctor.finding import Finding, Level
+from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.model.errors import LMCacheError
+
+
+def plugin_faults(case: Case) -> Iterator[Finding]:
+    rows = case.plugins.rows()
+    facts = {"plugins": {row.candidate.name: row.status.value for row in rows}}
+    warnings = list(case.plugins.warnings)
+    for line in warnings:
+        yield Finding("plugins", Level.WARN, line, "lmcache plugins list --verbose says more", facts=facts)
+    if not warnings:
+        yield Finding("plugins", Level.OK, f"{len(rows)} found, none of them at fault", facts=facts)
+
+
+def configuration_faults(case: Case) -> Iterator[Finding]:
+    faults = list(advice(case.settings, os.environ))
+    for line in faults:
+        yield Finding("configuration", Level.WARN, line)
+    try:
+        offer_specs(case.settings, case.plugins)
+    except LMCacheError as error:
+        yield Finding("configuration", Level.FAIL, str(error), "a server with this configuration does not start")
+    else:
+        if not faults:
+            yield Finding("configuration", Level.OK, "it is complete, and everything that it names is installed")

@@ -1,0 +1,83 @@
+"""The L2 adapters of a running server: which there are, and where each is between its coming and its going."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.app.open_l2_eviction import L2Eviction
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
+
+ADAPTER_CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class RunningAdapter:
+    """One adapter with what runs beside it.  `is_draining` and `removal` are changed under the lock of its tier."""
+
+    spec: AdapterSpec
+    port: AdapterPort
+    eviction: L2Eviction | None = None
+    is_draining: bool = False
+    removal: AdapterRemoval | None = None
+
+    @property
+    def name(self) -> str:
+        return self.port.name
+
+    @property
+    def state(self) -> PortState:
+        if self.removal is not None:
+            return self.removal.state
+        return PortState.DRAINING if self.is_draining else PortState.SERVING
+
+    def close(self, deadline_seconds: float) -> None:
+        """Give everything back, of one that was never used."""
+        self.port.close(deadline_seconds)
+        if self.eviction is not None:
+            self.eviction.close()
+
+
+class L2Tier:
+    """Safe from any thread.  The tuples are replaced as a whole, so that whoever looks at one sees one moment."""
+
+    def __init__(self, adapters: Sequence[RunningAdapter], timeout_seconds: float) -> None:
+        self.lock = threading.Lock()
+        """Held to change anything here; nothing that can block is done under it."""
+        self.timeout_seconds = timeout_seconds
+        """For the jobs of adapters that come later."""
+        self._adapters = tuple(adapters)
+        self._next_index = len(adapters)
+
+    @property
+    def adapters(self) -> tuple[RunningAdapter, ...]:
+        """In the order in which loads ask them; those on their way out, too, until they are gone."""
+        return self._adapters
+
+    @property
+    def ports(self) -> tuple[AdapterPort, ...]:
+        return tuple([adapter.port for adapter in self._adapters])
+
+    @property
+    def evictions(self) -> tuple[L2Eviction, ...]:
+        return tuple([adapter.eviction for adapter in self._adapters if adapter.eviction is not None])
+
+    def find(self, name: str) -> RunningAdapter | None:
+        return next((adapter for adapter in self._adapters if adapter.name == name), None)
+
+    def take_index(self) -> int:
+        """A number that no adapter of this server ever had.  Under the lock."""
+        self._next_index += 1
+        return self._next_index - 1
+
+    def append(self, adapter: RunningAdapter) -> None:
+        """Under the lock."""
+        self._adapters = (*self._adapters, adapter)
+
+    def forget(self, adapter: RunningAdapter) -> None:
+        """It is gone.  Under the lock."""
+        self._adapters = tuple([other for other in self._adapters if other is not adapter])

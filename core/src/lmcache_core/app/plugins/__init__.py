@@ -1,0 +1,1 @@
+"""Plugins: found, chosen, loaded, connected, and what they offer."""

@@ -1,0 +1,108 @@
+"""A pytest plugin that writes what became of each law as a line of the file that LMCACHE_CHECK_REPORT names.
+
+It is loaded into the process that runs the conformance kit (`app.conformance`), and into no other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from lmcache_core.app.plugins.conformance import REPORT_VARIABLE
+
+_LEFT_BEHIND: Final = "lmcache_left_behind"
+"""The property under which the kit's reports name what a law could not remove (`testing.l2.fixtures`)."""
+
+_CASE: Final = re.compile(r"\[(.*)\]$")
+_SKIPPED: Final = "Skipped: "
+
+
+class Unopened(NamedTuple):
+    """Why no law was run: what is under test cannot be opened."""
+
+    fault: str
+    """"config", "resource" or "plugin"."""
+    text: str
+    traceback: str
+    """Empty for what the user can mend."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LawReporter(Path(os.environ[REPORT_VARIABLE])))
+
+
+def report_unopened(unopened: Unopened) -> None:
+    """For the process that began this check; nothing where there is none."""
+    if path := os.environ.get(REPORT_VARIABLE):
+        _append(Path(path), {"unopened": unopened._asdict()})
+
+
+def law_of(node_id: str) -> str:
+    """A test's name as words: `TestFs::test_what_was_stored_is_found[5]` is "what was stored is found (5)"."""
+    name = node_id.rpartition("::")[2]
+    case = _CASE.search(name)
+    words = _CASE.sub("", name).removeprefix("test_").replace("_", " ")
+    return f"{words} ({case[1]})" if case else words
+
+
+class LawReporter:
+    """One line when a law is begun, so that a crash can be laid at its door, and one when it is decided.  A law holds
+    when the set-up, the body and the tear-down of its test passed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._decided: dict[str, Any] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            said = [line for line in report.longreprtext.splitlines() if line.strip()]
+            errors = [line.removeprefix("E").strip() for line in said if line.startswith("E ")]
+            self._write({"failed": (errors or said or ["it cannot be imported"])[-1]})
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self._decided = {"law": law_of(nodeid), "outcome": "holds", "reason": "", "whole": "", "left": []}
+        self._write({"begun": law_of(nodeid)})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._decided |= {"outcome": "broken", "reason": _seen(report), "whole": report.longreprtext}
+        elif report.skipped and self._decided["outcome"] == "holds":
+            where = report.longrepr
+            text = str(where[2] if isinstance(where, tuple) else where)
+            self._decided |= {"outcome": "not applicable", "reason": text.removeprefix(_SKIPPED)}
+
+        self._decided["left"] += [
+            str(each)
+            for name, value in report.user_properties
+            if name == _LEFT_BEHIND and report.when == "teardown" and isinstance(value, list)
+            for each in value
+        ]
+
+    def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self._write(self._decided)
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        # by its name, because this file is no part of the kit and cannot know its classes
+        if warning_message.category.__name__ == "UndeclaredCapability":
+            self._write({"warned": str(warning_message.message)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        _append(self._path, line)
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _seen(report: pytest.TestReport) -> str:
+    """What was expected and what was seen, as pytest says it, without the code around it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message) if crash is not None else report.longreprtext

@@ -1,0 +1,220 @@
+"""The connected plugins, as the composition root asks for them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.plugins.discovery import Candidate, Origin
+from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
+from lmcache_core.app.plugins.offer_import import cannot_open, resolve
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_fault import way_around, whole
+from lmcache_core.app.plugins.plugin_hooks import PluginHooks
+from lmcache_core.app.plugins.plugin_row import PluginRow, Status
+from lmcache_core.contracts.offer import Offer
+from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError, PluginLoadError
+from lmcache_core.model.spelling import nearest
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.server_info import ServerInfo
+    from lmcache_core.contracts.settings import PluginSettings
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[OfferKind, str]
+"""What names an offer: its kind, and its name among those of the kind."""
+
+
+class LoadedPlugins:
+    """Who offers what, fixed once loading is over.  Used by the thread that starts and stops the server; `rows` by any."""
+
+    def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], advice: Sequence[str]) -> None:
+        self._hooks = hooks
+        self._used: set[str] = set()
+        self._set_aside: dict[str, PluginRow] = {}
+        owners: dict[Key, list[tuple[Candidate, Offer]]] = defaultdict(list)
+        for row in rows:
+            for offered in row.offers:
+                owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
+        conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
+        self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
+        self._rows = tuple(replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
+        self.advice = tuple(advice)
+        """Those of the warnings that are about what was asked for, and that no row tells."""
+        self.warnings = (*_said_of(rows), *self.advice, *conflicts.values())
+        """Lines for the log: what is wrong with plugins, although the server can do without them."""
+
+    def rows(self) -> tuple[PluginRow, ...]:
+        """Every plugin that was found, loaded or not; those whose offers were opened are active."""
+        return tuple(map(self._now, self._rows))
+
+    def hooks_of(self, name: str) -> list[str]:
+        """The hooks that a plugin has a function for; none for one that is not in use."""
+        return self._hooks.hooks_of(name)
+
+    def unusable(self) -> str:
+        """A sentence that names the plugins which may have what is looked for, and cannot say so; empty without any."""
+        rows = [str(row) for row in self._rows if row.unusable]
+        return f"Unusable: {'; '.join(rows)}" if rows else ""
+
+    def offers(self, kind: str) -> tuple[Offer, ...]:
+        """All offers of a kind that can be used, sorted by name."""
+        named = sorted((name, found) for (of, name), found in self._owners.items() if of == OfferKind(kind))
+        return tuple(found[0][1] for _, found in named if len(found) == 1)
+
+    def defaults(self, kind: str) -> tuple[Offer, ...]:
+        """The offers of a kind that are active without being named."""
+        return tuple(offer for offer in self.offers(kind) if offer.default)
+
+    def offer(self, kind: str, name: str) -> Offer:
+        """The offer of this name.  Raises ConfigError when there is none, PluginLoadError when the plugin that should
+        have it is unusable, PluginContractError when two plugins have it."""
+        return self._find(OfferKind(kind), name)[1]
+
+    def owner(self, kind: str, name: str) -> Candidate:
+        """The plugin that has this offer.  Raises as `offer` does."""
+        return self._find(OfferKind(kind), name)[0]
+
+    def model(self, kind: str, name: str) -> type[PluginSettings] | None:
+        """The offer's settings model, None when it takes no settings.  Imports it."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        if offer.settings is None:
+            return None
+        # here, because listing plugins must not pay for pydantic
+        from lmcache_core.contracts.settings import PluginSettings
+
+        with redirect_stdout(sys.stderr):  # what its module prints is no part of what a command prints
+            model = resolve(candidate, OfferKind(kind), offer, offer.settings)
+        if not (isinstance(model, type) and issubclass(model, PluginSettings)):
+            raise PluginContractError(
+                candidate.name,
+                f"{OfferKind(kind).label} '{name}' ({candidate.owner}): '{offer.settings}' is no PluginSettings",
+            )
+        return model
+
+    def opener(self, kind: str, name: str) -> Callable[..., Any]:
+        """The offer's `open`, imported.  Raises PluginLoadError where that cannot be done."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        function: Callable[..., Any] = resolve(candidate, OfferKind(kind), offer, offer.open)
+        return function
+
+    def open(self, kind: str, name: str, *arguments: Any) -> Any:
+        """Call the offer's `open` with what the hook's docstring says: settings first, then the context, if any.
+
+        The server's own errors pass through; any other is a PluginLoadError with the remedy."""
+        candidate, offer = self._find(OfferKind(kind), name)
+        function = self.opener(kind, name)
+        try:
+            opened = function(*arguments)
+        except LMCacheError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise PluginLoadError(candidate.name, cannot_open(candidate, OfferKind(kind), offer, error)) from error
+        self._used.add(candidate.name)
+        return opened
+
+    def set_aside(self, kind: str, name: str, error: LMCacheError) -> None:
+        """Say that the server does without this offer, which nobody asked for: its plugin is broken from now on."""
+        candidate = self.owner(kind, name)
+        (row,) = [row for row in self._rows if row.candidate is candidate]
+        remedy = way_around(candidate, error)
+        row = replace(row, status=Status.BROKEN, error=str(error), remedy=remedy, traceback=whole(error))
+        self._set_aside.setdefault(candidate.name, row)
+        logger.warning("%s", row)
+        logger.debug("why it is not used", exc_info=error)
+
+    def started(self, server: ServerInfo) -> None:
+        """Tell every plugin that the engine port answers."""
+        self._tell("lmcache_server_started", server)
+
+    def stopping(self, server: ServerInfo) -> None:
+        """Tell every plugin that the server is about to stop."""
+        self._tell("lmcache_server_stopping", server)
+
+    def _now(self, row: PluginRow) -> PluginRow:
+        name = row.candidate.name
+        if row.status in (Status.ACTIVE, Status.AVAILABLE) and name in self._set_aside:
+            return self._set_aside[name]
+        return replace(row, status=Status.ACTIVE) if row.status is Status.AVAILABLE and name in self._used else row
+
+    def _tell(self, hook: str, server: ServerInfo) -> None:
+        for name in self._hooks.names:
+            try:
+                self._hooks.call(name, hook, server=server)
+            except (Exception, SystemExit):  # a plugin's fault at start or stop is not the server's
+                logger.exception("plugin failed plugin=%s hook=%s", name, hook)
+
+    def _find(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
+        found = self._owners.get((kind, name), [])
+        if len(found) > 1:
+            raise PluginContractError(found[0][0].name, _clash((kind, name), found))
+        return found[0] if found else self._missing(kind, name)
+
+    def _missing(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
+        """Raise what says most about why there is no such offer."""
+        known = DISTRIBUTIONS_OF_OFFERS[kind]
+        distribution = known.get(name)
+        plugin_names = (name, f"{kind.prefix}_{name}")
+        for row in self._rows:
+            if row.candidate.name in plugin_names or (distribution and distribution == row.candidate.distribution):
+                if row.unusable:
+                    raise PluginLoadError(row.candidate.name, f"{kind.label} '{name}' cannot be had: {row}")
+                if row.status is Status.BLOCKED:
+                    raise ConfigError(
+                        f"{kind.label} '{name}' cannot be had: plugin '{row.candidate.name}' is {row.error}"
+                    )
+        installed = [f"{own} ({found[0][0].owner})" for (of, own), found in sorted(self._owners.items()) if of is kind]
+        lines = [f"no {kind.label} is called '{name}'", f"Installed: {', '.join(installed) or 'none'}"]
+        absent = {own: owner for own, owner in known.items() if (kind, own) not in self._owners}
+        if distribution:
+            lines.append(f"Known but not installed: {name} -> pip install {distribution}")
+        elif guess := nearest(name, [*absent, *(own for of, own in self._owners if of is kind)]):
+            lines[0] += f"; did you mean '{guess}'?" if guess not in absent else ""
+            lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
+        if unusable := self.unusable():
+            lines.append(unusable)
+        raise ConfigError(" ".join(line if line.endswith("?") else f"{line}." for line in lines).removesuffix("."))
+
+
+def _said_of(rows: Sequence[PluginRow]) -> list[str]:
+    broken = [str(row) for row in rows if row.unusable]
+    slow = [f"plugin '{row.candidate.name}' ({row.candidate.owner}) {row.slowness}" for row in rows if row.slowness]
+    return broken + slow
+
+
+def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Offer]]:
+    """Core's names are core's; anybody else's belong to whoever is alone with them."""
+    return [found for found in offers if found[0].origin is Origin.BUILTIN] or offers
+
+
+def _is_core_command(key: Key) -> bool:
+    return key[0] is OfferKind.COMMAND and key[1] in CORE_COMMANDS
+
+
+def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:
+    if _is_core_command(key):
+        owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
+        return f"command '{key[1]}' of {owners} is not used: the name is that of a command of core"
+    return _clash(key, offers) if len(offers) > 1 else None
+
+
+def _conflicts_of(row: PluginRow, conflicts: Mapping[Key, str]) -> tuple[str, ...]:
+    keys = [(offered.kind, offered.offer.name) for offered in row.offers]
+    return tuple(conflicts[key] for key in keys if key in conflicts)
+
+
+def _clash(key: Key, offers: list[tuple[Candidate, Offer]]) -> str:
+    kind, name = key
+    owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
+    kept = _rightful(offers)
+    if len(kept) == 1:
+        return f"{kind.label} '{name}' is offered by {owners}; the name is that of {kept[0][0].owner}, which is used"
+    names = " or ".join(f"--no-plugin {candidate.name}" for candidate, _ in offers)
+    return f"{kind.label} '{name}' is offered by {owners}; none of them is used: leave all but one out with {names}"

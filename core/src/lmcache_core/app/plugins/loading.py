@@ -1,0 +1,166 @@
+"""Loads plugins and answers who offers what.
+
+Discovery and checks of versions come first and import nothing; then the selected plugins are imported, connected and
+asked for their offers.  Whatever is wrong with one of them is a row, a warning, and no harm to the others, unless the
+configuration or the command line needs just that one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+from types import ModuleType
+
+from lmcache_core.app.plugins.discovery import CORE_DISTRIBUTION, Candidate, Origin, discover
+from lmcache_core.app.plugins.hook_trace import VARIABLE as TRACE_VARIABLE
+from lmcache_core.app.plugins.hook_trace import HookTrace
+from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_PLUGINS
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_fault import reinstall, repair, whole
+from lmcache_core.app.plugins.plugin_hooks import PluginHooks
+from lmcache_core.app.plugins.plugin_modules import Import, load_modules, load_named_module
+from lmcache_core.app.plugins.plugin_row import PluginRow, Status
+from lmcache_core.model.errors import ConfigError, PluginError, PluginLoadError
+from lmcache_core.model.spelling import nearest
+
+
+def load_plugins(
+    selected: Sequence[str] = (), blocked: Sequence[str] = (), *, safe_mode: bool = False, strict: bool = True
+) -> LoadedPlugins:
+    """Find, import and connect plugins: all of them, or only the `selected` ones, but never a `blocked` one; in safe mode
+    core's own alone, whatever is selected.
+
+    Raises ConfigError for a selected name that is not there, and, where `strict`, PluginLoadError when a selected plugin
+    or core's own cannot be used; a list wants to show those, too."""
+    candidates = discover()
+    _check_blocked(blocked)
+    ignored, selected = (selected, ()) if safe_mode else ((), selected)
+    modules = _named_modules(selected, candidates)
+    plan = [_planned(row, selected, blocked, safe_mode) for row in _without_doubles(candidates)]
+    wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
+    plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
+    hooks = PluginHooks(HookTrace() if os.environ.get(TRACE_VARIABLE, "0") not in ("", "0") else None)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of what a command prints
+        loaded = {**load_modules(wanted), **modules}
+        rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
+    if strict:
+        _check_needed(rows, selected)
+    advice = [_not_blocked(name, candidates) for name in _strangers(blocked, candidates)]
+    advice += [f"--plugin {name} is not considered in safe mode" for name in ignored]
+    return LoadedPlugins(hooks, rows, advice)
+
+
+def _check_blocked(blocked: Sequence[str]) -> None:
+    if "builtin" in blocked:
+        raise ConfigError(
+            "--no-plugin builtin: the built-in plugin cannot be blocked, its offers are used by name only"
+        )
+
+
+def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, Import]:
+    """The modules that `--plugin package.module` names."""
+    modules = {}
+    for name in _strangers(selected, candidates):
+        if "." not in name:
+            raise ConfigError(_no_plugin(name, candidates))
+        with redirect_stdout(sys.stderr):
+            modules[name] = load_named_module(name)
+    return modules
+
+
+def _strangers(names: Sequence[str], candidates: Sequence[Candidate]) -> list[str]:
+    known = {candidate.name for candidate in candidates}
+    return [name for name in dict.fromkeys(names) if name not in known]
+
+
+def _no_plugin(name: str, candidates: Sequence[Candidate]) -> str:
+    if distribution := DISTRIBUTIONS_OF_PLUGINS.get(name):
+        return f"--plugin {name}: not installed: pip install {distribution}"
+    known = [candidate.name for candidate in candidates]
+    guess = nearest(name, known)
+    remedy = f"did you mean '{guess}'?" if guess else f"installed: {', '.join(known)}"
+    return f"--plugin {name}: no plugin is called so; {remedy} (a module is named with a dot: package.module)"
+
+
+def _not_blocked(name: str, candidates: Sequence[Candidate]) -> str:
+    guess = nearest(name, [candidate.name for candidate in candidates])
+    return f"--no-plugin {name}: no plugin is called so" + (f"; did you mean '{guess}'?" if guess else "")
+
+
+def _without_doubles(candidates: Sequence[Candidate]) -> list[PluginRow]:
+    """A row for each candidate; where several have one name none is used, except that core's own always is."""
+    owners = defaultdict(list)
+    for candidate in candidates:
+        if candidate.mismatch is None and candidate.damage is None:
+            owners[candidate.name].append(candidate)
+    rows = []
+    for candidate in candidates:
+        rivals = [rival for rival in owners[candidate.name] if rival is not candidate]
+        if candidate.mismatch or candidate.damage or not rivals or candidate.origin is Origin.BUILTIN:
+            rows.append(PluginRow(candidate, Status.AVAILABLE))
+            continue
+        error = f"{' and '.join(each.owner for each in owners[candidate.name])} each have a plugin '{candidate.name}'"
+        extra = "it" if any(rival.origin is Origin.BUILTIN for rival in rivals) else "all but one"
+        remedy = f"uninstall {extra}, or rename the entry point in its pyproject.toml"
+        rows.append(PluginRow(candidate, Status.DUPLICATE, error=error, remedy=remedy))
+    return rows
+
+
+def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str], safe_mode: bool) -> PluginRow:
+    candidate = row.candidate
+    if candidate.origin is Origin.BUILTIN and candidate.mismatch is None:
+        return row
+    if candidate.damage and candidate.name not in blocked:  # whatever is selected: an installation has to be mended
+        return PluginRow(candidate, Status.BROKEN, error=candidate.damage, remedy=reinstall(candidate))
+    if safe_mode:
+        return PluginRow(candidate, Status.BLOCKED, error="blocked by safe mode")
+    if candidate.name in blocked:
+        return PluginRow(candidate, Status.BLOCKED, error="blocked by --no-plugin")
+    if selected and candidate.name not in selected:
+        return PluginRow(candidate, Status.BLOCKED, error="not among those that --plugin names")
+    if candidate.mismatch:
+        remedy = f"pip install --upgrade {CORE_DISTRIBUTION} {candidate.distribution}"
+        return PluginRow(candidate, Status.INCOMPATIBLE, error=candidate.mismatch, remedy=remedy)
+    return row
+
+
+def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks) -> PluginRow:
+    name = row.candidate.name
+    module, seconds = loaded[name]
+    begun = time.perf_counter()
+    try:
+        if isinstance(module, PluginLoadError):
+            raise module
+        offers = hooks.connect(name, module)
+    except PluginError as error:
+        row = replace(
+            row,
+            status=Status.BROKEN,
+            error=str(error),
+            remedy=repair(row.candidate, error, module if isinstance(module, ModuleType) else None),
+            traceback=whole(error),
+        )
+    else:
+        used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
+        row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers)
+    return replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
+
+
+def _check_needed(rows: Sequence[PluginRow], selected: Sequence[str]) -> None:
+    """Raise for a plugin without which there is no point in starting."""
+    if not any(row.candidate.origin is Origin.BUILTIN and not row.candidate.mismatch for row in rows):
+        raise PluginLoadError(
+            "builtin",
+            f"the built-in plugin is not among the entry points of {CORE_DISTRIBUTION}: "
+            f"pip install --force-reinstall {CORE_DISTRIBUTION}",
+        )
+    counted = Counter(row.candidate.name for row in rows if not row.unusable)
+    for row in rows:
+        needed = row.candidate.name in selected or row.candidate.origin is Origin.BUILTIN
+        if needed and row.unusable and not counted[row.candidate.name]:
+            raise PluginLoadError(row.candidate.name, str(row))

@@ -1,0 +1,54 @@
+"""The kinds of things that plugins offer."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class OfferKind(StrEnum):
+    """`hook` returns the offers, `label` is what people call one, and `prefix` begins the name of a plugin for it."""
+
+    L2_ADAPTER = "l2_adapter"
+    EVICTION_POLICY = "eviction_policy"
+    STORE_POLICY = "store_policy"
+    PREFETCH_POLICY = "prefetch_policy"
+    REQUEST_MODULE = "request_module"
+    SUBSCRIBER = "subscriber"
+    HTTP_ROUTES = "http_routes"
+    COMMAND = "command"
+
+    @property
+    def hook(self) -> str:
+        return _HOOKS[self]
+
+    @property
+    def label(self) -> str:
+        return _LABELS.get(self) or self.replace("_", " ")
+
+    @property
+    def prefix(self) -> str:
+        """As in the distribution lmcache-l2-acme and its plugin l2_acme, which offer `acme`."""
+        return _PREFIXES[self]
+
+
+_HOOKS = {
+    OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
+    OfferKind.EVICTION_POLICY: "lmcache_eviction_policies",
+    OfferKind.STORE_POLICY: "lmcache_store_policies",
+    OfferKind.PREFETCH_POLICY: "lmcache_prefetch_policies",
+    OfferKind.REQUEST_MODULE: "lmcache_request_modules",
+    OfferKind.SUBSCRIBER: "lmcache_subscribers",
+    OfferKind.HTTP_ROUTES: "lmcache_http_routes",
+    OfferKind.COMMAND: "lmcache_commands",
+}
+_PREFIXES = {
+    OfferKind.L2_ADAPTER: "l2",
+    OfferKind.EVICTION_POLICY: "eviction",
+    OfferKind.STORE_POLICY: "store",
+    OfferKind.PREFETCH_POLICY: "prefetch",
+    OfferKind.REQUEST_MODULE: "request",
+    OfferKind.SUBSCRIBER: "subscriber",
+    OfferKind.HTTP_ROUTES: "http",
+    OfferKind.COMMAND: "command",
+}
+_LABELS = {OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}

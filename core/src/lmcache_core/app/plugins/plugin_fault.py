@@ -1,0 +1,102 @@
+"""Where in a plugin's code something went wrong, and what whoever reads that can do about it."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+from traceback import format_exception, walk_tb
+from types import ModuleType
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from lmcache_core.app.plugins.discovery import Candidate, Origin
+from lmcache_core.model.errors import ConfigError
+
+_MACHINERY: Final = ("lmcache_core", "importlib", "pluggy", "stevedore", "pydantic")
+"""Packages whose lines say nothing about a fault of a plugin."""
+
+
+class LocalSource(NamedTuple):
+    """The folder that a distribution was installed from, and whether it is used where it lies."""
+
+    folder: str
+    editable: bool
+
+
+def place_of(error: BaseException, candidate: Candidate) -> str | None:
+    """`file:line` of the innermost line of the plugin's code, or else of what it called; None where neither was reached."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    own: str | None = None
+    others: str | None = None
+    for frame, line in walk_tb(error.__traceback__):
+        package = _package(str(frame.f_globals.get("__name__", "")))
+        place = f"{frame.f_code.co_filename}:{line}"
+        if package == _package(candidate.module):
+            own = place
+        elif package not in _MACHINERY and not place.startswith("<"):
+            others = place
+    return own or others
+
+
+def whole(error: BaseException) -> str | None:
+    """The traceback of the plugin's exception, where one is the reason of this error."""
+    return "".join(format_exception(error.__cause__)) if error.__cause__ else None
+
+
+def repair(candidate: Candidate, error: BaseException, module: ModuleType | None = None) -> str:
+    """What to do about a plugin that cannot be loaded."""
+    if candidate.origin is Origin.COMMAND_LINE:
+        return f"repair it, or leave out --plugin {candidate.name}"
+    mend = _mend(candidate, error, module) or f"pip install --force-reinstall {candidate.distribution}"
+    return mend if candidate.origin is Origin.BUILTIN else f"{mend}, or leave it out: --no-plugin {candidate.name}"
+
+
+def way_around(candidate: Candidate, error: BaseException) -> str:
+    """What to do about a plugin that was loaded, and has something that cannot be opened."""
+    mend = _mend(candidate, error, None) if error.__cause__ else None
+    leave = f"leave it out: --no-plugin {candidate.name}"
+    return f"{mend}, or {leave}" if mend else f"or {leave}" if isinstance(error, ConfigError) else leave
+
+
+def reinstall(candidate: Candidate) -> str:
+    """What to do about a distribution whose metadata is damaged."""
+    return (
+        f"pip install --force-reinstall {candidate.distribution or candidate.name}, or remove the folder "
+        f"{candidate.module}, or leave it out: --no-plugin {candidate.name}"
+    )
+
+
+def install_again(candidate: Candidate) -> str:
+    """The command that brings what a distribution requires."""
+    source = local_source(candidate)
+    if source is None:
+        return f"pip install --upgrade {candidate.distribution}"
+    return f"pip install {'-e ' if source.editable else ''}{source.folder}"
+
+
+def local_source(candidate: Candidate) -> LocalSource | None:
+    """None for what came from an index, or has no distribution."""
+    if candidate.distribution is None:
+        return None
+    try:
+        said = json.loads(distribution(candidate.distribution).read_text("direct_url.json") or "{}")
+        url, about = urlsplit(said.get("url", "")), said.get("dir_info")
+    except (PackageNotFoundError, OSError, ValueError, AttributeError):  # somebody's damaged metadata
+        return None
+    if url.scheme != "file" or not isinstance(about, dict):
+        return None
+    return LocalSource(unquote(url.path), about.get("editable") is True)
+
+
+def _mend(candidate: Candidate, error: BaseException, module: ModuleType | None) -> str | None:
+    """For those who have the source: which line of it to look at."""
+    source = local_source(candidate)
+    if source is None:
+        return None
+    place = place_of(error.__cause__ or error, candidate) or getattr(module, "__file__", None) or source.folder
+    return f"mend {place}" if source.editable else f"mend {place} and install {source.folder} again"
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

@@ -1,0 +1,164 @@
+"""Readings of the L2 adapters: jobs of every kind, bytes, time, and how each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.port_tally import VerbTally
+from lmcache_core.jobs.circuit_breaker import CircuitState
+
+if TYPE_CHECKING:
+    from lmcache_core.app.server import Parts
+
+_NAME: Final = ("l2_name",)
+_OPERATION: Final = ("l2_name", "operation")
+
+JOBS: Final = ReadingKind(
+    "lmcache.l2.jobs",
+    "{job}",
+    "Jobs that an adapter was given: stores, lookups, loads and deletes.",
+    counts=True,
+    labels=_OPERATION,
+)
+JOBS_IN_FLIGHT: Final = ReadingKind(
+    "lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", counts=False, labels=_OPERATION
+)
+OBJECTS: Final = ReadingKind(
+    "lmcache.l2.operation.objects",
+    "{object}",
+    "Objects of answered jobs, by outcome.",
+    counts=True,
+    labels=(*_OPERATION, "outcome"),
+)
+JOB_SECONDS: Final = ReadingKind(
+    "lmcache.l2.operation.time",
+    "s",
+    "Time that answered jobs took, all of them together.",
+    counts=True,
+    labels=_OPERATION,
+)
+BUSY_SECONDS: Final = ReadingKind(
+    "lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", counts=True, labels=_NAME
+)
+IO: Final = ReadingKind(
+    "lmcache.l2.io",
+    "By",
+    "Bytes of objects that an adapter stored (write) or loaded (read).",
+    counts=True,
+    labels=("l2_name", "direction"),
+)
+TIMEOUTS: Final = ReadingKind(
+    "lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", counts=True, labels=_NAME
+)
+FAULTS: Final = ReadingKind(
+    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", counts=True, labels=_NAME
+)
+REJECTED: Final = ReadingKind(
+    "lmcache.l2.rejected",
+    "{object}",
+    "Objects that were loaded, are not what they claim to be, and were not served.",
+    counts=True,
+    labels=_NAME,
+)
+
+USED: Final = ReadingKind(
+    "lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", counts=False, labels=_NAME
+)
+EVICTED: Final = ReadingKind(
+    "lmcache_mp.l2_evicted_objects",
+    "chunks",
+    "Objects that were deleted to make room in an adapter.",
+    counts=True,
+    labels=_NAME,
+)
+
+HEALTHY: Final = ReadingKind("lmcache.l2.healthy", "1", "1: the adapter answers.", counts=False, labels=_NAME)
+CIRCUIT: Final = ReadingKind(
+    "lmcache.l2.circuit",
+    "1",
+    "1 at the state of the adapter's circuit breaker: closed, open or half_open.",
+    counts=False,
+    labels=("l2_name", "state"),
+)
+CAPACITY: Final = ReadingKind(
+    "lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", counts=False, labels=_NAME
+)
+HELD_OBJECTS: Final = ReadingKind(
+    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", counts=False, labels=_NAME
+)
+EVICTED_BYTES: Final = ReadingKind(
+    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", counts=True, labels=_NAME
+)
+NOT_EVICTED: Final = ReadingKind(
+    "lmcache.l2.eviction.failures",
+    "{object}",
+    "Objects that were to be deleted and were not: gone before, refused because they were in use, or failed.",
+    counts=True,
+    labels=("l2_name", "reason"),
+)
+
+KINDS: Final = (
+    JOBS,
+    JOBS_IN_FLIGHT,
+    OBJECTS,
+    JOB_SECONDS,
+    BUSY_SECONDS,
+    IO,
+    TIMEOUTS,
+    FAULTS,
+    REJECTED,
+    USED,
+    EVICTED,
+    HEALTHY,
+    CIRCUIT,
+    CAPACITY,
+    HELD_OBJECTS,
+    EVICTED_BYTES,
+    NOT_EVICTED,
+)
+
+
+def adapter_readings(parts: Parts) -> Iterator[Reading]:
+    for port in parts.ports:
+        tally = port.tally.account()
+        for verb, row in tally.verbs.items():
+            yield from _jobs(port.name, verb, row)
+        yield BUSY_SECONDS.of(tally.busy_seconds, port.name)
+        yield IO.of(tally.verbs["store"].done_bytes, port.name, "write")
+        yield IO.of(tally.verbs["load"].done_bytes, port.name, "read")
+        yield REJECTED.of(tally.rejected, port.name)
+        yield from _adapter(port)
+    for eviction in parts.l2_evictions:
+        counters = eviction.controller.counters
+        yield EVICTED.of(counters.evicted, eviction.adapter)
+        yield EVICTED_BYTES.of(counters.evicted_bytes, eviction.adapter)
+        yield NOT_EVICTED.of(counters.gone, eviction.adapter, "gone")
+        yield NOT_EVICTED.of(counters.refused, eviction.adapter, "refused")
+        yield NOT_EVICTED.of(counters.failed, eviction.adapter, "failed")
+
+
+def _jobs(name: str, verb: str, row: VerbTally) -> Iterator[Reading]:
+    yield JOBS.of(row.jobs, name, verb)
+    yield JOBS_IN_FLIGHT.of(row.jobs - row.answered, name, verb)
+    yield JOB_SECONDS.of(row.seconds, name, verb)
+    for outcome, count in row.outcomes.items():
+        yield OBJECTS.of(count, name, verb, outcome)
+
+
+def _adapter(port: AdapterPort) -> Iterator[Reading]:
+    yield TIMEOUTS.of(port.timeouts, port.name)
+    yield FAULTS.of(port.faults, port.name)
+    yield HEALTHY.of(port.healthy, port.name)
+    circuit = port.circuit()
+    if circuit is not None:
+        for state in CircuitState:
+            yield CIRCUIT.of(state is circuit.state, port.name, state.value)
+    usage = port.usage()
+    if usage is not None:
+        yield USED.of(usage.used_bytes, port.name)
+        yield HELD_OBJECTS.of(usage.objects, port.name)
+        if usage.capacity_bytes is not None:
+            yield CAPACITY.of(usage.capacity_bytes, port.name)

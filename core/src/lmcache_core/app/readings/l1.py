@@ -1,0 +1,157 @@
+"""Readings of L1: its memory, what is in it, who holds it, and what left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.l1.census import Census
+from lmcache_core.storage.tallies import OTHER, PAIRS_MAX
+
+if TYPE_CHECKING:
+    from lmcache_core.app.server import Parts
+
+_TIER: Final = ("l1_tag", "backend")
+_TAG: Final = "_default"
+
+USED: Final = ReadingKind(
+    "lmcache_mp.l1_memory_usage_bytes", "", "Bytes of the slots that are not free.", counts=False, labels=_TIER
+)
+USED_RATIO: Final = ReadingKind(
+    "lmcache_mp.l1_usage_ratio", "", "The same as a part of the capacity.", counts=False, labels=_TIER
+)
+CAPACITY: Final = ReadingKind("lmcache.l1.capacity", "By", "Size of L1.", counts=False)
+BACKED: Final = ReadingKind("lmcache.l1.backed", "By", "Of the capacity, what has memory pages.", counts=False)
+SLOTS: Final = ReadingKind(
+    "lmcache.l1.slots",
+    "{slot}",
+    "Slots by state: free, cached, held or quarantined.",
+    counts=False,
+    labels=("state",),
+)
+OBJECTS: Final = ReadingKind("lmcache.l1.objects", "{object}", "Objects that can be found.", counts=False)
+LEASES: Final = ReadingKind(
+    "lmcache.l1.leases",
+    "{lease}",
+    "Leases by who owns them: lookup, worker, controller or pin.",
+    counts=False,
+    labels=("owner",),
+)
+PINNED: Final = ReadingKind("lmcache.l1.pinned", "By", "Bytes of the slots that operators have pinned.", counts=False)
+SLABS: Final = ReadingKind(
+    "lmcache.l1.slabs", "{slab}", "Slabs by the size of their slots.", counts=False, labels=("slot_bytes",)
+)
+STORES_WAITING: Final = ReadingKind(
+    "lmcache.l1.stores_waiting", "{store}", "Stores that wait for room right now.", counts=False
+)
+STORE_WAITS: Final = ReadingKind(
+    "lmcache.l1.store_waits", "{wait}", "Times that a store had to wait for room.", counts=True
+)
+SALT_USED: Final = ReadingKind(
+    "lmcache.l1.salt.usage",
+    "By",
+    f"Bytes of a salt's slots; beyond {PAIRS_MAX} salts, those of the smallest together.",
+    counts=False,
+    labels=("cache_salt",),
+)
+QUOTA: Final = ReadingKind(
+    "lmcache.quota.limit",
+    "By",
+    f"What a salt may use of L1, where it has a limit of its own; of the first {PAIRS_MAX} by use.",
+    counts=False,
+    labels=("cache_salt",),
+)
+EVICTED: Final = ReadingKind(
+    "lmcache_mp.l1_evicted",
+    "chunks",
+    "Objects that left to make room, by reason: evicted or quota.",
+    counts=True,
+    labels=("cache_salt", "reason"),
+)
+EVICTED_BYTES: Final = ReadingKind(
+    "lmcache.l1.evicted", "By", "The same in bytes of their slots.", counts=True, labels=("cache_salt", "reason")
+)
+EVICTION_TICKS: Final = ReadingKind(
+    "lmcache_mp.l1_eviction_loop_ticks", "1", "Rounds of the eviction controller.", counts=True
+)
+EVICTION_TRIGGERED: Final = ReadingKind(
+    "lmcache_mp.l1_eviction_loop_triggered", "1", "Rounds in which room was to be made.", counts=True
+)
+EXPIRED: Final = ReadingKind(
+    "lmcache.l1.expired",
+    "{slot}",
+    "Slots whose holds passed their deadline: dropped or quarantined.",
+    counts=True,
+    labels=("result",),
+)
+
+KINDS: Final = (
+    USED,
+    USED_RATIO,
+    CAPACITY,
+    BACKED,
+    SLOTS,
+    OBJECTS,
+    LEASES,
+    PINNED,
+    SLABS,
+    STORES_WAITING,
+    STORE_WAITS,
+    SALT_USED,
+    QUOTA,
+    EVICTED,
+    EVICTED_BYTES,
+    EVICTION_TICKS,
+    EVICTION_TRIGGERED,
+    EXPIRED,
+)
+
+
+def l1_readings(parts: Parts) -> Iterator[Reading]:
+    cache, arena = parts.cache, parts.arena
+    yield from _census(cache.census(), arena.kind)
+    yield BACKED.of(arena.backed_bytes)
+    yield OBJECTS.of(cache.objects)
+    for owner, count in cache.leases_by_owner().items():
+        yield LEASES.of(count, owner)
+    yield PINNED.of(parts.storage.pins.totals().size_bytes)
+    for slot_bytes, count in cache.slabs_by_size().items():
+        yield SLABS.of(count, str(slot_bytes))
+    yield STORES_WAITING.of(cache.stores_waiting)
+    yield STORE_WAITS.of(cache.store_waits)
+    for (salt, reason), left in cache.evictions().items():
+        yield EVICTED.of(left.objects, salt, reason)
+        yield EVICTED_BYTES.of(left.slot_bytes, salt, reason)
+    yield EVICTION_TICKS.of(parts.eviction.rounds)
+    yield EVICTION_TRIGGERED.of(parts.eviction.rounds_triggered)
+    dropped, quarantined = parts.storage.expired
+    yield EXPIRED.of(dropped, "dropped")
+    yield EXPIRED.of(quarantined, "quarantined")
+    yield from _salts(parts)
+
+
+def _census(census: Census, backend: str) -> Sequence[Reading]:
+    """Of one moment, so that the states add up."""
+    return (
+        USED.of(census.used_bytes, _TAG, backend),
+        USED_RATIO.of(census.used_bytes / census.capacity_bytes, _TAG, backend),
+        CAPACITY.of(census.capacity_bytes),
+        SLOTS.of(census.free, "free"),
+        SLOTS.of(census.cached, "cached"),
+        SLOTS.of(census.held, "held"),
+        SLOTS.of(census.quarantined, "quarantined"),
+    )
+
+
+def _salts(parts: Parts) -> Iterator[Reading]:
+    quotas = parts.quotas.everything()
+    shown = nlargest(PAIRS_MAX, quotas, key=lambda quota: quota.used_bytes)
+    for quota in shown:
+        yield SALT_USED.of(quota.used_bytes, quota.salt)
+        if quota.is_own and quota.limit_bytes is not None:
+            yield QUOTA.of(quota.limit_bytes, quota.salt)
+    if len(quotas) > len(shown):
+        rest = sum(quota.used_bytes for quota in quotas) - sum(quota.used_bytes for quota in shown)
+        yield SALT_USED.of(rest, OTHER)

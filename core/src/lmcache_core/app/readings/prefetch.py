@@ -1,0 +1,141 @@
+"""Readings of what comes from L2 to L1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.controllers.port_tally import PortAccount
+from lmcache_core.model.results import Outcome
+
+if TYPE_CHECKING:
+    from lmcache_core.app.server import Parts
+
+_NAME: Final = ("l2_name",)
+_PLACE: Final = ("l2_name", "adapter_index")
+LOOKUP_JOBS: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", counts=True, labels=_NAME
+)
+LOOKUP_OBJECTS: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", counts=True, labels=_NAME
+)
+LOAD_JOBS: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", counts=True, labels=_NAME
+)
+LOAD_OBJECTS: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", counts=True, labels=_NAME
+)
+LOAD_JOBS_DONE: Final = ReadingKind(
+    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", counts=True, labels=_NAME
+)
+LOAD_OBJECTS_DONE: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_load_completed",
+    "chunks",
+    "Of the objects of these jobs, those that the adapter delivered.",
+    counts=True,
+    labels=_NAME,
+)
+LOAD_FAILURES: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_failure",
+    "chunks",
+    "Of the objects of these jobs, those that it did not, by outcome.",
+    counts=True,
+    labels=("l2_name", "reason"),
+)
+LOADS_IN_FLIGHT: Final = ReadingKind(
+    "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", counts=False, labels=_PLACE
+)
+LOADING_BYTES: Final = ReadingKind(
+    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", counts=False, labels=_PLACE
+)
+LOAD_ADAPTERS: Final = ReadingKind(
+    "lmcache_mp.l2_prefetch_adapters",
+    "",
+    "Adapters that are loaded from, by state: healthy or unhealthy.",
+    counts=False,
+    labels=("state",),
+)
+
+PREFETCHES: Final = ReadingKind(
+    "lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.", counts=False
+)
+PREFETCHES_QUEUED: Final = ReadingKind(
+    "lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.", counts=False
+)
+PREFETCHES_ENDED: Final = ReadingKind(
+    "lmcache.prefetch.ended",
+    "{lookup}",
+    "Lookups that went on in L2 and are answered: completed, timed_out, cancelled by the end of the "
+    "request, or given_up.",
+    counts=True,
+    labels=("result",),
+)
+PREFETCH_BYTES: Final = ReadingKind(
+    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over.", counts=False
+)
+PREFETCH_LIMIT: Final = ReadingKind(
+    "lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.", counts=False
+)
+PREFETCH_LOADED: Final = ReadingKind(
+    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", counts=True
+)
+PREFETCH_WAITS: Final = ReadingKind(
+    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", counts=True
+)
+
+KINDS: Final = (
+    LOOKUP_JOBS,
+    LOOKUP_OBJECTS,
+    LOAD_JOBS,
+    LOAD_OBJECTS,
+    LOAD_JOBS_DONE,
+    LOAD_OBJECTS_DONE,
+    LOAD_FAILURES,
+    LOADS_IN_FLIGHT,
+    LOADING_BYTES,
+    LOAD_ADAPTERS,
+    PREFETCHES,
+    PREFETCHES_QUEUED,
+    PREFETCHES_ENDED,
+    PREFETCH_BYTES,
+    PREFETCH_LIMIT,
+    PREFETCH_LOADED,
+    PREFETCH_WAITS,
+)
+
+
+def prefetch_readings(parts: Parts) -> Iterator[Reading]:
+    states: Counter[str] = Counter(healthy=0, unhealthy=0)
+    for port in parts.ports:
+        states["healthy" if port.healthy else "unhealthy"] += 1
+        yield from _loads(port.name, port.index, port.tally.account())
+    for state, count in states.items():
+        yield LOAD_ADAPTERS.of(count, state)
+    view = parts.prefetch.view()
+    yield PREFETCHES.of(view.active)
+    yield PREFETCHES_QUEUED.of(view.queued)
+    yield PREFETCHES_ENDED.of(view.completed, "completed")
+    yield PREFETCHES_ENDED.of(view.timed_out, "timed_out")
+    yield PREFETCHES_ENDED.of(view.cancelled, "cancelled")
+    yield PREFETCHES_ENDED.of(view.given_up, "given_up")
+    yield PREFETCH_BYTES.of(view.l1_bytes)
+    yield PREFETCH_LIMIT.of(view.l1_max_bytes)
+    yield PREFETCH_LOADED.of(view.loaded)
+    yield PREFETCH_WAITS.of(view.room_waits)
+
+
+def _loads(name: str, index: int, account: PortAccount) -> Iterator[Reading]:
+    lookups, loads = account.verbs["lookup"], account.verbs["load"]
+    yield LOOKUP_JOBS.of(lookups.jobs, name)
+    yield LOOKUP_OBJECTS.of(lookups.objects, name)
+    yield LOAD_JOBS.of(loads.jobs, name)
+    yield LOAD_OBJECTS.of(loads.objects, name)
+    yield LOAD_JOBS_DONE.of(loads.answered, name)
+    yield LOAD_OBJECTS_DONE.of(loads.outcomes.get(Outcome.DONE.value, 0), name)
+    for outcome, count in loads.outcomes.items():
+        if outcome != Outcome.DONE.value:
+            yield LOAD_FAILURES.of(count, name, outcome)
+    yield LOADS_IN_FLIGHT.of(loads.jobs - loads.answered, name, str(index))
+    yield LOADING_BYTES.of(loads.pending_bytes, name, str(index))

@@ -1,0 +1,269 @@
+"""L2 adapters come and go while the server runs."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
+from lmcache_core.admin.schemas_reconfigure import AdapterState
+from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Tier, RunningAdapter
+from lmcache_core.app.open_l2 import AdapterOpener
+from lmcache_core.app.openings import OpeningGivenUpError, Openings
+from lmcache_core.app.shown_settings import shown_adapter
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
+from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.message_loop import Change
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.model.errors import ConfigError, LMCacheError
+
+logger = logging.getLogger(__name__)
+
+ADAPTERS_MAX: Final = 32
+OPEN_SECONDS: Final = 30.0
+"""How long an adapter may take to be opened."""
+APPLY_SECONDS: Final = 5.0
+"""How long a controller may take to get to a change; it is made whenever it gets there."""
+END_SECONDS: Final = 1.0
+"""How long the threads of an adapter's eviction may take to end."""
+REMEMBERED: Final = 32
+"""Adapters that are gone and can still be asked about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class L2Parts:
+    """What uses adapters."""
+
+    store: StoreController
+    prefetch: PrefetchController
+    completions: CompletionThread
+    supervisor: Supervisor
+    clock: Clock
+    events: Publisher
+
+
+class AdapterChanges:
+    """Implements `admin.reconfigure_port.AdaptersPort`.  Any thread; nothing here is on a request's path."""
+
+    def __init__(self, tier: L2Tier, opener: AdapterOpener, parts: L2Parts) -> None:
+        self._tier = tier
+        self._opener = opener
+        self._parts = parts
+        self._openings = Openings()
+        self._opening: set[str] = set()
+        """Names of those that are not there yet.  Under the tier's lock, as all below."""
+        self._gone: deque[AdapterState] = deque(maxlen=REMEMBERED)
+        self._stopped = False
+
+    # --- looking
+
+    def states(self) -> list[AdapterState]:
+        return [self._state(adapter) for adapter in self._tier.adapters]
+
+    def state(self, name: str) -> AdapterState:
+        if adapter := self._tier.find(name):
+            return self._state(adapter)
+        for gone in reversed(self._gone.copy()):
+            if gone.name == name:
+                return gone
+        raise self._unknown(name)
+
+    # --- coming
+
+    def add(self, values: Mapping[str, Any]) -> AdapterState:
+        wanted = adapter_spec(values, self._opener.plugins, "adapter", ())
+        with self._tier.lock:
+            self._check_open()
+            taken = {*self._opening, *(adapter.name for adapter in self._tier.adapters)}
+            if len(taken) >= ADAPTERS_MAX:
+                raise NotNowError(f"there are {len(taken)} L2 adapters, which is the most; remove one first")
+            spec = replace(wanted, name=free_name(wanted.offer.name, taken))
+            index = self._tier.take_index()
+            self._opening.add(spec.name)
+        is_over = True
+        try:
+            adapter = self._opened(spec, index)
+            self._take_in(adapter)
+        except OpeningGivenUpError:
+            is_over = False  # its name stays taken until whatever was begun there has ended
+            raise
+        finally:
+            if is_over:
+                self._free(spec.name)
+        return self._state(adapter)
+
+    def _opened(self, spec: AdapterSpec, index: int) -> RunningAdapter:
+        def come_too_late(adapter: RunningAdapter | None) -> None:
+            try:
+                if adapter is not None:
+                    adapter.close(ADAPTER_CLOSE_SECONDS)
+            finally:
+                self._free(spec.name)
+
+        what, timeout = f"adapter '{spec.name}'", self._tier.timeout_seconds
+        try:
+            return self._openings.open(
+                what, lambda: self._opener.open(spec, index, timeout), OPEN_SECONDS, come_too_late
+            )
+        except ConfigError as error:
+            raise ConfigError(f"adapter: {error}") from None
+        except NotNowError:
+            raise
+        except LMCacheError as error:
+            raise NotNowError(f"{what} cannot be opened: {error}") from None
+
+    def _take_in(self, adapter: RunningAdapter) -> None:
+        """Heard first, then kept from overflowing, then asked and stored to.  In one step, so that a removal that follows
+        comes behind it in every inbox."""
+        parts, port = self._parts, adapter.port
+        with self._tier.lock:
+            if is_late := self._stopped:
+                changes: tuple[Change, ...] = ()
+            else:
+                port.timeout_seconds = self._tier.timeout_seconds
+                self._tier.append(adapter)
+                parts.completions.add(port)
+                for name, run in adapter.eviction.threads() if adapter.eviction else ():
+                    parts.supervisor.start(name, run)
+                changes = (parts.prefetch.add_port(port), parts.store.add_port(port))
+                parts.events.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
+        if is_late:
+            adapter.close(END_SECONDS)
+            self._check_open()
+        for change in changes:
+            change.wait(APPLY_SECONDS)
+
+    def _free(self, name: str) -> None:
+        """No adapter of this name is about to come any more."""
+        with self._tier.lock:
+            self._opening.discard(name)
+
+    # --- going
+
+    def drain(self, name: str) -> AdapterState:
+        return self._turn(name, is_draining=True)
+
+    def resume(self, name: str) -> AdapterState:
+        return self._turn(name, is_draining=False)
+
+    def remove(self, name: str, deadline_seconds: float, force: bool) -> AdapterState:
+        parts = self._parts
+        with self._tier.lock:
+            self._check_open()
+            adapter = self._find(name)
+            if adapter.removal is None:
+                adapter.removal = AdapterRemoval(
+                    adapter.port,
+                    parts.store,
+                    parts.prefetch,
+                    parts.completions,
+                    parts.clock,
+                    deadline_seconds,
+                    lambda: self._end_eviction(adapter),
+                )
+                if force:
+                    adapter.removal.force()
+                parts.supervisor.start(_thread_name(name), lambda: self._remove(adapter))
+            else:
+                adapter.removal.hurry(deadline_seconds)
+                if force:
+                    adapter.removal.force()
+        logger.info(
+            "l2 adapter is being removed adapter=%s deadline_seconds=%.1f force=%s", name, deadline_seconds, force
+        )
+        return self._state(adapter)
+
+    def stop(self) -> None:
+        """The server stops: nothing comes or goes any more, and all adapters are the caller's to close."""
+        with self._tier.lock:
+            self._stopped = True
+            removals = [adapter.removal for adapter in self._tier.adapters if adapter.removal is not None]
+        for removal in removals:
+            removal.stop()
+        self._openings.stop()
+
+    def _turn(self, name: str, *, is_draining: bool) -> AdapterState:
+        with self._tier.lock:
+            self._check_open()
+            adapter = self._find(name)
+            if adapter.removal is not None:
+                raise NotNowError(f"adapter '{name}' is being removed; GET /l2/adapters/{name} says how far that is")
+            adapter.is_draining = is_draining
+            change = self._parts.store.drain_port(adapter.port, again=not is_draining)
+        change.wait(APPLY_SECONDS)
+        logger.info("l2 adapter takes stores adapter=%s stores=%s", name, not is_draining)
+        return self._state(adapter)
+
+    def _remove(self, adapter: RunningAdapter) -> None:
+        """The body of a thread of its own, because an adapter may block its close."""
+        removal = adapter.removal
+        assert removal is not None
+        removal.run()
+        if removal.state is not PortState.REMOVED:
+            return  # the server stops
+        self._parts.supervisor.dismiss(_thread_name(adapter.name), 0)
+        with self._tier.lock:
+            if adapter not in self._tier.adapters:
+                return
+            self._gone.append(self._state(adapter))
+            self._tier.forget(adapter)
+            self._parts.events.publish(AdapterRemoved(adapter.name, bool(removal.drained)))
+
+    def _end_eviction(self, adapter: RunningAdapter) -> None:
+        if adapter.eviction is None:
+            return
+        adapter.eviction.stop()
+        names = [name for name, _ in adapter.eviction.threads()]
+        late = [name for name in names if not self._parts.supervisor.dismiss(name, END_SECONDS)]
+        if late:
+            logger.warning("threads of a removed l2 adapter did not end in time names=%s", ",".join(late))
+        else:
+            adapter.eviction.close()
+
+    # --- inside
+
+    def _check_open(self) -> None:
+        if self._stopped:
+            raise NotNowError("the server is stopping")
+
+    def _find(self, name: str) -> RunningAdapter:
+        adapter = self._tier.find(name)
+        if adapter is None:
+            raise self._unknown(name)
+        return adapter
+
+    def _unknown(self, name: str) -> NoSuchAdapterError:
+        names = ", ".join(adapter.name for adapter in self._tier.adapters)
+        return NoSuchAdapterError(f"no L2 adapter is called '{name}'; there are: {names or 'none'}")
+
+    def _state(self, adapter: RunningAdapter) -> AdapterState:
+        port, removal = adapter.port, adapter.removal
+        objects, size = self._parts.store.left_for(port)
+        return AdapterState(
+            name=adapter.name,
+            type=adapter.spec.offer.name,
+            index=port.index,
+            state=adapter.state.value,
+            healthy=port.healthy,
+            objects_left=objects,
+            bytes_left=size,
+            jobs_in_flight=port.unanswered,
+            lent_bytes=port.lent_bytes,
+            seconds_left=None if removal is None or removal.state is PortState.REMOVED else removal.seconds_left,
+            drained=None if removal is None else removal.drained,
+            given_up=port.given_up,
+            eviction_policy=adapter.eviction.policy if adapter.eviction else None,
+            settings=shown_adapter(adapter.spec.given, self._opener.plugins),
+        )
+
+
+def _thread_name(name: str) -> str:
+    return f"l2-removal-{name}"

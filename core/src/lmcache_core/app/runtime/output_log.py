@@ -1,0 +1,91 @@
+"""What a program writes, as log lines: bounded in length and in number, and never more than one line each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+LINE_BYTES_MAX: Final = 2000
+LINES_PER_SECOND: Final = 20.0
+LINES_AT_ONCE: Final = 200.0
+_CUT: Final = " ... (cut)"
+
+
+class OutputLog:
+    """One thread."""
+
+    def __init__(self, write: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+        """`write` is called with each line, which has no control characters."""
+        self._write, self._now = write, now
+        self._begun = b""
+        """A line whose end has not come."""
+        self._is_cut = False
+        """More of that line than is shown has come."""
+        self._credit, self._counted_at = LINES_AT_ONCE, now()
+        self.dropped_lines = 0
+        self._unsaid_drops = 0
+        self._last_left_out = b""
+
+    def feed(self, data: bytes) -> None:
+        begun, *more = data.split(b"\n")
+        self._append(begun)
+        if not more:
+            return
+        self._end_line()
+        lines = list(filter(bytes.strip, more[:-1]))
+        for index, line in enumerate(lines):
+            self._append(line)
+            if not self._end_line():
+                self._leave_out(lines[index + 1 :])  # at once: there may be thousands
+                break
+        self._append(more[-1])
+
+    def end(self) -> None:
+        """Nothing more comes.  The last line is written in any case: it often says why."""
+        if self._begun:
+            self._end_line()
+        if self._unsaid_drops:
+            self._say_drops()
+            self._write(_printable(self._last_left_out))
+
+    def _append(self, piece: bytes) -> None:
+        room = LINE_BYTES_MAX - len(self._begun)
+        self._is_cut |= len(piece) > room
+        self._begun += piece[:room]
+
+    def _end_line(self) -> bool:
+        """False when it was left out, as those will be that come at the same time."""
+        line, was_cut = self._begun, self._is_cut
+        self._begun, self._is_cut = b"", False
+        if not line.strip():
+            return True
+        now = self._now()
+        self._credit = min(self._credit + (now - self._counted_at) * LINES_PER_SECOND, LINES_AT_ONCE)
+        self._counted_at = now
+        # what was left out is said once for several lines
+        if self._credit < (LINES_PER_SECOND if self._unsaid_drops else 1):
+            self._leave_out([line])
+            return False
+        self._say_drops()
+        self._credit -= 1
+        self._write(_printable(line) + (_CUT if was_cut else ""))
+        return True
+
+    def _leave_out(self, lines: Sequence[bytes]) -> None:
+        self.dropped_lines += len(lines)
+        self._unsaid_drops += len(lines)
+        if lines:
+            self._last_left_out = lines[-1][:LINE_BYTES_MAX]
+
+    def _say_drops(self) -> None:
+        if self._unsaid_drops:
+            self._write(f"({self._unsaid_drops} lines were left out: more than {LINES_PER_SECOND:.0f} per second)")
+            self._unsaid_drops = 0
+
+
+def _printable(line: bytes) -> str:
+    text = line.decode(errors="replace").rstrip()
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

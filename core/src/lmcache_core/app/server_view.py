@@ -1,0 +1,30 @@
+"""What subscribers and HTTP routes of plugins see of a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.server_info import ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServerView:
+    """A `ServerView` over functions of the server, which may be called from any thread."""
+
+    info: ServerInfo
+    reading_kinds: Sequence[ReadingKind]
+    read: Callable[[], Sequence[Reading]]
+    tell_status: Callable[[], Mapping[str, Any]]
+    tell_health: Callable[[], tuple[bool, str]]
+
+    def readings(self) -> Sequence[Reading]:
+        return self.read()
+
+    def status(self) -> Mapping[str, Any]:
+        return self.tell_status()
+
+    def health(self) -> tuple[bool, str]:
+        return self.tell_health()

@@ -1,0 +1,111 @@
+"""Every setting as an operator may see it: its value without secrets, and who gave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lmcache_core.admin.token import TOKEN_VARIABLE
+from lmcache_core.app.configuration import flag_of, variable_of
+from lmcache_core.app.masking import masked, secrets_in
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.setting_sources import SettingSource
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.model.errors import LMCacheError
+
+_KINDS: Final = {
+    "l2_adapter": OfferKind.L2_ADAPTER,
+    "eviction_policy": OfferKind.EVICTION_POLICY,
+    "l2_store_policy": OfferKind.STORE_POLICY,
+    "l2_prefetch_policy": OfferKind.PREFETCH_POLICY,
+}
+"""Settings that are objects with a `type`, which names the offer whose settings model knows its secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """`value` is JSON.  `given_by` names the flag, the variable or the file; empty for a default."""
+
+    name: str
+    value: Any
+    source: SettingSource
+    given_by: str
+    default: Any
+
+
+def shown_settings(settings: ServerSettings, plugins: LoadedPlugins) -> list[ShownSetting]:
+    """In the order of `--help`."""
+    rows = []
+    for name, field in ServerSettings.model_fields.items():
+        source = settings.source_of(name)
+        given_by = {
+            SettingSource.FLAG: flag_of(name, field),
+            SettingSource.ENVIRONMENT: variable_of(name),
+            SettingSource.FILE: str(settings.config),
+            SettingSource.DEFAULT: "",
+        }[source]
+        value = shown_value(name, getattr(settings, name), plugins)
+        rows.append(ShownSetting(name, value, source, given_by, masked(field.get_default())))
+    return rows
+
+
+def shown_value(name: str, value: Any, plugins: LoadedPlugins) -> Any:
+    """The value of one setting, for JSON."""
+    if name == "offer_settings":
+        return {key: masked(values, _model_called(key, plugins)) for key, values in value.items()}
+    if name == "l2_adapter":
+        return [shown_adapter(each, plugins) for each in value]
+    if name in _KINDS and isinstance(value, Mapping):
+        return masked(value, _model(_KINDS[name], value.get("type"), plugins))
+    return masked(value, ServerSettings.model_fields[name].annotation)
+
+
+def shown_adapter(given: Mapping[str, Any], plugins: LoadedPlugins) -> Any:
+    """What `--l2-adapter` says of one adapter."""
+    shown = masked(given, _model(OfferKind.L2_ADAPTER, given.get("type"), plugins))
+    if policy := _policy_of(given):
+        model = _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins)
+        shown["eviction"]["eviction_policy"] = masked(policy, model)
+    return shown
+
+
+def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The object that says how an adapter evicts; None where there is none."""
+    eviction = adapter.get("eviction")
+    policy = eviction.get("eviction_policy") if isinstance(eviction, Mapping) else None
+    return policy if isinstance(policy, Mapping) else None
+
+
+def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: Mapping[str, str]) -> set[str]:
+    """Everything that `shown_settings` hides, and the admin API's token."""
+    found = {environment.get(TOKEN_VARIABLE, "")}
+    for name in ServerSettings.model_fields:
+        value = getattr(settings, name)
+        if name == "offer_settings":
+            for key, values in value.items():
+                found |= secrets_in(values, _model_called(key, plugins))
+        elif name in _KINDS:
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, Mapping):
+                    found |= secrets_in(each, _model(_KINDS[name], each.get("type"), plugins))
+                    policy = _policy_of(each) or {}
+                    found |= secrets_in(policy, _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins))
+        else:
+            found |= secrets_in(value, ServerSettings.model_fields[name].annotation)
+    return found - {""}
+
+
+def _model_called(key: str, plugins: LoadedPlugins) -> Any:
+    """By the kind:name of `--offer-settings`."""
+    kind, _, name = key.partition(":")
+    return _model(kind, name, plugins)
+
+
+def _model(kind: str, name: Any, plugins: LoadedPlugins) -> Any:
+    """The settings model of an offer; None where it cannot be had, and the names of the keys must do."""
+    try:
+        return plugins.model(kind, str(name))
+    except (LMCacheError, ValueError):
+        return None

@@ -1,0 +1,74 @@
+"""What `/status` says of lookups, stores and retrieves: in all, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nlargest
+from typing import Any, Final
+
+from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.storage.tallies import Tally, Tenant, total
+
+SHOWN_MAX: Final = 100
+"""Salts and models that are named, those that asked for most first."""
+
+
+def chunk_status(rows: Mapping[Tenant, Tally]) -> dict[str, Any]:
+    """In chunks, over all tenants; lookups in lookups."""
+    whole = total(rows)
+    return {
+        "lookups": whole.lookups,
+        "lookups_abandoned": whole.abandoned,
+        "requested": whole.requested_chunks,
+        "hit": whole.hit_chunks,
+        "hit_l1": whole.hit_l1_chunks,
+        "loaded_from_l2": whole.hit_l2_chunks,
+        "missed": whole.missed_chunks,
+        "hit_rate": _rate(whole.hit_chunks, whole.requested_chunks),
+        "stored": whole.stored_chunks,
+        "retrieved": whole.retrieved_chunks,
+        "refused": sum(whole.refused_chunks.values()),
+    }
+
+
+def tenants_status(rows: Mapping[Tenant, Tally]) -> list[dict[str, Any]]:
+    """By cache salt."""
+    return [{"cache_salt": salt_text(salt), **_row(tally)} for salt, tally in _grouped(rows, 1)]
+
+
+def models_status(rows: Mapping[Tenant, Tally]) -> list[dict[str, Any]]:
+    """By model."""
+    return [{"model_name": model, **_row(tally)} for model, tally in _grouped(rows, 0)]
+
+
+def _grouped(rows: Mapping[Tenant, Tally], field: int) -> list[tuple[str, Tally]]:
+    groups: dict[str, Tally] = {}
+    for tenant, row in rows.items():
+        groups.setdefault(tenant[field], Tally()).add(row)
+    return nlargest(SHOWN_MAX, groups.items(), key=lambda item: (item[1].requested_chunks, item[0]))
+
+
+def _row(tally: Tally) -> dict[str, Any]:
+    return {
+        "lookups": tally.lookups,
+        "lookups_abandoned": tally.abandoned,
+        "early_exits": dict(tally.early_exits),
+        "requested_chunks": tally.requested_chunks,
+        "hit_l1_chunks": tally.hit_l1_chunks,
+        "hit_l2_chunks": tally.hit_l2_chunks,
+        "missed_chunks": tally.missed_chunks,
+        "requested_tokens": tally.requested_tokens,
+        "hit_l1_tokens": tally.hit_l1_tokens,
+        "hit_l2_tokens": tally.hit_l2_tokens,
+        "missed_tokens": tally.missed_tokens,
+        "hit_rate": _rate(tally.hit_tokens, tally.requested_tokens),
+        "stored_chunks": tally.stored_chunks,
+        "stored_bytes": tally.stored_bytes,
+        "retrieved_chunks": tally.retrieved_chunks,
+        "retrieved_bytes": tally.retrieved_bytes,
+        "refused_chunks": dict(tally.refused_chunks),
+    }
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None

@@ -1,0 +1,164 @@
+"""Takes one adapter out of a running server, step by step.
+
+    serving -> draining -> removing -> closing -> (lingering) -> removed
+
+While it drains, nothing new is stored there, what waits is stored, and loads go on.  Then nothing is asked of it any more;
+what is under way may end until the deadline and is given up after it.  An adapter that touches L1's memory beyond its
+close lingers: what it was lent stays out of use, and it is watched until it lets go.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.message_loop import Change
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.02
+"""How often it is looked whether a step is over."""
+LINGER_SECONDS: Final = 1.0
+"""The same for an adapter that keeps what it was lent; and how long it may take for that before it is said."""
+CLOSE_SECONDS: Final = 5.0
+"""What the adapter's own close may take, whatever is left of the deadline; a forced one gets less."""
+FORCED_CLOSE_SECONDS: Final = 0.5
+
+
+class PortState(StrEnum):
+    """Where an adapter is between its coming and its going."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    """Stores that waited for it are finished; loads go on."""
+    REMOVING = "removing"
+    """Nothing is asked of it; jobs that are under way may end."""
+    CLOSING = "closing"
+    LINGERING = "lingering"
+    """It was closed and still has memory of L1, which stays in quarantine."""
+    REMOVED = "removed"
+
+
+class AdapterRemoval:
+    """`run` is its thread's body; started again, it goes on.  Everything else is for any thread."""
+
+    def __init__(
+        self,
+        port: AdapterPort,
+        store: StoreController,
+        prefetch: PrefetchController,
+        completions: CompletionThread,
+        clock: Clock,
+        deadline_seconds: float,
+        end_eviction: Callable[[], None],
+    ) -> None:
+        """`end_eviction` is called before the adapter is closed: what else uses the port has ended when it returns."""
+        self.port = port
+        self._store = store
+        self._prefetch = prefetch
+        self._completions = completions
+        self._clock = clock
+        self._deadline = clock.monotonic() + deadline_seconds
+        self._end_eviction = end_eviction
+        self._forced = False
+        self._stop = threading.Event()
+        self._lost_before = store.lost_for(port)
+        self._drain = store.drain_port(port)
+        self.state = PortState.DRAINING
+        self.drained: bool | None = None
+        """Did everything that waited get there?  None until that is known."""
+
+    def hurry(self, deadline_seconds: float) -> None:
+        """Take no longer than this from now on."""
+        self._deadline = min(self._deadline, self._clock.monotonic() + deadline_seconds)
+
+    def force(self) -> None:
+        """Wait for nothing any more."""
+        self._forced = True
+
+    def stop(self) -> None:
+        """The server stops, which closes the adapter, too."""
+        self._stop.set()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline; 0 when it is over."""
+        return 0.0 if self._forced else max(0.0, self._deadline - self._clock.monotonic())
+
+    def run(self) -> None:
+        """Returns early, with the step unfinished, when the server stops: what waits or is under way is the server's to
+        finish then."""
+        if self.state is PortState.DRAINING:
+            self._wait_while(lambda: not self._is_drained())
+            if self._stop.is_set():
+                return
+            self.drained = self._is_drained() and self._store.lost_for(self.port) == self._lost_before
+            self.state = PortState.REMOVING
+        if self.state is PortState.REMOVING:
+            if not (self._made(self._store.remove_port) and self._made(self._prefetch.remove_port)):
+                return
+            self._wait_while(lambda: self.port.unanswered > 0)
+            if self._stop.is_set():
+                return
+            self.port.abandon()
+            self.port.shut()
+            while self.port.unanswered and not self._stop.wait(LOOK_SECONDS):
+                pass  # the completion thread answers for the adapter, as soon as it runs
+            self._end_eviction()
+            self.state = PortState.CLOSING
+        if self.state is PortState.CLOSING:
+            if self._stop.is_set():
+                return
+            self.port.close(FORCED_CLOSE_SECONDS if self._forced else CLOSE_SECONDS)
+            if not self._lets_go():
+                self._say_that_it_lingers()
+                self.state = PortState.LINGERING
+        while self.state is PortState.LINGERING and not self._lets_go():
+            if self._stop.is_set():
+                return
+        self._completions.remove(self.port)
+        self.state = PortState.REMOVED
+
+    # --- inside
+
+    def _is_drained(self) -> bool:
+        return self._drain.wait(0) and self._store.left_for(self.port) == (0, 0)
+
+    def _wait_while(self, goes_on: Callable[[], bool]) -> None:
+        while goes_on() and self.seconds_left and not self._stop.wait(LOOK_SECONDS):
+            pass
+
+    def _made(self, remove_from: Callable[[AdapterPort], Change]) -> bool:
+        """Have a controller let go of the port, however long its thread is down.  False when the server stops before."""
+        change = remove_from(self.port)
+        while not change.wait(LOOK_SECONDS) or change.failed:
+            if self._stop.is_set():
+                return False
+            change = remove_from(self.port) if change.failed else change
+        return True
+
+    def _lets_go(self) -> bool:
+        """Of everything that it was lent, within a while?"""
+        self._completions.look_again()  # nobody is woken by one that is closed
+        for _ in range(int(LINGER_SECONDS / LOOK_SECONDS)):
+            if not self.port.lent_bytes:
+                return True
+            if self._stop.wait(LOOK_SECONDS):
+                break
+        return not self.port.lent_bytes
+
+    def _say_that_it_lingers(self) -> None:
+        logger.warning(
+            "l2 adapter was closed and keeps memory of L1, which stays in quarantine until it lets go "
+            "adapter=%s bytes=%d",
+            self.port.name,
+            self.port.lent_bytes,
+        )

@@ -1,0 +1,266 @@
+"""One subscriber's own queue and thread, so that whatever it does happens to itself alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.events.cpu_budget import CpuBudget
+from lmcache_core.events.lane_status import LaneState, LaneStatus
+from lmcache_core.events.retention import Retention
+from lmcache_core.events.subscriber_calls import RECENT_SECONDS, SubscriberCalls
+
+GATHER_SECONDS: Final = 0.25
+"""Events are delivered in batches of so long: a thread that wakes up takes the interpreter from a request."""
+IDLE_SECONDS: Final = 1.0
+"""After so long without an event the thread sleeps until it is woken."""
+SLICE_SECONDS: Final = 0.0002
+PAUSE_SECONDS: Final = 0.0002
+"""After so much work comes at least such a pause.  A request gives the interpreter away many times, and beside a thread that
+computes each time costs it what `take_turns` allows; in the pauses it gets it back at once."""
+_NEVER: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    capacity: int
+    """Events that may wait (threads that publish at the same moment may each add one more, for that moment)."""
+    timeout_seconds: float = 1.0
+    """A call that takes longer makes the state `stuck`."""
+    cpu_ratio: float = 0.25
+    """Share of one core that delivering may take; a close does not wait for it.  Metrics take 0.11 at 2,000 lookups of 64
+    chunks per second, and with a limit of 0.1 they fall behind there."""
+
+
+class Lane:
+    """Publishers append to `queue`, and call `press` when it is longer than `room` then.  `run` is the thread's body.
+
+    Every event that was appended is delivered, dropped or waiting, exactly once."""
+
+    def __init__(
+        self,
+        name: str,
+        subscriber: Subscriber,
+        limits: LaneLimits,
+        ended: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ended` is called when no event is wanted any more although the server goes on."""
+        self.name = name
+        self.queue: deque[Event] = deque()
+        self.room = 0
+        """0: asleep, and the first event wakes; half the capacity: gathering; -1: takes no more."""
+        self.is_running = False
+        self.is_over = threading.Event()
+        """Set when the subscriber is closed."""
+        self._limits, self._ended, self._now = limits, ended, now
+        self._calls = SubscriberCalls(name, subscriber, limits.timeout_seconds, now)
+        self._server: ServerView | None = None
+        self._lock = threading.Lock()  # guards changes of room and _dropped
+        self._turn = threading.Lock()  # held by the thread that runs
+        self._wake = threading.Event()
+        self._close = threading.Event()
+        self._begun = False
+        self._is_ended = not self._calls.is_usable
+        self._abandoned = False
+        self._busy_at = now()
+        self._in_hand: Event | None = None
+        self._delivered = 0
+        self._dropped: dict[type[Event], int] = {}
+        self._drops = self._drops_seen = 0
+        self._dropped_at = _NEVER
+        self._budget = CpuBudget(limits.cpu_ratio)
+        self._retention = Retention(now)
+
+    # What publishers and the bus call, on any thread.
+
+    def wants(self, kind: type[Event]) -> bool:
+        return not self._is_ended and self._calls.wants(kind)
+
+    def press(self) -> None:
+        """There is more in the queue than there is room for: wake the thread, or drop the newest."""
+        with self._lock:
+            if self.room < 0 or len(self.queue) > self._limits.capacity:
+                self._drop_newest()
+            else:
+                self.room = self._limits.capacity
+                self._wake.set()
+
+    def begin(self, server: ServerView) -> None:
+        """`run` hands it to the subscriber before the first event."""
+        self._server = server
+
+    def close(self) -> None:
+        """Take no more events.  `run` delivers what waits, closes the subscriber and returns."""
+        with self._lock:
+            self.room = -1
+        self._close.set()
+        self._wake.set()
+
+    def abandon(self) -> None:
+        """The subscriber does not come back in time: what waits is dropped."""
+        self.close()
+        self._abandoned = True
+        with self._lock:
+            while self.queue:
+                self._drop_newest()
+
+    def check(self) -> None:
+        """Bring up to date what depends on time.  To be called about once per second, by one thread."""
+        self._retention.check()
+        if self._drops != self._drops_seen:
+            self._drops_seen, self._dropped_at = self._drops, self._now()
+
+    def status(self) -> LaneStatus:
+        in_hand = self._in_hand
+        oldest = self._first() if in_hand is None else in_hand
+        with self._lock:
+            by_type = list(self._dropped.items())
+        dropped: Counter[str] = Counter()
+        for kind, count in by_type:
+            dropped[kind.__name__] += count
+        return LaneStatus(
+            state=self._state(),
+            waiting=len(self.queue) + (in_hand is not None),
+            delivered=self._delivered,
+            failed=self._calls.failed,
+            dropped=dict(dropped),
+            cpu_seconds=self._budget.used_seconds,
+            slowest_seconds=self._calls.slowest_seconds,
+            oldest_age_seconds=0.0 if oldest is None else max(0.0, time.time() - oldest.at),
+            retained_events=self._retention.kept_events,
+            last_error=self._calls.last_error,
+        )
+
+    # What happens on the lane's own thread.
+
+    def run(self) -> None:
+        """Deliver until `close`.  Where two threads call it, the second waits for the first."""
+        with self._turn:
+            if self.is_over.is_set():
+                return
+            self.is_running = True
+            try:
+                is_open = self._open()
+                self._budget.begin()  # what it imported to begin is no reason to keep its first events waiting
+                if is_open:
+                    while not self._close.is_set():
+                        self._gather()
+                        self._deliver()
+                    self._deliver()
+                if not self._abandoned:
+                    self._calls.close()
+                    self.is_over.set()
+            finally:
+                self.is_running = False
+
+    def _open(self) -> bool:
+        """False when the subscriber cannot begin, and is ended."""
+        if not self._begun and self._server is not None:
+            self._begun = True
+            if not self._calls.begin(self._server):
+                self._end()
+        return not self._is_ended
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self.abandon()
+        self._abandoned = False
+        self._ended()
+
+    def _gather(self) -> None:
+        """Wait for events, and a little longer for those that come with them."""
+        if self._now() - self._busy_at > IDLE_SECONDS:
+            self._await(0, None)
+        self._await(self._limits.capacity // 2, GATHER_SECONDS)
+        self._make_room(self._limits.capacity)
+
+    def _await(self, room: int, seconds: float | None) -> None:
+        """Sleep until there are more than `room` events, the time is over, or the lane is closed."""
+        self._wake.clear()
+        self._make_room(room)
+        # published before there was this room: nobody else would say so
+        if len(self.queue) <= room and not self._close.is_set():
+            self._wake.wait(seconds)
+
+    def _make_room(self, room: int) -> None:
+        with self._lock:
+            if self.room >= 0:
+                self.room = room
+
+    def _deliver(self) -> None:
+        """Hand over what is waiting now."""
+        waiting = len(self.queue)
+        if not waiting:
+            return
+        self._budget.settle()
+        self._busy_at = counted_at = self._now()
+        for _ in range(waiting):
+            try:
+                event = self.queue.popleft()
+            except IndexError:  # dropped meanwhile
+                break
+            if self._hand_over(event) - counted_at > SLICE_SECONDS:
+                self._rest()
+                counted_at = self._now()
+        self._calls.end_batch()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Let requests go first, and make up for CPU time beyond the budget, unless the lane is being closed."""
+        seconds = self._budget.settle()
+        if seconds > PAUSE_SECONDS:
+            self._close.wait(seconds)
+        elif not self._close.is_set():
+            time.sleep(PAUSE_SECONDS)
+
+    def _hand_over(self, event: Event) -> float:
+        """Returns the time when it came back."""
+        self._in_hand = event
+        number = self._delivered + 1
+        try:
+            if number >= self._retention.next_number:
+                event = self._retention.sample(event, number)
+            return self._calls.hand_over(event)
+        finally:
+            self._delivered = number
+            self._in_hand = None
+
+    def _state(self) -> LaneState:
+        oldest = self._first()
+        if self._is_ended:
+            return LaneState.ENDED
+        if self._calls.is_stuck:
+            return LaneState.STUCK
+        if self._calls.failed_lately:
+            return LaneState.FAILING
+        if self._retention.kept_events >= self._limits.capacity:
+            return LaneState.RETAINING
+        waits_long = oldest is not None and time.time() - oldest.at > self._limits.timeout_seconds + GATHER_SECONDS
+        drops = self._drops != self._drops_seen or self._now() - self._dropped_at < RECENT_SECONDS
+        if waits_long or drops:
+            return LaneState.BEHIND
+        return LaneState.OK
+
+    def _first(self) -> Event | None:
+        try:
+            return self.queue[0]
+        except IndexError:
+            return None
+
+    def _drop_newest(self) -> None:
+        """The caller holds the lock."""
+        try:
+            event = self.queue.pop()
+        except IndexError:  # delivered meanwhile
+            return
+        kind = type(event)
+        self._dropped[kind] = self._dropped.get(kind, 0) + 1
+        self._drops += 1

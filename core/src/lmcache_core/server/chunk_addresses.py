@@ -1,0 +1,46 @@
+"""Finds the chunks that an operator names, as a lookup of an engine would."""
+
+from __future__ import annotations
+
+from lmcache_core.contracts.request_module import ModuleContext, SpaceFields
+from lmcache_core.contracts.storage import Shard
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.server.shards import registered_shards
+from lmcache_core.storage.addresses import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
+from lmcache_core.wire.tokens import encode_tokens
+
+
+class ChunkAddresses:
+    """Implements `storage.addresses.Addresses`, by what workers have registered and by the server's hash chain."""
+
+    def __init__(self, context: ModuleContext) -> None:
+        self._context = context
+
+    def resolve(self, address: ChunkAddress) -> AddressedChunks:
+        try:
+            shards = self._shards(address)
+            if address.token_ids is None:
+                return AddressedChunks(shards, list(dict.fromkeys(address.chunk_hashes or ())), is_prompt=False)
+            encoded = encode_tokens(address.token_ids)
+            hashes = self._context.hasher.chunk_hashes("", encoded, len(address.token_ids))
+            return AddressedChunks(shards, hashes, is_prompt=True)
+        except (ProtocolError, ValueError) as error:  # a key that is too long, tokens that are none
+            raise AddressError(str(error)) from None
+
+    def _shards(self, address: ChunkAddress) -> tuple[Shard, ...]:
+        fields = SpaceFields(address.model_name, address.cache_salt)
+        if address.layout is None:
+            shards = registered_shards(self._context, fields, address.world_size)
+            if not shards:
+                raise _unknown_shape(address)
+            return shards
+        ranks = (pack_kv_rank(address.world_size, worker_id) for worker_id in range(address.world_size))
+        return tuple(Shard((self._context.space(fields, rank, address.layout),)) for rank in ranks)
+
+
+def _unknown_shape(address: ChunkAddress) -> UnknownShapeError:
+    return UnknownShapeError(
+        f"no worker of model '{address.model_name}' with a world size of {address.world_size} is registered, so that the "
+        "shape of its chunks is not known; wait for its engine, or give the field 'layout'"
+    )

@@ -1,0 +1,33 @@
+"""Which names engines may choose: they are kept with counts, open lookups and events, and shown to people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lmcache_core.model.cache_salt import EMPTY_SALT_WORD
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.keys import CANONICAL_MAX_BYTES
+from lmcache_core.wire.messages import EngineKey
+
+REQUEST_ID_CHARS_MAX: Final = 1024
+
+
+def check_names(key: EngineKey) -> None:
+    """Raises ProtocolError for names that are too long, since no object has longer ones of model and salt, and for the salt
+    that stands for none wherever a tenant is named: its owner could not be told from those without a salt."""
+    if key.cache_salt == EMPTY_SALT_WORD:
+        raise ProtocolError(
+            f"cache_salt '{EMPTY_SALT_WORD}' is how the empty salt is written; choose another name for the tenant"
+        )
+    if len(key.model_name) + len(key.cache_salt) > CANONICAL_MAX_BYTES:
+        raise ProtocolError(
+            f"model_name and cache_salt have {len(key.model_name)} and {len(key.cache_salt)} characters; together they "
+            f"have at most {CANONICAL_MAX_BYTES}"
+        )
+    check_request_id(key.request_id)
+
+
+def check_request_id(request_id: str) -> None:
+    """Raises ProtocolError for one that is too long."""
+    if len(request_id) > REQUEST_ID_CHARS_MAX:
+        raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")

@@ -1,0 +1,216 @@
+"""What engines asked for and got, counted exactly for each model and cache salt.
+
+Events may be dropped on their way to a subscriber; these counts are changed where the thing happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final, TypeAlias
+
+from lmcache_core.jobs.durations import Durations
+
+PAIRS_MAX: Final = 1024
+"""Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
+
+A row that nobody has asked for in a long time keeps its place.  If its counts moved to the others', the others' would grow
+by what happened long ago, and every rate made of them would show it as new; if they were forgotten, sums would fall, and
+rates made of sums take that for a restart.
+"""
+OTHER: Final = "_other"
+"""Model and salt of that row."""
+
+
+Tenant: TypeAlias = tuple[str, str]
+"""Model name and cache salt: whose row it is."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Since the server started.  A chunk of a prompt counts once, however many shards it has; stores and retrieves are of
+    one shard, so that there each shard's object counts.
+
+    A lookup counts with its answer, or as abandoned, never both.  What is missed is what was requested and not hit: it is
+    not counted by itself, so that it always adds up.
+    """
+
+    lookups: int = 0
+    """Answered."""
+    lookup_times: dict[str, Durations] = field(default_factory=dict)
+    """From the lookup to its answer, of the answered ones, by where the hit came from: `none`, `l1` or `l2`."""
+    abandoned: int = 0
+    """Superseded, ended or timed out before there was an answer; nothing else here counts them."""
+    requested_chunks: int = 0
+    hit_l1_chunks: int = 0
+    hit_l2_chunks: int = 0
+    """Of the hit, what L1 did not have of any shard when the lookup came."""
+    requested_tokens: int = 0
+    """With those of a last partial chunk, which are always missed."""
+    hit_l1_tokens: int = 0
+    hit_l2_tokens: int = 0
+    hit_l1_objects: int = 0
+    """Objects that the answers hold: one for each shard of a chunk."""
+    hit_l2_objects: int = 0
+    stores: int = 0
+    """Commits that published chunks."""
+    stores_late: int = 0
+    """Commits whose slots had run out: nothing was published."""
+    stored_chunks: int = 0
+    stored_bytes: int = 0
+    retrieves: int = 0
+    """Of these, `retrieved_chunks` were given to workers to read."""
+    retrieved_chunks: int = 0
+    retrieved_bytes: int = 0
+    early_exits: dict[str, int] = field(default_factory=dict)
+    """Lookups that could find nothing, by reason; they are among `lookups`, too."""
+    refused_chunks: dict[str, int] = field(default_factory=dict)
+    """Not stored, by reason (`contracts.events.StoreRefused`)."""
+    refused_bytes: dict[str, int] = field(default_factory=dict)
+    unread_chunks: dict[str, int] = field(default_factory=dict)
+    """Of retrieves that were not served, by reason: `missing` or `too_many_transfers`."""
+
+    @property
+    def hit_chunks(self) -> int:
+        return self.hit_l1_chunks + self.hit_l2_chunks
+
+    @property
+    def hit_tokens(self) -> int:
+        return self.hit_l1_tokens + self.hit_l2_tokens
+
+    @property
+    def missed_chunks(self) -> int:
+        return self.requested_chunks - self.hit_chunks
+
+    @property
+    def missed_tokens(self) -> int:
+        return self.requested_tokens - self.hit_tokens
+
+    def copy(self) -> Tally:
+        copied = Tally()
+        copied.add(self)
+        return copied
+
+    def add(self, other: Tally) -> None:
+        """Count what the other one counts, too."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _BY_REASON:
+            for reason, count in getattr(other, name).items():
+                _count(getattr(self, name), reason, count)
+        for tier, times in other.lookup_times.items():
+            self.lookup_times.setdefault(tier, Durations()).add(times)
+
+
+_BY_REASON: Final = ("early_exits", "refused_chunks", "refused_bytes", "unread_chunks")
+_NUMBERS: Final = tuple(item.name for item in fields(Tally) if item.name not in (*_BY_REASON, "lookup_times"))
+
+
+def _count(by_reason: dict[str, int], reason: str, count: int) -> None:
+    by_reason[reason] = by_reason.get(reason, 0) + count
+
+
+class Tallies:
+    """Safe from any thread.  Each change is complete when it is seen, and takes the same time however many rows there
+    are."""
+
+    def __init__(self, pairs_max: int = PAIRS_MAX) -> None:
+        self._pairs_max = pairs_max
+        self._lock = threading.Lock()  # guards all below
+        self._rows: dict[Tenant, Tally] = {}
+
+    def answered(
+        self,
+        tenant: Tenant,
+        requested: int,
+        prompt_tokens: int,
+        hit: int,
+        from_l2: int,
+        objects: int,
+        l2_objects: int,
+        chunk_tokens: int,
+        seconds: float,
+        early_exit: str = "",
+    ) -> None:
+        """A lookup has its answer: of `requested` chunks it holds `hit`, `from_l2` of them brought from L2, with so many
+        `objects` over all shards."""
+        from_l1 = hit - from_l2
+        tier = "l2" if from_l2 else "l1" if hit else "none"
+        with self._lock:
+            row = self._rows.get(tenant) or self._row(tenant)
+            row.lookups += 1
+            (row.lookup_times.get(tier) or row.lookup_times.setdefault(tier, Durations())).count(seconds)
+            row.requested_chunks += requested
+            row.requested_tokens += prompt_tokens
+            if from_l1:
+                row.hit_l1_chunks += from_l1
+                row.hit_l1_tokens += from_l1 * chunk_tokens
+            if from_l2:
+                row.hit_l2_chunks += from_l2
+                row.hit_l2_tokens += from_l2 * chunk_tokens
+            if objects:
+                row.hit_l1_objects += objects - l2_objects
+                row.hit_l2_objects += l2_objects
+            if early_exit:
+                _count(row.early_exits, early_exit, 1)
+
+    def abandoned(self, tenant: Tenant) -> None:
+        """A lookup will never have an answer."""
+        with self._lock:
+            self._row(tenant).abandoned += 1
+
+    def stored(self, tenant: Tenant, chunks: int, size: int) -> None:
+        with self._lock:
+            row = self._rows.get(tenant) or self._row(tenant)
+            row.stores += 1
+            row.stored_chunks += chunks
+            row.stored_bytes += size
+
+    def stored_late(self, tenant: Tenant) -> None:
+        with self._lock:
+            self._row(tenant).stores_late += 1
+
+    def refused(self, tenant: Tenant, chunks: int, size: int, reason: str) -> None:
+        with self._lock:
+            row = self._row(tenant)
+            _count(row.refused_chunks, reason, chunks)
+            _count(row.refused_bytes, reason, size)
+
+    def retrieved(self, tenant: Tenant, chunks: int, size: int) -> None:
+        with self._lock:
+            row = self._rows.get(tenant) or self._row(tenant)
+            row.retrieves += 1
+            row.retrieved_chunks += chunks
+            row.retrieved_bytes += size
+
+    def unread(self, tenant: Tenant, chunks: int, reason: str) -> None:
+        """A retrieve was not served."""
+        with self._lock:
+            _count(self._row(tenant).unread_chunks, reason, chunks)
+
+    def snapshot(self) -> dict[Tenant, Tally]:
+        """Copies of all rows, each of one moment; the lock is let go between them."""
+        with self._lock:
+            tenants = list(self._rows)
+        copies = {}
+        for tenant in tenants:
+            with self._lock:
+                copies[tenant] = self._rows[tenant].copy()
+        return copies
+
+    def _row(self, tenant: Tenant) -> Tally:
+        row = self._rows.get(tenant)
+        if row is None:
+            if len(self._rows) >= self._pairs_max:
+                tenant = (OTHER, OTHER)
+            row = self._rows.setdefault(tenant, Tally())
+        return row
+
+
+def total(rows: Mapping[Tenant, Tally]) -> Tally:
+    """All rows together."""
+    whole = Tally()
+    for row in rows.values():
+        whole.add(row)
+    return whole

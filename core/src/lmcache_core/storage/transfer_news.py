@@ -1,0 +1,124 @@
+"""What is counted and told of workers' stores and retrieves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import (
+    ChunksRetrieved,
+    ChunksStored,
+    ObjectsCame,
+    ObjectsRead,
+    Publisher,
+    StoreRefused,
+)
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.storage.tallies import Tallies
+
+NO_ROOM, QUOTA, TOO_MANY, STOPPING, MISSING = "no_room", "quota", "too_many_transfers", "stopping", "missing"
+
+
+class TransferNews:
+    """Any thread."""
+
+    def __init__(self, cache: L1Cache, tallies: Tallies, clock: Clock, events: Publisher) -> None:
+        self._cache = cache
+        self._tallies = tallies
+        self._clock = clock
+        self._events = events
+
+    # --- retrieves
+
+    def given(
+        self, space: KeySpace, payload_bytes: int, chunk_hashes: Sequence[bytes], first_chunk: int, request_id: str
+    ) -> None:
+        """A worker may read these now."""
+        chunks = len(chunk_hashes)
+        self._tallies.retrieved((space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
+        if self._events.wants(ObjectsRead):
+            self._events.publish(
+                ObjectsRead(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    request_id,
+                    first_chunk,
+                    b"".join(chunk_hashes),
+                )
+            )
+
+    def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
+        """It was not given what it wants to read."""
+        self._tallies.unread((space.model_name, space.cache_salt), chunks, reason)
+
+    def read(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
+        """It has read what it was given."""
+        if not self._events.wants(ChunksRetrieved):
+            return
+        space, seconds = record.space, self._clock.monotonic() - begun
+        self._events.publish(
+            ChunksRetrieved(
+                space.model_name,
+                space.cache_salt,
+                space.kv_rank,
+                chunks,
+                chunks * record.payload_bytes,
+                request_id,
+                first_chunk,
+                seconds,
+            )
+        )
+
+    # --- stores
+
+    def refused(self, space: KeySpace, payload_bytes: int, chunks: int, reason: str) -> None:
+        """So many chunks were not taken."""
+        self._tallies.refused((space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
+        self._events.publish(StoreRefused(space.model_name, space.cache_salt, chunks, reason))
+
+    def late(self, space: KeySpace) -> None:
+        """A worker committed what it holds no more."""
+        self._tallies.stored_late((space.model_name, space.cache_salt))
+
+    def hashes_to_tell(self, slots: Sequence[int]) -> bytes:
+        """Of slots that are held and about to be published; empty where nobody wants to know."""
+        if not self._events.wants(ObjectsCame):
+            return b""
+        return b"".join([self._cache.key_of(slot).chunk_hash for slot in slots])
+
+    def stored(
+        self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float, hashes: bytes
+    ) -> None:
+        """These were published.  `hashes` is what `hashes_to_tell` gave."""
+        space, size = record.space, chunks * record.payload_bytes
+        self._tallies.stored((space.model_name, space.cache_salt), chunks, size)
+        if self._events.wants(ChunksStored):
+            self._events.publish(
+                ChunksStored(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    chunks,
+                    size,
+                    request_id,
+                    first_chunk,
+                    self._clock.monotonic() - begun,
+                )
+            )
+        if hashes:
+            self._events.publish(
+                ObjectsCame(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    HEADER_BYTES + record.payload_bytes,
+                    "worker",
+                    request_id,
+                    first_chunk,
+                    hashes,
+                )
+            )

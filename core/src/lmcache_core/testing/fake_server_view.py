@@ -1,0 +1,38 @@
+"""A server that says what a test wants it to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.server_info import ServerInfo
+
+
+def _info() -> ServerInfo:
+    return ServerInfo("instance", "boot", "tcp://127.0.0.1:5555", None, 256, "0.0.0")
+
+
+@dataclass(slots=True)
+class FakeServerView:
+    """A `ServerView` whose answers are attributes that a test may change: `kinds`, `values`, `said` and `complaint`."""
+
+    info: ServerInfo = field(default_factory=_info)
+    kinds: Sequence[ReadingKind] = ()
+    values: Sequence[Reading] = ()
+    said: Mapping[str, Any] = field(default_factory=dict)
+    complaint: str = ""
+
+    @property
+    def reading_kinds(self) -> Sequence[ReadingKind]:
+        return self.kinds
+
+    def readings(self) -> Sequence[Reading]:
+        return self.values
+
+    def status(self) -> Mapping[str, Any]:
+        return self.said
+
+    def health(self) -> tuple[bool, str]:
+        return not self.complaint, self.complaint
