@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
 from core.tests.admin.stand_ins import ports
-from lmcache_core.admin.server import AdminServer
+from lmcache_core.admin.limits import HttpLimits
+from lmcache_core.admin.plugin_route import PluginRoute
+from lmcache_core.admin.server import LIMITS, AdminServer
+from lmcache_core.admin.token import Tokens
 
 
 class Answer(NamedTuple):
@@ -35,8 +38,18 @@ def ask(server: AdminServer, path: str, method: str = "GET", body: Any = None, *
 
 
 @contextmanager
-def running(token: str | None = None, **changes: Any) -> Iterator[AdminServer]:
-    server = AdminServer("127.0.0.1", 0, token, ports(**changes))
+def running(
+    token: str | None = None,
+    *,
+    tokens: Tokens | None = None,
+    plugins: Sequence[PluginRoute] = (),
+    limits: HttpLimits = LIMITS,
+    **changes: Any,
+) -> Iterator[AdminServer]:
+    """With `token`, or `tokens`, or without any; the rest changes the ports."""
+    if token is not None:
+        tokens = Tokens(None, token)
+    server = AdminServer("127.0.0.1", 0, tokens, ports(**changes), plugins, limits)
     server.start()
     try:
         wait_until_open(server)

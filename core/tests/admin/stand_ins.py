@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.admin.ports import AdminPorts, UnknownLoggerError
+from lmcache_core.admin.schemas_server import ConfiguredAdapter, LoggerLevel, Setting, Version
 from lmcache_core.controllers.quota import Quota, QuotaRefusedError
 from lmcache_core.l1.census import Census
 
@@ -52,6 +53,37 @@ class StandInCache:
         return replace(EMPTY, free=10 - self.cached - self.held, cached=self.cached, held=self.held)
 
 
+class StandInConfig:
+    def settings(self) -> list[Setting]:
+        return [Setting(name="port", value=1, source="flag", given_by="--port", default=5555)]
+
+    def adapters(self) -> list[ConfiguredAdapter]:
+        return [ConfiguredAdapter(index=0, name="fs", type_name="fs", settings={"type": "fs"})]
+
+
+class StandInLevels:
+    """One logger, called `known`."""
+
+    def __init__(self) -> None:
+        self.level: str | None = None
+
+    def own(self) -> list[LoggerLevel]:
+        return [self._row()]
+
+    def set(self, logger: str, level: str | None) -> LoggerLevel:
+        if logger != "known":
+            raise UnknownLoggerError(f"no logger is called {logger!r}")
+        self.level = level
+        return self._row()
+
+    def _row(self) -> LoggerLevel:
+        return LoggerLevel(logger="known", own=self.level, effective=self.level or "WARNING")
+
+
+def version() -> Version:
+    return Version(version="0.1.0", contract=1, python="3.11", native=False, instance_id="node-7")
+
+
 def status() -> dict[str, Any]:
     return {"l1": {"free": 3}}
 
@@ -62,5 +94,15 @@ def well() -> tuple[bool, str]:
 
 def ports(**changes: Any) -> AdminPorts:
     """A server that is well and holds five objects, but for the changes."""
-    given: dict[str, Any] = {"status": status, "health": well, "quotas": StandInQuotas(), "cache": StandInCache()}
+    given: dict[str, Any] = {
+        "status": status,
+        "health": well,
+        "quotas": StandInQuotas(),
+        "cache": StandInCache(),
+        "version": version,
+        "config": StandInConfig(),
+        "plugins": list,
+        "threads": list,
+        "log_levels": StandInLevels(),
+    }
     return AdminPorts(**{**given, **changes})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from core.tests.admin.conversation import ask, running
 from core.tests.admin.stand_ins import StandInQuotas
-from lmcache_core.admin.api import BODY_BYTES_MAX
+from lmcache_core.admin.operation import BODY_BYTES_MAX
 from lmcache_core.admin.server import AdminServer
 
 GIB = 2**30
@@ -99,7 +99,7 @@ def test_any_salt_can_be_named(api: AdminServer, quotas: StandInQuotas, salt: st
         ("a%40b", 422, "cache_salt: a cache salt holds none of @ / \\ and NUL, this one '@'"),
         ("a%5Cb", 422, "cache_salt: a cache salt holds none of @ / \\ and NUL, this one '\\\\'"),
         ("a%00b", 422, "cache_salt: a cache salt holds none of @ / \\ and NUL, this one '\\x00'"),
-        ("a%ffb", 422, "cache_salt: the path is not percent-encoded UTF-8"),
+        ("a%ffb", 422, "the path is not percent-encoded UTF-8"),
         ("x" * 129, 422, "cache_salt: a cache salt has at most 128 characters, this one 129"),
         ("a%2Fb", 404, "Not Found"),
         ("a/b", 404, "Not Found"),

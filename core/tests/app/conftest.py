@@ -12,7 +12,7 @@ from textwrap import dedent
 import pytest
 
 from lmcache_core.app.configuration import variable_of
-from lmcache_core.app.discovery import Origin, discover
+from lmcache_core.app.plugins.discovery import Origin, discover
 from lmcache_core.app.settings import ServerSettings
 
 Install = Callable[..., Path]
@@ -61,7 +61,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def only_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else is installed beside core is not seen."""
     core = [candidate for candidate in discover() if candidate.origin is Origin.BUILTIN]
-    monkeypatch.setattr("lmcache_core.app.plugins.discover", lambda: core)
+    monkeypatch.setattr("lmcache_core.app.plugins.loading.discover", lambda: core)
 
 
 @pytest.fixture(autouse=True)

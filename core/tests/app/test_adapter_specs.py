@@ -10,8 +10,8 @@ import pytest
 
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.l2_eviction_spec import NEEDED, check_capabilities
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.builtin.memory_l2 import MemorySettings
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.settings import PluginSettings, validate

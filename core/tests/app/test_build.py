@@ -13,7 +13,7 @@ import pytest
 
 from core.tests.app.test_cli import free_port
 from lmcache_core.app.build import build
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import ConfigError, PluginContractError

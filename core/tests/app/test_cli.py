@@ -6,15 +6,13 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lmcache_core
-from core.tests.admin.stand_ins import ports
-from lmcache_core.admin.server import AdminServer
+from core.tests.admin.conversation import running
 
 Install = Callable[..., Path]
 Environment = dict[str, str]
@@ -29,17 +27,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_until_open(endpoint: str) -> None:
-    """The admin API comes up on a thread of its own, soon after `start`."""
-    port = int(endpoint.rpartition(":")[2])
-    for _ in range(1000):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"{endpoint} did not open")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +45,11 @@ def wait_until_open(endpoint: str) -> None:
         (["ping", "--port", "0"], 2, "lmcache: --port must be 1 to 65535"),
         (["plugins", "lst"], 2, "lmcache: no command is called 'plugins lst'; did you mean 'plugins list'?"),
         (["status", "--url", "ftp://x"], 2, "lmcache: --url ftp://x: expected an address"),
+        (["status", "--url", "http://[::1"], 2, "lmcache: --url http://[::1: expected an address"),
+        (["status", "--url", "http://x:http"], 2, "lmcache: --url http://x:http: expected an address"),
+        (["status", "--url", "http://me:hush@x"], 2, "lmcache: --url: leave out what stands in front of the @"),
+        (["ping", "engine", "--url", "http://[::1"], 2, "lmcache: --url: expected the address of an engine"),
+        (["--json", "status"], 2, "lmcache: --json: give it behind a command: lmcache COMMAND --json"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(
@@ -71,6 +63,13 @@ def test_what_the_user_can_mend_is_one_line(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("command", ["version", "help", "config show --json"])
+def test_who_closes_standard_output_gets_no_traceback(command: str, child_environment: Environment) -> None:
+    line = f"exec {sys.executable} -m lmcache_core {command} >&-"
+    done = subprocess.run(["sh", "-c", line], env=child_environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_version_and_help(child_environment: Environment) -> None:
     assert lmcache(child_environment, "version").stdout == f"lmcache-core {lmcache_core.__version__}\n"
     assert lmcache(child_environment, "--version").returncode == 0
@@ -79,6 +78,24 @@ def test_version_and_help(child_environment: Environment) -> None:
     assert "L2 (storage):" in done.stdout
     assert "--eviction-trigger-watermark" in done.stdout
     assert lmcache(child_environment).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["version", "--help"])
+def test_what_few_commands_need_is_not_loaded_by_all(command: str, child_environment: Environment) -> None:
+    code = (
+        "import sys; from lmcache_core.app.cli import main; main(sys.argv[1:]);"
+        "print({name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, command],
+        env=child_environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for library in ("rich", "shtab", "litestar", "zmq", *(["pydantic"] if command == "version" else [])):
+        assert f"'{library}'" not in done.stderr
 
 
 def test_a_taken_admin_port_is_a_resource_that_cannot_be_had(child_environment: Environment) -> None:
@@ -160,13 +177,11 @@ def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> N
         return {"l1": {"free": 3, "name": None}, "l2": [{"name": "fs"}, {"name": "memory"}], "workers": []}
 
     (tmp_path / "token").write_text("secret-word\n")
-    server = AdminServer("127.0.0.1", 0, "secret-word", ports(status=status))
-    server.start()
-    wait_until_open(server.endpoint)
-    try:
+    with running("secret-word", status=status) as server:
         arguments = ("status", "--url", server.endpoint, "--http-token-file", str(tmp_path / "token"))
-        done = lmcache({**child_environment, "http_proxy": "http://127.0.0.1:1"}, *arguments)
+        done = lmcache({**child_environment, "http_proxy": "http://127.0.0.1:1"}, *arguments, "--full")
         assert [line.split() for line in done.stdout.splitlines()] == [
+            ["FIGURE", "VALUE"],
             ["l1.free", "3"],
             ["l1.name", "-"],
             ["l2[0].name", "fs"],
@@ -174,8 +189,8 @@ def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> N
             ["workers", "-"],
         ]
         assert json.loads(lmcache(child_environment, *arguments, "--json").stdout) == status()
+        spoken = lmcache({**child_environment, "LMCACHE_HTTP_TOKEN": "secret-word"}, *arguments[:3])
+        assert spoken.returncode == 0
         refused = lmcache(child_environment, "status", "--url", server.endpoint)
         assert refused.returncode == 1
         assert "answers 401 Unauthorized; give --http-token-file" in refused.stderr
-    finally:
-        server.stop()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.app.check_reporter import law_of
-from lmcache_core.app.law_names import expression
+from lmcache_core.app.plugins.check_reporter import law_of
+from lmcache_core.app.plugins.law_names import expression
 
 
 @pytest.mark.parametrize(

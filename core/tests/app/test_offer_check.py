@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.test_cli import Environment, lmcache
-from lmcache_core.app.plugin_row import Status
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_row import Status
 
 Install = Callable[..., Path]
 SOURCE = """
@@ -35,7 +35,7 @@ SOURCE = """
         ("'s', 'a:b', default=1", "default is 1, not True or False"),
         (
             "'s', 'a:b', default=True",
-            "default is True, which is for subscribers and request modules alone; leave it out",
+            "default is True, which is for subscribers, request modules and HTTP routes alone; leave it out",
         ),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from core.tests.app.test_cli import free_port
 from lmcache_core.app.build import build
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.capability import Capability

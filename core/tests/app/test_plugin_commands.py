@@ -9,8 +9,9 @@ import pytest
 
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_core.app.cli import main
-from lmcache_core.app.plugin_catalog import LoadedCatalog
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
 from lmcache_core.model.errors import ConfigError
 
 Install = Callable[..., Path]
@@ -81,11 +82,11 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
         (["wrap"], 4, "lmcache: command 'wrap' ('acme_plugin:wrap') returned 256; an exit code is 0 to 255\n"),
         (["leave"], 7, ""),
         (["forgot"], 2, "lmcache: no command is called 'forgot'; did you mean 'forget'?\n"),
-        (["pign"], 2, "lmcache: no command is called 'pign'; did you mean 'ping'?\n"),
+        (["statsu"], 2, "lmcache: no command is called 'statsu'; did you mean 'status'?\n"),
         (
             ["qqqqq"],
             2,
-            "lmcache: no command is called 'qqqqq'; known: server, ping, status, quota, clear, plugins, version, ",
+            f"lmcache: no command is called 'qqqqq'; known: {', '.join(CORE_COMMANDS)}, ",
         ),
         (["coordinator"], 2, "Known but not installed: coordinator -> pip install lmcache-coordinator\n"),
     ],
@@ -122,7 +123,7 @@ def test_all_of_what_it_raised_is_a_debug_line(install: Install, caplog: pytest.
 
 def test_an_unknown_command_may_be_that_of_an_unusable_plugin(install: Install, child_environment: Environment) -> None:
     install("acme", "import no_such_library")
-    for word, before in (("pign", "did you mean 'ping'?"), ("qqqqq", "version.")):
+    for word, before in (("statsu", "did you mean 'status'?"), ("qqqqq", "version.")):
         done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, word)
         assert done.returncode == 2
         unusable = "Unusable: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError: "

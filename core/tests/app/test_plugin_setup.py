@@ -15,9 +15,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.tests.app.test_cli import Environment, lmcache
-from lmcache_core.app import core_requirement
-from lmcache_core.app.plugin_row import SLOW_SETUP_MS, PluginRow
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins import core_requirement
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_row import SLOW_SETUP_MS, PluginRow
 
 Install = Callable[..., Path]
 OFFERING = "from lmcache_core import Offer, hookimpl\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugin_row import PluginRow, Status
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.model.errors import ConfigError, PluginContractError, PluginError, PluginLoadError
 

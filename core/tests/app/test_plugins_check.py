@@ -15,13 +15,13 @@ from textwrap import dedent
 
 import pytest
 
-from lmcache_core.app import conformance
-from lmcache_core.app.check_reporter import law_of
 from lmcache_core.app.cli import main
 from lmcache_core.app.commands.plugins_check import summary
-from lmcache_core.app.conformance import Verdict, check_file, run_laws
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.plugin_selection import PluginSelection, selection_from
+from lmcache_core.app.plugins import conformance
+from lmcache_core.app.plugins.check_reporter import law_of
+from lmcache_core.app.plugins.conformance import Verdict, check_file, run_laws
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_selection import PluginSelection, selection_from
 from lmcache_core.model.errors import ConfigError, LMCacheError
 
 Install = Callable[..., Path]
@@ -412,9 +412,9 @@ SLOW = """
 RUN = """
 import sys
 from pathlib import Path
-from lmcache_core.app.conformance import run_laws
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.plugin_selection import PluginSelection
+from lmcache_core.app.plugins.conformance import run_laws
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_selection import PluginSelection
 try:
     for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
         pass

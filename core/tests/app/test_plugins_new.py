@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.app import new_plugin
 from lmcache_core.app.cli import main
-from lmcache_core.app.new_plugin import TEMPLATE, write_plugin
-from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugins import new_plugin
+from lmcache_core.app.plugins.new_plugin import TEMPLATE, write_plugin
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.model.errors import ConfigError, ResourceError
 
 

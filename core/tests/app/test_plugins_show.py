@@ -15,13 +15,13 @@ from pydantic import BaseModel, Field, SecretStr
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.example_line import example_line, example_settings
 from lmcache_core.app.flags import ServerFlags
-from lmcache_core.app.offer_details import offer_json, offer_text, plugin_text
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.offer_names import Found, find, find_offer
 from lmcache_core.app.offer_specs import offer_specs
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.example_line import example_line, example_settings
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.offer_details import offer_json, offer_text, plugin_text
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.offer_names import Found, find, find_offer
 from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.errors import ConfigError, PluginContractError, PluginLoadError

@@ -134,6 +134,6 @@ def test_clear(capsys: Captured, tmp_path: Path) -> None:
 
 def test_an_api_that_is_not_ours(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(status=lambda: {"ok": True}) as server:
-        monkeypatch.setattr("lmcache_core.app.commands.quota._path", lambda salt: "/status")
+        monkeypatch.setattr("lmcache_core.app.commands.quota_get.salt_path", lambda salt: "/status")
         assert main(["quota", "get", "a", "--url", server.endpoint]) == 1
         assert f"{server.endpoint} answers, but not as the admin API of a cache server" in capsys.readouterr().err

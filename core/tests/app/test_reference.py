@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.reference import main, server_reference
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import ConfigError

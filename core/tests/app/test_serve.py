@@ -132,3 +132,27 @@ def test_what_a_start_imports(child_environment: Environment) -> None:
     show = f"print([name for name in {heavy} if name in sys.modules], flush=True)"
     with serving(child_environment, start=show) as child:
         assert line(child) == "[]"
+
+
+TOLD_TO_ANOTHER_THREAD = """
+import signal, threading, time
+from lmcache_core.app.serve import StopSignals
+signals = StopSignals()
+signals.install()
+
+def strike():
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    time.sleep(60)
+
+threading.Thread(target=strike, daemon=True).start()
+print(signals.wait(), flush=True)
+"""
+
+
+def test_a_signal_that_the_kernel_gives_to_another_thread_is_heard() -> None:
+    """As it may when the main thread has one pending already, for example after SIGCONT."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD_TO_ANOTHER_THREAD], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "SIGTERM\n"

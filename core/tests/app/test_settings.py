@@ -40,6 +40,22 @@ def test_yaml_may_say_on_and_off(tmp_path: Path, text: str, meant: str) -> None:
     assert "--native is 'maybe'" in refusal("--native", "maybe")
 
 
+def test_pins_leave_room_below_the_watermark() -> None:
+    said = refusal("--l1-pin-max-ratio", "0.8")
+    assert "--l1-pin-max-ratio 0.8 is not below --eviction-trigger-watermark 0.8" in said
+    assert "lower the first or raise the second" in said
+    assert "0.25 is not below --eviction-trigger-watermark 0.2:" in refusal("--eviction-trigger-watermark", "0.2")
+    assert settings("--l1-pin-max-ratio", "0", "--eviction-trigger-watermark", "0.01").l1_pin_max_ratio == 0
+
+
+@pytest.mark.parametrize("given", ["--shm-name=a", "--l1-use-hugepages", "--l1-numa=interleave"])
+def test_what_is_about_memory_does_not_go_with_an_l1_that_is_a_file(given: str) -> None:
+    flag = given.partition("=")[0]
+    said = refusal("--gds-l1-path", "/mnt/nvme", given)
+    assert f"--gds-l1-path makes L1 a file, and {flag} is about memory; leave one of them out" in said
+    assert settings(given) != settings("--gds-l1-path", "/mnt/nvme", "--l1-numa=off")
+
+
 def test_every_setting_is_in_one_group_and_has_a_description() -> None:
     grouped = [name for group in GROUPS for name, _ in group_fields(group)]
     assert sorted(grouped) == sorted(ServerSettings.model_fields)
@@ -117,7 +133,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--por", "1"], "no flag is called --por; did you mean --port?"),
         (["stray"], "'stray' is not expected here"),
         (["--port"], "--port: expected one argument"),
-        (["--otlp-endpoint", "x"], "--otlp-endpoint is a flag of lmcache-observability, which is not installed"),
+        (["--p2p-listen-url", "x"], "--p2p-listen-url is a flag of lmcache-p2p, which is not installed"),
         (["--l1-init-size-gb", "-1"], "--l1-init-size-gb is '-1': input should be"),
         (["--l1-numa", "both"], "--l1-numa is 'both'"),
         (["--port", "x"], "--port is 'x': input should be a valid integer"),

@@ -1,70 +1,20 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
-import zmq
 
+from core.tests.client.scripted_server import Frames, ScriptedServer
+from core.tests.client.verb_table import KEY, VERBS, answer_all
 from lmcache_core.client.client import EngineClient
 from lmcache_core.contracts.operation import Operation
-from lmcache_core.model.errors import LMCacheError, ProtocolError
+from lmcache_core.model.errors import LMCacheError, NoAnswerError, ProtocolError
 from lmcache_core.wire import operations as ops
-from lmcache_core.wire.codec import OperationTable, encode_result
-from lmcache_core.wire.messages import (
-    BlockAllocation,
-    EngineDrivenRegistration,
-    EngineKey,
-    PrepareRetrieveReply,
-    PrepareStoreReply,
-    SharedMemoryOffer,
-    StoreContext,
-)
-from lmcache_core.wire.tokens import encode_tokens
-
-KEY = EngineKey("m", 1, None, encode_tokens(range(64)), 0, 64, "r1")
-REGISTRATION = EngineDrivenRegistration(7, "m", 1, 16, 2, 64, "bfloat16", True, 64)
-
-Frames = list[bytes]
-
-
-class ScriptedServer:
-    """A ROUTER on a thread; `answer` turns one request `[identity, uid, operation, payload...]` into messages."""
-
-    def __init__(self) -> None:
-        self.requests: list[Frames] = []
-        self.answer: Callable[[Frames], list[Frames]] = lambda request: [request[:3]]
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self.endpoint = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            if self._socket.poll(20):
-                self.requests.append(self._socket.recv_multipart())
-                for message in self.answer(self.requests[-1]):
-                    self._socket.send_multipart(message)
-        self._socket.close()
-
-    def close(self) -> None:
-        self._stopping.set()
-        self._thread.join(10)
-        self._context.term()
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    scripted = ScriptedServer()
-    yield scripted
-    scripted.close()
 
 
 @pytest.fixture
@@ -91,42 +41,11 @@ def test_an_operation_of_a_plugin_can_be_called(server: ScriptedServer, client: 
     assert server.requests[0][2:] == [b"\xaaacme_count", b"\xa1x"]
 
 
-@pytest.mark.parametrize(
-    ("method", "arguments", "result"),
-    [
-        ("get_chunk_size", (), 256),
-        ("get_experimental", (), ["transfer_query"]),
-        ("ping", (), True),
-        ("ping", (7,), False),
-        ("noop", (), "OK"),
-        ("clear", (), None),
-        ("lookup", (KEY,), None),
-        ("query_prefetch_status", ("r1",), None),
-        ("query_prefetch_status", ("r1",), 4),
-        ("wait_prefetch_status", ("r1", 1), 4),
-        ("lookup_hits", (KEY,), 4),
-        ("free_lookup_locks", (KEY,), None),
-        ("end_session", ("r1",), None),
-        ("report_block_allocation", (1, "m", (BlockAllocation("r", [1], [2]),)), None),
-        ("register_engine_driven", (REGISTRATION,), SharedMemoryOffer("pool", 4096)),
-        ("unregister_engine_driven", (7,), None),
-        ("prepare_store", (KEY, 7), PrepareStoreReply(StoreContext((), ()))),
-        ("commit_store", (KEY, 7), True),
-        ("commit_store", (KEY, 7, b"data"), False),
-        ("prepare_retrieve", (KEY, 7), PrepareRetrieveReply(True, b"data")),
-        ("commit_retrieve", (KEY, 7), True),
-    ],
-)
+@pytest.mark.parametrize(("method", "arguments", "result"), VERBS)
 def test_typed_methods(
     server: ScriptedServer, client: EngineClient, method: str, arguments: tuple[object, ...], result: object
 ) -> None:
-    table = OperationTable(ops.OPERATIONS)
-
-    def answer(request: Frames) -> list[Frames]:
-        table.find(request[2]).decode_payload(request[3:])
-        return [[*request[:3], *map(bytes, encode_result(result))]]
-
-    server.answer = answer
+    answer_all(server, result)
     assert getattr(client, method)(*arguments) == result
 
 
@@ -162,7 +81,7 @@ def test_a_lookup_without_end_is_given_up(server: ScriptedServer) -> None:
 
 def test_no_answer_in_time(server: ScriptedServer, client: EngineClient) -> None:
     server.answer = lambda _request: []
-    with pytest.raises(LMCacheError, match=rf"no answer to 'noop' from {server.endpoint} within 0.05 s"):
+    with pytest.raises(NoAnswerError, match=rf"no answer to 'noop' from {server.endpoint} within 0.05 s"):
         client.call(ops.NOOP, timeout_seconds=0.05)
 
 
@@ -171,8 +90,7 @@ def test_a_late_answer_is_dropped_and_its_ticket_void(server: ScriptedServer, cl
     ticket = client.send(ops.NOOP)
     with pytest.raises(LMCacheError, match="no answer"):
         client.receive(ticket, 0.05)
-    while not server.requests:
-        time.sleep(0.005)
+    server.wait_for(1)
     late = [*server.requests[0][:3], b"\xa4late"]
     server.answer = lambda request: [late, [*request[:3], b"\xa2OK"]]
     assert client.noop() == "OK"
@@ -224,7 +142,64 @@ def test_wrong_arguments_are_not_sent(server: ScriptedServer, client: EngineClie
     assert len(server.requests) == 1
 
 
+def test_a_server_that_knows_no_hello(server: ScriptedServer, client: EngineClient) -> None:
+    server.answer = lambda request: []
+    assert client.hello(timeout_seconds=0.05) is None
+    server.answer = lambda request: [request[:3]]
+    assert client.hello() is None, "an answer without a value"
+
+
+def test_the_call_after_a_server_came_back(server: ScriptedServer) -> None:
+    with EngineClient(server.endpoint, timeout_seconds=10) as client:
+        client.end_session("r1")
+        server.close()
+        with pytest.raises(NoAnswerError):
+            client.ping(timeout_seconds=0.05)
+        another = ScriptedServer(server.endpoint)
+        try:
+            another.answer = lambda request: [[*request[:3], b"\xa2OK"]]
+            assert client.noop() == "OK"
+        finally:
+            another.close()
+
+
 def test_importing_the_public_door_does_not_load_the_transport() -> None:
     script = "import sys, lmcache_core; print(sorted({'zmq', 'msgspec', 'lmcache_core.client'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_closed_client_says_so(server: ScriptedServer, client: EngineClient) -> None:
+    server.answer = lambda request: []
+    ticket = client.send(ops.NOOP)
+    client.close()
+    client.close()
+    with pytest.raises(NoAnswerError, match="was closed before 'noop' was answered"):
+        client.receive(ticket)
+    with pytest.raises(NoAnswerError, match=r"is closed; 'noop' was not sent"):
+        client.noop()
+
+
+def test_a_forked_process_is_told(server: ScriptedServer, client: EngineClient) -> None:
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        try:
+            client.noop()
+        except LMCacheError as error:
+            os._exit(0 if "was made in another process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_request_without_a_time_limit(server: ScriptedServer) -> None:
+    server.answer = lambda request: [[*request[:3], b"\xa2OK"]]
+    with EngineClient(server.endpoint, timeout_seconds=float("inf")) as client:
+        assert client.noop() == "OK"
+
+
+def test_a_closed_client_asks_no_hello(server: ScriptedServer, client: EngineClient) -> None:
+    """None would say that the server does not know the question."""
+    client.close()
+    with pytest.raises(NoAnswerError, match=r"is closed; 'hello' was not sent"):
+        client.hello()

@@ -22,6 +22,7 @@ class Settings(PluginSettings):
     key: SecretBytes = SecretBytes(b"")
     tokens: list[SecretStr] = Field(default_factory=list)
     login: Login | None = None
+    pages: int = 1
     pin: SecretStr = SecretStr("0000")
 
     @field_validator("pin")
@@ -49,6 +50,13 @@ def test_a_secret_is_never_in_the_message(values: dict[str, object]) -> None:
         validate(Settings, values, "--l2-adapter[0]")
     assert SECRET not in str(caught.value)
     assert next(iter(values)) in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"api_key": SECRET}, [{"x": SECRET}], f"api_key={SECRET}", f"https://u:{SECRET}@h"])
+def test_values_with_something_inside_are_not_quoted(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"field 'pages': ") as caught:
+        validate(Settings, {"pages": given}, "here")
+    assert SECRET not in str(caught.value)
 
 
 def test_what_is_no_secret_is_shown() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from lmcache_core.builtin.policies import StoreEverywhere
 from lmcache_core.contracts.policies import StorePolicy
 from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.store import Batch, StoreController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.controllers.store_ledger import StoreAccount
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.arena import anonymous_arena

@@ -6,7 +6,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,14 +15,17 @@ from hypothesis import strategies as st
 
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
+from lmcache_core.contracts.events import AdapterHealthChanged
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.controllers.adapter_port import AdapterPort, JobAnswer, JobReleased
+from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.job_answer import JobAnswer, JobReleased
 from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import KeyPage, Outcome
 from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.event_recorder import EventRecorder
 from lmcache_core.testing.fake_clock import FakeClock
 from lmcache_core.testing.lent_memory import LentMemory
 
@@ -118,10 +121,12 @@ def test_what_an_adapter_raises_is_a_failed_job(desk: Desk, monkeypatch: pytest.
     def broken(*_: Any) -> Any:
         raise RuntimeError("no")
 
-    for verb in ("submit_store", "unpin", "usage"):
+    for verb in ("submit_delete", "unpin", "usage"):
         monkeypatch.setattr(desk.adapter, verb, broken)
-    desk.port.submit_store([None, None], desk.inbox, "token")  # type: ignore[list-item]
-    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 2, released=True)]
+    desk.port.submit_delete(KEYS, desk.inbox, "token")
+    assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
+    deletes = desk.port.tally.account().verbs["delete"]
+    assert (deletes.jobs, deletes.answered, deletes.outcomes) == (1, 1, {"failed": 3})
     desk.port.unpin(KEYS)
     assert desk.port.status()["usage"] is None
     assert desk.port.faults == 3
@@ -147,6 +152,28 @@ def test_the_thread_delivers_and_times_out_on_its_own() -> None:
             break
         threading.Event().wait(0.01)
     assert answers == [JobAnswer("late", (Outcome.TIMED_OUT,) * 3, released=False)]
+    thread.stop()
+    runner.join(5)
+    assert not runner.is_alive()
+
+
+def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
+    adapter, inbox, clock, events = CueAdapter(), Inbox[Any](), SystemClock(), EventRecorder()
+    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.05)
+    thread = CompletionThread([port], clock, events)
+    runner = threading.Thread(target=thread.run, daemon=True)
+    runner.start()
+
+    def told(count: int) -> list[AdapterHealthChanged]:
+        deadline = time.monotonic() + 10
+        while len(events.of(AdapterHealthChanged)) < count and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return events.of(AdapterHealthChanged)
+
+    port.submit_lookup(KEYS, inbox, "late")
+    assert told(1) == [AdapterHealthChanged("cue", False)]
+    adapter.finish(adapter.waiting[0])
+    assert told(2) == [AdapterHealthChanged("cue", False), AdapterHealthChanged("cue", True)]
     thread.stop()
     runner.join(5)
     assert not runner.is_alive()
@@ -325,6 +352,12 @@ class Diary:
     def hit(self, keys: Any) -> None:
         self.notes.append(("hit", list(keys)))
 
+    def deleting(self, keys: Any) -> None:
+        self.notes.append(("deleting", list(keys)))
+
+    def deleted(self, keys: Any, gone: Any) -> None:
+        self.notes.append(("deleted", list(keys), list(gone)))
+
 
 def test_a_watcher_is_told_what_the_adapter_has(desk: Desk) -> None:
     memory, diary = LentMemory(1 << 16), Diary()
@@ -365,3 +398,68 @@ def test_a_listing_that_is_none_is_said_so(desk: Desk, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(desk.adapter, "list_keys", list_keys)
     assert desk.port.list_keys(None, 10) is None
+
+
+def test_an_adapter_is_not_closed_while_it_lists_its_keys() -> None:
+    began, goes_on, steps = threading.Event(), threading.Event(), list[str]()
+
+    class Lister(CueAdapter):
+        def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+            began.set()
+            assert goes_on.wait(10)
+            steps.append("listed")
+            return KeyPage((), None)
+
+        def close(self, deadline_seconds: float) -> None:
+            steps.append("closed")
+            super().close(deadline_seconds)
+
+    adapter = Lister()
+    port = AdapterPort(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
+    lister = threading.Thread(target=port.list_keys, args=(None, 5))
+    lister.start()
+    assert began.wait(10)
+    closer = threading.Thread(target=port.close, args=(10.0,))
+    closer.start()
+    while not port._closing:
+        time.sleep(0.001)
+    assert port.list_keys(None, 5) is None
+    goes_on.set()
+    for thread in (lister, closer):
+        thread.join(10)
+    assert steps == ["listed", "closed"]
+
+
+def test_a_listing_that_does_not_end_is_not_waited_for_longer(caplog: pytest.LogCaptureFixture) -> None:
+    goes_on = threading.Event()
+
+    class Lister(CueAdapter):
+        def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+            goes_on.wait(10)
+            return KeyPage((), None)
+
+    adapter = Lister()
+    port = AdapterPort(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
+    lister = threading.Thread(target=port.list_keys, args=(None, 5))
+    lister.start()
+    while not port._listings:
+        time.sleep(0.001)
+    port.close(0.01)
+    assert "l2 adapter is closed while it lists its keys adapter=lister" in caplog.text
+    goes_on.set()
+    lister.join(10)
+
+
+def test_a_job_that_slips_in_while_its_adapter_is_shut_is_answered(desk: Desk) -> None:
+    """Nobody looks for its completions or its deadline any more."""
+
+    def submit_as_it_is_shut(keys: Sequence[ObjectKey]) -> JobId:
+        desk.port.abandon()
+        desk.port.expire(0.0)
+        desk.port.shut()
+        return JobId(99)
+
+    desk.adapter.submit_delete = submit_as_it_is_shut  # type: ignore[method-assign]
+    desk.port.submit_delete(KEYS, desk.inbox, "late")
+    assert desk.inbox.drain() == [JobAnswer("late", (Outcome.TIMED_OUT,) * 3, released=False)]
+    assert desk.port.unanswered == 0

@@ -427,3 +427,32 @@ def test_a_controller_that_trips_goes_on(site: Site, monkeypatch: pytest.MonkeyP
     assert tripped
     assert len(site.adapter.objects) <= 80
     assert site.eviction.status()["known_objects"] == len(site.adapter.objects)
+
+
+def test_what_an_operator_has_deleted_is_forgotten(open_site: Callable[..., Site]) -> None:
+    site = open_site()
+    site.store(*range(10))
+    keys = [key(number) for number in range(6)]
+    site.eviction.deleting(keys)
+    site.store(2)  # it has come again before the deletion is told
+    site.look(3)  # it was there after the deletion had begun: of another server, perhaps
+    site.eviction.deleted(keys, [name for name in keys if name != key(4)])
+    site.turn()
+    assert [number for number in range(10) if site.eviction._objects.find(key(number)) >= 0] == [2, 3, 4, 6, 7, 8, 9]
+    assert site.eviction.status()["known_bytes"] == 7 * OBJECT
+    assert not site.eviction._leaving
+
+
+def test_what_an_operator_deletes_at_the_same_time_is_counted_once(open_site: Callable[..., Site]) -> None:
+    site = open_site()
+    site.store(*range(85))
+    doomed = site.deletes()
+    spared = next(number for number in range(85) if number not in doomed)
+    keys = [key(doomed[0]), key(spared)]
+    site.eviction.deleting(keys)
+    site.eviction.deleted(keys, keys)
+    site.turn()
+    assert site.eviction._objects.find(key(spared)) < 0
+    site.delete()
+    status = site.eviction.status()
+    assert (status["evicted"], status["known_objects"]) == (len(doomed), 85 - len(doomed) - 1)

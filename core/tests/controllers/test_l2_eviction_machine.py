@@ -32,6 +32,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
         self.patch.setattr(l2_eviction, "SLICE", 7)
         self.site = Site()
         self.held_back: list[Completion] = []
+        self.untold: list[tuple[list[ObjectKey], list[ObjectKey]]] = []
         self.buffers = {size: self.site.buffer(size) for size in (OBJECT, 2 * OBJECT)}
         self.store(list(range(80)), OBJECT)
 
@@ -82,6 +83,23 @@ class L2EvictionMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 179))
     def somebody_else_deletes(self, number: int) -> None:
         self.site.adapter.objects.pop(key(number).object_id, None)
+
+    @rule(numbers=RANGES)
+    def an_operator_deletes(self, numbers: list[int]) -> None:
+        """One deletion at a time, as it is there.  What came of it is told later."""
+        if not self.untold:
+            keys = [key(number) for number in numbers]
+            self.site.eviction.deleting(keys)
+            gone = keys[: len(keys) // 2 + 1]
+            for name in gone:
+                self.site.adapter.objects.pop(name.object_id, None)
+            self.untold.append((keys, gone))
+
+    @rule()
+    def that_is_told(self) -> None:
+        if self.untold:
+            self.site.eviction.deleted(*self.untold.pop())
+        self.turn()
 
     @rule(number=st.integers(0, 179))
     def list_one(self, number: int) -> None:
@@ -137,6 +155,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.count(lags=False)
         self.tell_what_was_held_back()
+        self.that_is_told()
         site = self.site
         for _ in range(100):
             waiting: list[CueJob] = list(site.adapter.waiting)

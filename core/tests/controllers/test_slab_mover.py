@@ -288,3 +288,20 @@ def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
     cache.audit()
     census = cache.census()
     assert (census.held, census.leases) == (0, 0)
+
+
+def test_a_stretch_with_something_pinned_in_it_does_not_move(arena: Arena) -> None:
+    """It would serve nobody until the pin goes, and what waits for it would wait as long."""
+    cache, eviction = start(arena)
+    small, large = Model(cache, "small", SMALL), Model(cache, "large", LARGE)
+    small.load(eviction, L1_BYTES // 16, 32)
+    lease, slots = small.hit(small.offered)
+    slab_of = {slot: slab for slot in slots if (slab := cache.slab_of(slot))}
+    pinned = {slab.number: slot for slot, slab in slab_of.items() if slab.number % 4}
+    assert 2 < len(pinned) < len(set(map(id, slab_of.values())))
+    cache.release(lease, [slot for slot in slots if slot not in pinned.values()])
+    cache.fixed_slots = lambda: list(pinned.values())
+    assert large.load(eviction, L1_BYTES // 16, 32) > 0.95
+    assert all(slab_of[slot].move is None for slot in pinned.values())
+    assert small.load(eviction, L1_BYTES // 16, 32) > 0.95
+    cache.end(lease)

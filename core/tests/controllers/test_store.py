@@ -201,7 +201,7 @@ def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice
     assert depot.stored(chunks(12)) == list(range(8))
 
 
-@pytest.mark.parametrize("method", ["seal", "publish", "submit_store"])
+@pytest.mark.parametrize("method", ["fetch", "seal", "publish", "submit_store"])
 def test_a_submission_that_trips_is_a_failure_of_its_objects(
     open_depot: Open, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -210,12 +210,13 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
 
     depot = open_depot(adapters=2)
     depot.put(chunks(3))
-    owner = {"seal": "lmcache_core.controllers.store.seal"}.get(method)
+    owner = {"seal": "lmcache_core.controllers.store_holds.seal"}.get(method)
     with monkeypatch.context() as patch:
         if owner:
             patch.setattr(owner, fail)
         else:
-            patch.setattr(depot.events if method == "publish" else depot.ports[0], method, fail)
+            owners = {"publish": depot.events, "fetch": depot.cache}  # fetch: a disk that loses bytes
+            patch.setattr(owners.get(method, depot.ports[0]), method, fail)
         with pytest.raises(RuntimeError):
             depot.turn()
     assert depot.account(0).failed == 3

@@ -74,3 +74,65 @@ def test_one_that_has_done_its_work_is_neither_running_nor_down() -> None:
     assert supervisor.join(5) == []
     assert supervisor.status()["short"] == {"running": False, "restarts": 0, "last_error": ""}
     assert supervisor.health() == (True, "")
+
+
+def test_one_that_is_dismissed_is_not_known_any_more_and_its_name_is_free() -> None:
+    supervisor, end = Supervisor(), threading.Event()
+    supervisor.start("port", lambda: end.wait(30) and None)  # type: ignore[arg-type]
+    assert not supervisor.dismiss("port", 0.02), "it has not ended yet"
+    assert supervisor.status() == {}
+    end.set()
+    supervisor.start("port", lambda: None)
+    assert supervisor.dismiss("port", 5)
+    assert supervisor.dismiss("port", 5), "nobody of that name is there"
+    assert supervisor.join(5) == []
+
+
+def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
+    supervisor, fail = Supervisor(), threading.Event()
+    runs: list[None] = []
+
+    def charge() -> None:
+        runs.append(None)
+        fail.wait(30)
+        raise RuntimeError("tripped")
+
+    supervisor.start("port", charge)
+    thread = supervisor._charges["port"].thread
+    assert thread is not None
+    supervisor.dismiss("port", 0.0)
+    fail.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert (len(runs), supervisor.health()) == (1, (True, ""))
+
+
+def test_a_charge_can_dismiss_itself() -> None:
+    supervisor, done = Supervisor(), threading.Event()
+
+    def charge() -> None:
+        assert not supervisor.dismiss("port", 5), "it is still running, and does not wait for itself"
+        done.set()
+
+    supervisor.start("port", charge)
+    assert done.wait(5)
+    assert (supervisor.status(), supervisor.health()) == ({}, (True, ""))
+
+
+def test_an_error_that_cannot_be_shown_ends_no_thread() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    supervisor, again, starts = Supervisor(), threading.Event(), list[None]()
+
+    def charge() -> None:
+        starts.append(None)
+        if len(starts) == 1:
+            raise MuteError
+        again.set()
+
+    supervisor.start("charge", charge)
+    assert again.wait(5)
+    assert supervisor.join(5) == []
+    assert supervisor.restarts() == {"charge": 1}

@@ -1,68 +1,36 @@
-"""The event bus: order, isolation, bounds, and an end."""
+"""The event bus: order, routes, bounds, and an end."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired
 from lmcache_core.contracts.events import ChunksEvicted, Event, LeasesExpired, StoresDropped
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.events.bus import EventBus
-
-WAIT_SECONDS = 10.0
-
-
-class Listener(Subscriber):
-    def __init__(self, *kinds: type[Event], then: Callable[[Event], None] = lambda event: None) -> None:
-        self.kinds, self.then = kinds, then
-        self.heard: list[Event] = []
-        self.closed = 0
-
-    def subscriptions(self) -> Subscriptions:
-        return dict.fromkeys(self.kinds, self._hear)
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def _hear(self, event: Event) -> None:
-        self.heard.append(event)
-        self.then(event)
-
-
-def expired(number: int) -> LeasesExpired:
-    return LeasesExpired(number, 0)
-
-
-@contextmanager
-def delivering(bus: EventBus) -> Iterator[threading.Thread]:
-    thread = threading.Thread(target=bus.run, daemon=True)
-    thread.start()
-    yield thread
-    bus.close(WAIT_SECONDS)
-    thread.join(WAIT_SECONDS)
-    assert not thread.is_alive()
+from lmcache_core.events.lane_status import LaneState
+from lmcache_core.testing.fake_server_view import FakeServerView
 
 
 def test_events_come_in_order_to_those_who_asked_for_them() -> None:
     one, other = Listener(LeasesExpired), Listener(StoresDropped, LeasesExpired)
-    bus = EventBus({"one": one, "other": other}, 100)
+    bus = bus_of({"one": one, "other": other}, 100)
     events = [expired(0), StoresDropped("fs", 1, 1, "full"), expired(1), ChunksEvicted(1, 1, 0.5)]
     with delivering(bus):
         for event in events:
             bus.publish(event)
     assert one.heard == [events[0], events[2]]
     assert other.heard == events[:3]
-    assert bus.counters().delivered == 3
+    assert {name: lane.delivered for name, lane in bus.counters().lanes.items()} == {"one": 2, "other": 3}
+    assert bus.counters().delivered == 5
 
 
 def test_events_are_delivered_while_the_bus_runs() -> None:
     heard = threading.Event()
-    bus = EventBus({"one": Listener(LeasesExpired, then=lambda event: heard.set())}, 100)
+    bus = bus_of({"one": Listener(LeasesExpired, then=lambda event: heard.set())}, 100)
     with delivering(bus):
         for _ in range(3):
             bus.publish(expired(0))
@@ -72,7 +40,7 @@ def test_events_are_delivered_while_the_bus_runs() -> None:
 
 def test_a_subscription_to_the_root_is_one_to_everything() -> None:
     all_of_them = Listener(Event)
-    bus = EventBus({"all": all_of_them}, 100)
+    bus = bus_of({"all": all_of_them}, 100)
     assert bus.wants(ChunksEvicted)
     bus.publish(expired(1))
     bus.publish(StoresDropped("fs", 1, 1, "full"))
@@ -81,7 +49,7 @@ def test_a_subscription_to_the_root_is_one_to_everything() -> None:
 
 
 def test_what_nobody_wants_is_not_kept() -> None:
-    bus = EventBus({"one": Listener(StoresDropped)}, 1)
+    bus = bus_of({"one": Listener(StoresDropped)}, 1)
     assert bus.wants(StoresDropped)
     assert not bus.wants(LeasesExpired)
     for number in range(5):
@@ -92,7 +60,7 @@ def test_what_nobody_wants_is_not_kept() -> None:
 
 def test_a_full_queue_drops_the_newest_and_counts_by_type() -> None:
     listener = Listener(LeasesExpired, StoresDropped)
-    bus = EventBus({"one": listener}, 3)
+    bus = bus_of({"one": listener}, 3)
     for number in range(5):
         bus.publish(expired(number))
     bus.publish(StoresDropped("fs", 1, 1, "full"))
@@ -107,7 +75,7 @@ def test_one_that_fails_harms_nobody_and_is_named(caplog: pytest.LogCaptureFixtu
         raise ValueError("cannot count")
 
     bad, good = Listener(LeasesExpired, then=fail), Listener(LeasesExpired)
-    bus = EventBus({"bad": bad, "good": good}, 5000)
+    bus = bus_of({"bad": bad, "good": good}, 5000)
     with caplog.at_level(logging.ERROR), delivering(bus):
         for number in range(1500):
             bus.publish(expired(number))
@@ -126,7 +94,7 @@ def test_one_that_subscribes_wrongly_is_left_out(subscriptions: Any, caplog: pyt
             return found
 
     good = Listener(LeasesExpired)
-    bus = EventBus({"wrong": Wrong(), "good": good}, 10)
+    bus = bus_of({"wrong": Wrong(), "good": good}, 10)
     bus.publish(expired(1))
     assert bus.close(WAIT_SECONDS)
     assert good.heard == [expired(1)]
@@ -140,43 +108,24 @@ def test_a_close_delivers_what_waits_closes_everybody_once_and_ends_the_thread()
 
     bad, good = Listener(LeasesExpired), Listener(LeasesExpired)
     bad.close = fail  # type: ignore[method-assign]
-    bus = EventBus({"bad": bad, "good": good}, 10)
+    bus = bus_of({"bad": bad, "good": good}, 10)
     bus.publish(expired(1))
-    with delivering(bus) as thread:
+    with delivering(bus) as threads:
         assert bus.close(WAIT_SECONDS)
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
         assert bus.close(WAIT_SECONDS)
     assert good.heard == [expired(1)]
     assert good.closed == 1
     assert bus.counters().failed == {"bad": 1}
     bus.publish(expired(2))
-    assert bus.counters().dropped == {"LeasesExpired": 1}
-
-
-def test_a_close_does_not_wait_for_one_that_hangs() -> None:
-    inside, release = threading.Event(), threading.Event()
-
-    def hang(event: Event) -> None:
-        inside.set()
-        assert release.wait(WAIT_SECONDS)
-
-    bus = EventBus({"slow": Listener(LeasesExpired, then=hang)}, 10)
-    thread = threading.Thread(target=bus.run, daemon=True)
-    thread.start()
-    for number in range(4):
-        bus.publish(expired(number))
-    assert inside.wait(WAIT_SECONDS)
-    assert not bus.close(0.05)
-    assert bus.counters().dropped == {"LeasesExpired": 3}
-    release.set()
-    thread.join(WAIT_SECONDS)
-    assert not thread.is_alive()
+    assert bus.counters().dropped == {"LeasesExpired": 2}
 
 
 def test_publishing_from_many_threads_loses_nothing() -> None:
     listener = Listener(LeasesExpired)
-    bus = EventBus({"one": listener}, 10_000)
+    bus = bus_of({"one": listener}, 10_000)
 
     def publish(first: int) -> None:
         for number in range(first, first + 500):
@@ -193,3 +142,60 @@ def test_publishing_from_many_threads_loses_nothing() -> None:
     for first in range(0, 2000, 500):
         own = [number for number in heard if first <= number < first + 500]
         assert own == sorted(own)
+
+
+def test_a_subscriber_is_told_about_the_server_before_its_first_event_and_after_each_batch() -> None:
+    story: list[Any] = []
+
+    class Tells(Listener):
+        def begin(self, server: Any) -> None:
+            story.append(server.info.instance_id)
+
+        def batch_done(self) -> None:
+            story.append("done")
+
+    bus = bus_of({"one": Tells(LeasesExpired, then=story.append)}, 100)
+    bus.publish(expired(0))
+    bus.publish(expired(1))
+    bus.begin(FakeServerView())
+    with delivering(bus):
+        pass
+    assert story == ["instance", expired(0), expired(1), "done"]
+
+
+def test_one_that_cannot_begin_is_ended_and_nothing_is_kept_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Unable(Listener):
+        def begin(self, server: Any) -> None:
+            raise OSError("port 9090 is taken")
+
+    unable, good = Unable(LeasesExpired, ChunksEvicted), Listener(LeasesExpired)
+    bus = bus_of({"unable": unable, "good": good}, 100)
+    bus.begin(FakeServerView())
+    bus.publish(expired(0))
+    assert bus.wants(ChunksEvicted)
+    with delivering(bus):
+        assert bus.lane("unable").is_over.wait(WAIT_SECONDS)
+        assert not bus.wants(ChunksEvicted)
+        assert bus.wants(LeasesExpired)
+        bus.publish(expired(1))
+    lanes = bus.counters().lanes
+    assert lanes["unable"].state is LaneState.ENDED
+    assert (lanes["unable"].delivered, lanes["unable"].dropped) == (0, {"LeasesExpired": 1})
+    assert lanes["unable"].last_error == "begin: OSError: port 9090 is taken"
+    assert (unable.heard, unable.closed) == ([], 1)
+    assert good.heard == [expired(0), expired(1)]
+    assert "subscriber=unable event=begin" in caplog.text
+
+
+def test_a_base_and_a_subclass_are_two_calls_in_the_order_of_the_subscriptions() -> None:
+    calls: list[str] = []
+
+    class Both(Subscriber):
+        def subscriptions(self) -> Subscriptions:
+            return {Event: lambda event: calls.append("base"), LeasesExpired: lambda event: calls.append("own")}
+
+    bus = bus_of({"both": Both()}, 10)
+    bus.publish(expired(1))
+    assert bus.close(WAIT_SECONDS)
+    assert calls == ["base", "own"]
+    assert bus.counters().delivered == 1

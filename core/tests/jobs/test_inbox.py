@@ -76,3 +76,11 @@ def test_no_post_is_missed_by_one_who_waits_for_ever() -> None:
     assert sorted(seen) == [(poster, number) for poster in range(POSTERS) for number in range(POSTS)]
     assert all([n for p, n in seen if p == poster] == list(range(POSTS)) for poster in range(POSTERS))
     inbox.close()
+
+
+def test_an_inbox_that_nobody_closed_gives_its_descriptor_back() -> None:
+    inbox: Inbox[int] = Inbox()
+    descriptor = inbox.fileno()
+    del inbox
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core.app.build import build
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 
@@ -32,6 +32,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
             "chunk_size": 16,
             "l1_size_gb": 1 / 16,
             "http_enabled": False,
+            "prometheus_port": 0,
             "shm_name": f"test-{uuid.uuid4().hex}",
         }
         server = build(ServerSettings(**{**defaults, **settings}), load_plugins())  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 
 from core.tests.server import conftest
 from core.tests.server.conftest import StartServer
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.testing.fake_engine import FakeEngine
 

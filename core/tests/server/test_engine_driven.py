@@ -266,6 +266,18 @@ def test_a_registration_that_cannot_be_kept_is_answered_empty_and_explained(
     engine.close()
 
 
+def test_nobody_can_pass_for_those_without_a_salt(server: Server, endpoint: str) -> None:
+    with FakeEngine(endpoint) as unsalted, FakeEngine(endpoint, salt="_default") as other:
+        assert unsalted.store(TOKENS)
+        other.store(TOKENS)  # is answered that there is nothing to do
+        assert other.lookup(TOKENS) == 0
+        assert server.status()["l1"]["cached"] == CHUNKS
+        assert [tenant["cache_salt"] for tenant in server.status()["tenants"]] == ["_default"]
+        assert server.status()["l1"]["held"] == 0
+        assert unsalted.lookup(TOKENS) == CHUNKS
+        unsalted.end()
+
+
 def test_a_prompt_comes_back_from_l2_and_the_same_one_to_two_engines_at_once(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -406,6 +418,43 @@ def test_in_band_retrieves_that_are_never_committed_come_to_a_limit(start_server
         assert replies == [True] * 8 + [False] * 4
         for _ in range(12):
             engine.worker.commit_retrieve(key, engine.instance_id)
+        assert engine.worker.prepare_retrieve(key, engine.instance_id).success
+        engine.worker.commit_retrieve(key, engine.instance_id)
+    quiet(server)
+
+
+def test_in_band_retrieves_that_were_refused_hold_nothing(start_server: StartServer) -> None:
+    """A worker commits what it was given, and nothing else: it must not run out of retrieves by asking for too many."""
+    server = start_server(l1_shared_memory=False)
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        engine.store(TOKENS)
+        key = engine.key(TOKENS, "r", 0, 32)
+        for _ in range(3):
+            replies = [engine.worker.prepare_retrieve(key, engine.instance_id).success for _ in range(12)]
+            assert replies == [True] * 8 + [False] * 4
+            for _ in range(8):
+                engine.worker.commit_retrieve(key, engine.instance_id)
+            assert server.status()["modules"]["engine_driven"]["reads_prepared"] == 0
+            assert server.status()["l1"]["held"] == 0
+    quiet(server)
+
+
+def test_a_retrieve_whose_bytes_cannot_be_read_holds_nothing(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_server(l1_shared_memory=False)
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        engine.store(TOKENS)
+        key = engine.key(TOKENS, "r", 0, 32)
+
+        def broken(slot: int) -> memoryview:
+            raise OSError("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server._parts.storage, "payload", broken)
+            assert not engine.worker.prepare_retrieve(key, engine.instance_id).success
+        assert server.status()["modules"]["engine_driven"]["reads_prepared"] == 0
+        assert server.status()["l1"]["held"] == 0
         assert engine.worker.prepare_retrieve(key, engine.instance_id).success
         engine.worker.commit_retrieve(key, engine.instance_id)
     quiet(server)

@@ -16,6 +16,7 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
@@ -139,6 +140,23 @@ def test_ranges_that_make_no_sense_are_refused(healthy: FakeEngine) -> None:
         healthy.scheduler.lookup(key)
         healthy.scheduler.free_lookup_locks(key)
         healthy.end()
+    still_serves(healthy)
+
+
+def test_names_that_no_object_has_room_for_are_refused_and_kept_nowhere(server: Server, healthy: FakeEngine) -> None:
+    for key in (
+        replace(healthy.key(TOKENS, "r", 0, 320, of_worker=False), model_name="m" * 4096),
+        replace(healthy.key(TOKENS, "r", 0, 320, of_worker=False), model_name="unknown", cache_salt="s" * 4096),
+        healthy.key(TOKENS, "r" * 4096, 0, 320, of_worker=False),
+    ):
+        healthy.scheduler.lookup(key)
+        assert healthy.scheduler.query_prefetch_status(key.request_id) == 0
+    healthy.scheduler.end_session("r" * 4096)
+    assert healthy.store(TOKENS, "r" * 4096), "it is told that there is nothing to store"
+    found = {(reading.name, reading.labels): reading.value for reading in server.view.readings()}
+    assert not [labels for _, labels in found if any(len(label) >= 2048 for label in labels)]
+    for operation, refused in (("lookup", 3), ("end_session", 1), ("prepare_store", 1)):
+        assert found["lmcache.requests", (operation, "refused")] == refused
     still_serves(healthy)
 
 

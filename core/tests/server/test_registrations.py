@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmcache_core.contracts.events import WorkerLeft, WorkerRegistered
-from lmcache_core.contracts.request_module import Worker
+from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.server.registrations import STRANGERS_MAX, Registrations
@@ -21,8 +21,12 @@ class Desk(Registrations):
         super().__init__(self.ended.append, 120.0, 3600.0, self.clock, self.events)
 
 
+def of(*layouts: ObjectLayout) -> tuple[tuple[ObjectGroup, ...], ...]:
+    return tuple((ObjectGroup(layout),) for layout in layouts)
+
+
 def worker(instance_id: int, layout: ObjectLayout = SMALL, shard: int | None = None, world_size: int = 2) -> Worker:
-    return Worker(instance_id, "m", world_size, layout, shard, inline=False)
+    return Worker(instance_id, "m", world_size, (ObjectGroup(layout),), shard, inline=False)
 
 
 def test_a_stranger_is_told_once_and_then_left_in_peace() -> None:
@@ -57,20 +61,20 @@ def test_one_id_cannot_be_two_shapes() -> None:
 
 
 def test_without_a_worker_nothing_can_be_a_hit() -> None:
-    assert Desk().layouts("m", 2, 0) == ((), False)
+    assert Desk().groups("m", 2, 0) == ((), False)
 
 
 def test_an_unknown_shard_may_be_any_layout_a_known_one_must_be_all_of_its_own() -> None:
     desk = Desk()
     first, second = desk.register(worker(1, SMALL)), desk.register(worker(2, LARGE))
-    assert desk.layouts("m", 2, 0) == ((SMALL, LARGE), False)
+    assert desk.groups("m", 2, 0) == (of(SMALL, LARGE), False)
     first.shard = 0
-    assert desk.layouts("m", 2, 0) == ((SMALL,), True)
-    assert desk.layouts("m", 2, 1) == ((SMALL, LARGE), False)
+    assert desk.groups("m", 2, 0) == (of(SMALL), True)
+    assert desk.groups("m", 2, 1) == (of(SMALL, LARGE), False)
     second.shard = 0
-    assert desk.layouts("m", 2, 0) == ((SMALL, LARGE), True)
-    assert desk.layouts("m", 1, 0) == ((), False)
-    assert desk.layouts("other", 2, 0) == ((), False)
+    assert desk.groups("m", 2, 0) == (of(SMALL, LARGE), True)
+    assert desk.groups("m", 1, 0) == ((), False)
+    assert desk.groups("other", 2, 0) == ((), False)
 
 
 def test_the_dead_are_found_by_their_silence() -> None:

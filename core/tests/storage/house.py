@@ -52,6 +52,7 @@ class House:
         policy: PrefetchPolicy | None = None,
         prefetch_slots: int | None = None,
         max_in_flight: int = 2,
+        pin_slots: int = 16,
     ) -> None:
         self.clock, self.events = FakeClock(), EventRecorder()
         self.arena = anonymous_arena(SLOT * slots)
@@ -75,7 +76,16 @@ class House:
             lookup_timeout_seconds=LOOKUP_TIMEOUT,
             l1_max_bytes=None if prefetch_slots is None else prefetch_slots * SLOT,
         )
-        self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, self.events)
+        self.storage = StorageManager(
+            self.cache,
+            self.store,
+            self.prefetch,
+            300,
+            600,
+            self.clock,
+            self.events,
+            pin_max_bytes=pin_slots * SLOT,
+        )
 
     def turn(self) -> None:
         for port in self.ports:

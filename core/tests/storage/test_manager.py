@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 import pytest
@@ -10,9 +11,11 @@ from core.tests.storage.house import CHUNKS, PAYLOAD, WORKER, House, space
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard
-from lmcache_core.controllers.store import Batch
+from lmcache_core.controllers.store_batch import Batch
+from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.manager import WORKER_LEASES_MAX
+from lmcache_core.storage.tallies import total
 
 
 def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> None:
@@ -178,6 +181,23 @@ def test_a_failed_load_shortens_the_prefix_and_frees_what_lies_behind(house: Hou
     assert house.events.of(PrefetchCompleted)[-1].failed_keys == 1
 
 
+def test_what_the_disk_of_l1_loses_of_a_load_is_not_served(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.put(*CHUNKS)
+    house.settle()
+    house.storage.clear(force=False)
+
+    def lost(slot: int) -> None:
+        raise OSError(errno.EFAULT, "Bad address")
+
+    house.ask(*CHUNKS)
+    monkeypatch.setattr(house.cache, "fetch", lost)
+    house.settle()
+    assert house.answer() == 0
+    assert house.cache.objects == 0
+    assert house.cache.census().held == 0
+    assert not house.events.of(ObjectRejected), "the adapter's object is sound"
+
+
 def test_an_object_under_anothers_name_is_foreign_and_not_served(house: House) -> None:
     house.put(*CHUNKS[:2])
     house.settle()
@@ -323,7 +343,7 @@ def test_a_prefetch_for_a_request_that_is_over_loads_nothing(house: House) -> No
     house.turn()
     assert not house.adapter.waiting, "it is loaded for nobody"
     assert not any(house.adapter.pins.values())
-    assert house.storage.counters.hit == 0
+    assert total(house.storage.tallies.snapshot()).hit_chunks == 0
 
 
 def test_a_lookup_whose_end_was_lost_is_let_go_some_day(house: House) -> None:
@@ -424,7 +444,8 @@ def test_what_is_on_its_way_is_not_planned_again(house: House, second_use: OnSec
 def test_hits_that_find_no_room_in_the_backlog_are_no_drops(house: House, second_use: OnSecondUse) -> None:
     house.put(*CHUNKS[:2])
     house.settle()
-    house.store._backlog_max = 0
+    house.store.limit(StoreLimits(0))
+    house.turn()
     house.ask(*CHUNKS[:2])
     house.settle()
     assert (house.answer(), len(second_use.asked)) == (2, 1)

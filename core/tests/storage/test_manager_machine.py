@@ -20,6 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from core.tests.storage.fact_check import FactCheck
 from core.tests.storage.moody_adapter import MoodyAdapter
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
@@ -135,6 +136,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.storage = StorageManager(
             self.cache, self.store, self.prefetch, READ_TTL, WRITE_TTL, self.clock, self.events
         )
+        self.facts = FactCheck(self.cache, self.storage, self.store, self.prefetch, self.ports, self.events)
         self.asked: dict[tuple[bytes, str], Asked] = {}
         self.writes: list[Open] = []
         self.reads: list[Open] = []
@@ -527,6 +529,10 @@ class StorageMachine(RuleBasedStateMachine):
     def the_census_holds(self) -> None:
         assert self.cache.census().holds, self.cache.census()
         self.cache.audit()
+
+    @invariant()
+    def counts_events_and_contents_agree(self) -> None:
+        self.facts.check()
 
     @invariant()
     def prefetches_keep_to_their_bound(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import Capability, Offer, Outcome
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
 from lmcache_core.testing import Fault, FaultPlan, FaultyAdapter, L2AdapterSuite, L2Driver, LentMemory
 from lmcache_core.testing.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES

@@ -65,7 +65,7 @@ class LeaksReservations(Echo):
     """Holds slots for a worker that no registration stands behind."""
 
     def echo(self, call: Call, text: str, times: int) -> object:
-        layout = self.context.workers.layouts("model", 1, 0)[0][0]
+        layout = self.context.workers.groups("model", 1, 0)[0][0][0].layout
         self.context.storage.reserve(999, self.context.space(SpaceFields("model", ""), 1, layout), [b"x" * 32])
         return ""
 

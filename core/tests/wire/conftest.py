@@ -104,9 +104,9 @@ class FakeTorch:
         return _Reduced((self._rebuild_untyped, (*arguments, self._dtypes[dtype])))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fake_torch() -> Iterator[FakeTorch]:
-    """In place of torch for the whole session, if torch has not been imported (core's tests never do)."""
+    """In place of torch, whether it is installed or not, until the module's last test."""
     fake = FakeTorch()
     with pytest.MonkeyPatch.context() as patch:
         for name, module in fake.modules.items():

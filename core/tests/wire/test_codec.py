@@ -19,14 +19,18 @@ from lmcache_core.wire.codec import (
 )
 from lmcache_core.wire.messages import (
     BlockAllocation,
+    ClientHello,
     EngineDrivenRegistration,
     EngineKey,
+    LayoutPart,
     PrepareRetrieveReply,
     PrepareStoreReply,
     RetrieveContext,
+    ServerHello,
     SharedMemoryOffer,
     SlotDescriptor,
     StoreContext,
+    WorkerRegistration,
 )
 from lmcache_core.wire.tokens import encode_tokens
 
@@ -55,6 +59,14 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     EngineDrivenRegistration: st.builds(
         EngineDrivenRegistration, INTEGER, TEXT, INTEGER, INTEGER, INTEGER, INTEGER, TEXT, st.booleans(), st.none() | INTEGER
     ),
+    ClientHello: st.builds(ClientHello, TEXT),
+    ServerHello: st.builds(
+        ServerHello, TEXT, TEXT, TEXT, INTEGER, TEXT, INTEGER, st.lists(TEXT, max_size=3).map(tuple)
+    ),
+    WorkerRegistration: st.builds(
+        WorkerRegistration, INTEGER, TEXT, INTEGER, INTEGER,
+        st.lists(st.builds(LayoutPart, INTEGER, INTEGER, INTEGER, INTEGER, TEXT), max_size=3).map(tuple),
+    ),
     list[BlockAllocation]: st.lists(
         st.builds(BlockAllocation, TEXT, st.lists(INTEGER, max_size=3), st.lists(INTEGER, max_size=3)), max_size=3
     ),
@@ -78,8 +90,9 @@ OPERATIONS = st.sampled_from(ops.OPERATIONS)
 
 @pytest.mark.parametrize("operation", ops.OPERATIONS, ids=lambda operation: operation.name)
 def test_an_operation_is_found_by_number_and_by_name(operation: Operation) -> None:
-    assert operation.wire_id is not None
-    frames = [bytes([operation.wire_id]), bytes([0xCC, operation.wire_id]), msgspec.msgpack.encode(operation.name)]
+    frames = [msgspec.msgpack.encode(operation.name)]
+    if operation.wire_id is not None:
+        frames = [bytes([operation.wire_id]), bytes([0xCC, operation.wire_id]), *frames]
     for frame in frames:
         assert TABLE.find(frame).operation is operation
         assert TABLE.find(memoryview(frame)).operation is operation

@@ -18,7 +18,14 @@ NUMBERS = {
     29: "p2p_lookup_and_lock", 30: "p2p_query_lookup_results", 31: "p2p_unlock_objects", 32: "get_experimental",
     33: "cb_protocol_handshake",
 }  # fmt: skip
-NAMES_ONLY = {"cb_reorder_plan", "subscribe_kv_events", "server_module_call"}
+NAMES_ONLY = {
+    "hello",
+    "register_worker",
+    "abandon_store",
+    "cb_reorder_plan",
+    "subscribe_kv_events",
+    "server_module_call",
+}
 
 
 def test_every_number_and_name_is_known_once() -> None:
@@ -36,6 +43,8 @@ def test_what_a_failed_operation_answers() -> None:
         "query_prefetch_status": 0,
         "wait_prefetch_status": 0,
         "register_kv_cache_engine_driven_context": SharedMemoryOffer("", 0),
+        "register_worker": SharedMemoryOffer("", 0),
+        "abandon_store": False,
         "prepare_store": PrepareStoreReply(StoreContext((), ())),
         "commit_store": False,
         "prepare_retrieve": PrepareRetrieveReply(success=False),

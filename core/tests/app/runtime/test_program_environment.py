@@ -1,0 +1,110 @@
+"""A program knows the whole configuration and no secret but those that were named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins, runtime_plugin_specs
+from lmcache_core.app.runtime.program_environment import VALUE_BYTES_MAX, named_secrets, program_environment
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.model.errors import ConfigError
+
+INFO = ServerInfo("node-1", "boot", "tcp://127.0.0.1:5555", "http://127.0.0.1:8080", 256, "0.0.0")
+ADAPTER = {"type": "s3", "bucket": "b", "secret_access_key": "PLANTED-1", "url": "redis://u:PLANTED-2@host/0"}
+OUTSIDE = {
+    "PATH": "/bin",
+    "LMCACHE_L2_ADAPTER": json.dumps(ADAPTER),
+    "LMCACHE_HTTP_TOKEN": "PLANTED-3",
+    "AWS_SECRET_ACCESS_KEY": "PLANTED-4",
+    "HTTPS_PROXY": "http://me:PLANTED-5@proxy:1",
+}
+
+
+def settings_of(**given: Any) -> ServerSettings:
+    return ServerSettings(**{"l2_adapter": (ADAPTER,), **given})
+
+
+def environment_of(**given: Any) -> dict[str, str]:
+    settings = settings_of(**given)
+    return program_environment(settings, load_plugins(), INFO, named_secrets(settings, OUTSIDE), OUTSIDE)
+
+
+def test_the_configuration_is_told_without_secrets() -> None:
+    told = environment_of(runtime_plugin_config={"interval": 5}, chunk_size=512)
+    assert told["PATH"] == "/bin"
+    assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_CONFIG"]) == {"interval": 5}
+    server = json.loads(told["LMCACHE_RUNTIME_PLUGIN_SERVER"])
+    assert set(server) == set(ServerSettings.model_fields)
+    assert (server["chunk_size"], server["l2_adapter"][0]["bucket"]) == (512, "b")
+    assert told["LMCACHE_RUNTIME_PLUGIN_SECRETS"] == "{}"
+    assert "PLANTED" not in json.dumps(told)
+    assert {name: told[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("INSTANCE_ID", "ENGINE_ENDPOINT")} == {
+        "INSTANCE_ID": "node-1",
+        "ENGINE_ENDPOINT": "tcp://127.0.0.1:5555",
+    }
+    assert told["LMCACHE_RUNTIME_PLUGIN_HTTP_ENDPOINT"] == "http://127.0.0.1:8080"
+    assert [told[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("ROLE", "WORKER_COUNT", "WORKER_ID")] == [
+        "server",
+        "1",
+        "0",
+    ]
+    assert not [name for name in told if name.startswith("LMCACHE_") and not name.startswith("LMCACHE_RUNTIME_PLUGIN_")]
+
+
+def test_exactly_the_secrets_that_are_named_are_told() -> None:
+    places = ["l2_adapter.0.secret_access_key", "environment.AWS_SECRET_ACCESS_KEY", "chunk_size"]
+    told = environment_of(runtime_plugin_config={"secrets": places})
+    assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_SECRETS"]) == {
+        places[0]: "PLANTED-1",
+        places[1]: "PLANTED-4",
+        "chunk_size": 256,
+    }
+    others = {name: value for name, value in told.items() if name != "LMCACHE_RUNTIME_PLUGIN_SECRETS"}
+    assert "PLANTED" not in json.dumps(others)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "complaint"),
+    [
+        ("l2_adapter.0.x", "is a list of places"),
+        ([1], "is a list of places"),
+        (["l2_adapter.0.nothing"], "there is nothing at 'l2_adapter.0.nothing' (not at 'nothing')"),
+        (["l2_adapter.7.bucket"], "(not at '7')"),
+        (["model_fields"], "(not at 'model_fields')"),
+        (["l2_adapter.0.bucket.0"], "(not at '0')"),
+        (["environment.NOWHERE"], "(not at 'NOWHERE')"),
+        (["environment"], "there is nothing at 'environment'"),
+        (["l2_adapter.0"], "is no text and no number"),
+        ([""], "there is nothing at ''"),
+    ],
+)
+def test_a_place_without_a_value_is_named(secrets: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=r"--runtime-plugin-config: \"secrets\"") as refused:
+        named_secrets(settings_of(runtime_plugin_config={"secrets": secrets}), OUTSIDE)
+    assert complaint in str(refused.value)
+
+
+def test_a_configuration_that_no_variable_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"an environment variable takes {VALUE_BYTES_MAX}"):
+        environment_of(runtime_plugin_config={"list": ["x" * 1000] * 140})
+
+
+def test_in_safe_mode_no_program_is_run(caplog: pytest.LogCaptureFixture) -> None:
+    settings = settings_of(safe_mode=True, runtime_plugin_locations=("/nowhere",))
+    specs = runtime_plugin_specs(settings, {})
+    assert open_runtime_plugins(specs, settings, load_plugins(), INFO, {}) is None
+    assert "the programs of --runtime-plugin-locations are not started" in caplog.text
+
+
+def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_LOCATIONS", "/a.py, /b")
+    monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_CONFIG", '{"a": [1]}')
+    given: dict[str, Any] = {}
+    settings = ServerSettings(**given)
+    assert settings.runtime_plugin_locations == ("/a.py", "/b")
+    assert settings.runtime_plugin_config == {"a": [1]}

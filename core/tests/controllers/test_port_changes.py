@@ -1,0 +1,399 @@
+"""Adapters come and go under the store controller and the prefetch controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from core.tests.controllers.depot import OBJECT, TIMEOUT, Depot, chunks
+from core.tests.storage.house import CHUNKS, House, open_house
+from core.tests.storage.house import space as house_space
+from lmcache_core.builtin.policies import open_load_from_first
+from lmcache_core.contracts.events import StoresDropped
+from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy, StoredObject, StorePlan
+from lmcache_core.contracts.policies import StorePolicy as StorePolicyContract
+from lmcache_core.controllers import prefetch_slices
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Outcome
+from lmcache_core.testing.cue_adapter import CueAdapter
+
+AMPLE = StoreLimits(1 << 24)
+NARROW = StoreLimits(8 * OBJECT)
+"""Two objects are handed over at once, and the others wait."""
+OpenHouse = Callable[..., House]
+
+
+@pytest.fixture
+def depots() -> Iterator[list[Depot]]:
+    """Those that a test opens, to be closed after it."""
+    opened: list[Depot] = []
+    yield opened
+    for depot in opened:
+        depot.close()
+
+
+@pytest.fixture
+def house_of() -> Iterator[OpenHouse]:
+    with ExitStack() as stack:
+        yield lambda adapters: stack.enter_context(open_house(House(adapters=adapters)))
+
+
+def new_port(depot: Depot) -> tuple[AdapterPort, CueAdapter]:
+    adapter, number = CueAdapter(), len(depot.ports)
+    port = AdapterPort(number, f"cue-{number}", adapter, adapter.capabilities, depot.clock, TIMEOUT)
+    depot.adapters.append(adapter)
+    depot.ports.append(port)
+    return port, adapter
+
+
+# --- stores
+
+
+def test_an_adapter_that_comes_gets_what_comes_after_it(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE))
+    depot.put(chunks(2, prompt=1))
+    port, _ = new_port(depot)
+    depot.store.add_port(port)
+    depot.turn()
+    depot.put(chunks(2, prompt=2))
+    depot.settle(0)
+    depot.settle(1)
+    assert (depot.stored(chunks(2, prompt=1), 0), depot.stored(chunks(2, prompt=2), 0)) == ([0, 1], [0, 1])
+    assert (depot.stored(chunks(2, prompt=1), 1), depot.stored(chunks(2, prompt=2), 1)) == ([], [0, 1])
+    assert depot.store.drain(0)
+
+
+def test_the_first_adapter_can_come_late(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE, adapters=0))
+    assert not depot.store.active
+    port, _ = new_port(depot)
+    depot.store.add_port(port)
+    depot.turn()
+    assert depot.store.active
+
+
+def test_a_drain_finishes_what_waits_and_takes_nothing_new(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(NARROW))
+    depot.put(chunks(6, prompt=1))
+    change = depot.store.drain_port(depot.ports[0])
+    assert not change.wait(0)
+    depot.turn()
+    assert change.wait(0)
+    assert not depot.store.active
+    assert depot.store.left_for(depot.ports[0]) == (6, 6 * OBJECT)
+    depot.put(chunks(2, prompt=2))
+    depot.settle()
+    assert depot.store.left_for(depot.ports[0]) == (0, 0)
+    assert (depot.stored(chunks(6, prompt=1)), depot.stored(chunks(2, prompt=2))) == ([0, 1, 2, 3, 4, 5], [])
+    assert depot.store.drain(0)
+    depot.store.drain_port(depot.ports[0], again=True)
+    depot.turn()
+    depot.put(chunks(2, prompt=3))
+    depot.settle()
+    assert depot.stored(chunks(2, prompt=3)) == [0, 1]
+
+
+class ToAll(StorePolicyContract):
+    """Whatever it is told of them, all adapters get everything, and L1 keeps nothing."""
+
+    def __init__(self) -> None:
+        self.told: list[Sequence[AdapterFacts]] = []
+
+    def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
+        self.told.append(adapters)
+        return StorePlan((tuple(range(len(adapters))),) * len(objects), drop_from_l1=True)
+
+
+def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(depots: list[Depot]) -> None:
+    policy = ToAll()
+    depots.append(depot := Depot(AMPLE, adapters=2))
+    depot.store.plan_by(policy)
+    depot.store.drain_port(depot.ports[0])
+    depot.put(chunks(1))
+    depot.settle(1)
+    assert [[facts.healthy for facts in told] for told in policy.told] == [[False, True]]
+    assert (depot.stored(chunks(1), 0), depot.stored(chunks(1), 1)) == ([], [0])
+    assert depot.cache.census().free == depot.cache.census().total, "it went to the other one, and left"
+
+
+def test_what_goes_nowhere_stays_in_l1(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE, policy=ToAll()))
+    depot.store.drain_port(depot.ports[0])
+    assert depot.put(chunks(1)) == 1, "it is taken in, because the drain is not seen yet"
+    depot.turn()
+    assert depot.cache.census().cached == 1
+
+
+def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(NARROW, adapters=2))
+    depot.put(chunks(6))
+    depot.turn()
+    (job,) = depot.adapters[0].waiting
+    depot.store.remove_port(depot.ports[0])
+    depot.turn()
+    (dropped,) = [event for event in depot.events.events if isinstance(event, StoresDropped)]
+    assert (dropped.adapter, dropped.objects, dropped.reason) == ("cue-0", 6 - len(job.keys), "adapter_removed")
+    assert depot.store.left_for(depot.ports[0]) == (0, 0)
+    assert list(depot.store.status()["adapters"]) == ["cue-1"]  # type: ignore[call-overload]
+    depot.adapters[0].finish(job)
+    depot.turn()
+    depot.adapters[1].finish(depot.adapters[1].waiting[0])
+    for _ in range(6):
+        depot.turn()
+        for waiting in list(depot.adapters[1].waiting):
+            depot.adapters[1].finish(waiting)
+    depot.turn()
+    assert depot.stored(chunks(6), 1) == [0, 1, 2, 3, 4, 5]
+    assert depot.store.drain(0)
+    assert depot.cache.census().held == 0
+
+
+def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE))
+    depot.put(chunks(3))
+    depot.turn()
+    (job,) = depot.adapters[0].waiting
+    depot.store.remove_port(depot.ports[0])
+    depot.turn()
+    depot.ports[0].abandon()
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.ports[0].shut()
+    depot.turn()
+    assert (depot.ports[0].given_up, depot.ports[0].timeouts) == (3, 0)
+    census = depot.cache.census()
+    assert (census.quarantined, depot.ports[0].lent_bytes, depot.ports[0].unanswered) == (3, 3 * OBJECT, 0)
+    depot.adapters[0].finish(job)
+    depot.turn()
+    assert (depot.cache.census().quarantined, depot.cache.census().held, depot.ports[0].lent_bytes) == (0, 0, 0)
+    assert depot.store.drain(0)
+
+
+def test_limits_apply_to_what_waits_already(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(NARROW))
+    depot.put(chunks(8))
+    depot.turn()
+    depot.store.limit(StoreLimits(4 * OBJECT, drop=DropRule.OLDEST))
+    depot.turn()
+    account = depot.account()
+    assert account.dropped_by_reason == {"backlog_bytes": 4}
+    assert depot.store.status()["backlog_max_bytes"] == 4 * OBJECT
+    depot.settle()
+    assert len(depot.stored(chunks(8))) == 4
+
+
+def test_a_port_that_was_shut_answers_for_the_adapter(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE))
+    depot.put(chunks(2))
+    depot.ports[0].shut()
+    depot.turn()
+    depot.turn()
+    assert depot.adapters[0].waiting == []
+    assert depot.account().failed_by_outcome == {"failed": 2}
+
+
+# --- loads
+
+
+def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(house_of: OpenHouse) -> None:
+    house = house_of(2)
+    house.put_in_l2(*CHUNKS[:3], only=1)
+    house.ask(*CHUNKS[:3])
+    house.turn()
+    (job,) = [job for adapter, job in house.jobs("lookup") if adapter is house.adapters[1]]
+    house.adapters[1].finish(job)
+    house.turn()
+    assert house.jobs("load") == [], "the first adapter has not said what it has"
+    house.prefetch.remove_port(house.ports[0])
+    house.turn()
+    assert [adapter for adapter, _ in house.jobs("load")] == [house.adapters[1]]
+    house.finish("load")
+    assert house.answer() == 3
+    (late,) = house.jobs("lookup")
+    late[0].finish(late[1])
+    house.turn()
+    assert house.adapters[0].pins.total() == 0
+    house.storage.end_lookup(b"c", "r")
+
+
+def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(house_of: OpenHouse) -> None:
+    house = house_of(1)
+    house.put_in_l2(*CHUNKS[:3])
+    for how in ("asked", "found", "loading"):
+        house.ask(*CHUNKS[:3], request=how)
+    house.turn()
+    house.prefetch.remove_port(house.port)
+    house.turn()
+    assert [house.answer(how) for how in ("asked", "found")] == [0, 0]
+    house.settle()
+    assert house.answer("loading") == 0
+    assert house.pins() == 0
+    assert not house.prefetch.active
+
+
+def test_what_is_under_way_arrives_and_nothing_more_is_asked_for(
+    house_of: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch_slices, "SLICE_CELLS", 2)
+    monkeypatch.setattr(prefetch_slices, "IN_FLIGHT_CELLS", 2)
+    house = house_of(2)
+    house.put_in_l2(*CHUNKS[:6])
+    house.ask(*CHUNKS[:6])
+    house.turn()
+    house.finish("lookup")
+    assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[0], 2)]
+    house.prefetch.remove_port(house.ports[0])
+    house.finish("load")
+    assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[1], 2)]
+    house.settle()
+    assert house.answer() == 6
+    house.storage.end_lookup(b"c", "r")
+
+
+def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(house_of: OpenHouse) -> None:
+    house = house_of(2)
+    house.put_in_l2(*CHUNKS[:4])
+    house.ask(*CHUNKS[:4])
+    house.turn()
+    house.finish("lookup")
+    ((stalled, job),) = house.jobs("load")
+    assert stalled is house.adapters[0]
+    house.prefetch.remove_port(house.ports[0])
+    house.turn()
+    house.ports[0].abandon()
+    house.ports[0].expire(house.clock.monotonic())
+    house.ports[0].shut()
+    house.turn()
+    assert house.cache.census().quarantined == 4
+    stalled.waiting.remove(job)
+    house.settle()
+    assert house.answer() == 4
+    stalled.waiting.append(job)
+    stalled.fail(job)  # which scribbles on its buffers, as late as this
+    hold = house.storage.acquire(7, "r", house_space(), CHUNKS[:4], 0)
+    assert hold is not None
+    assert [bytes(house.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
+    house.storage.release(hold)
+    house.turn()
+    assert house.cache.census().quarantined == 0
+    house.storage.end_lookup(b"c", "r")
+    stalled.pins.clear()
+
+
+def test_an_adapter_that_comes_is_asked(house_of: OpenHouse) -> None:
+    house = house_of(2)
+    first, second = house.ports
+    house.prefetch.remove_port(second)
+    house.turn()
+    house.put_in_l2(*CHUNKS[:2], only=1)
+    house.ask(*CHUNKS[:2], request="before")
+    house.settle()
+    assert house.answer("before") == 0
+    fresh = AdapterPort(2, "cue2", second.adapter, second.capabilities, house.clock, 30.0)
+    house.ports[1] = fresh
+    house.prefetch.add_port(fresh)
+    house.ask(*CHUNKS[:2], request="after")
+    house.settle()
+    assert house.answer("after") == 2
+    house.storage.end_lookup(b"c", "after")
+    assert house.prefetch._ports == (first, fresh)
+
+
+class Leave(PrefetchPolicy):
+    """Loads nothing."""
+
+    def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
+        return PrefetchPlan((None,) * found[0].size)
+
+
+def test_another_prefetch_policy_and_other_bounds(house_of: OpenHouse) -> None:
+    house = house_of(1)
+    house.put_in_l2(*CHUNKS[:2])
+    house.prefetch.plan_by(Leave())
+    house.ask(*CHUNKS[:2], request="leave")
+    house.settle()
+    assert house.answer("leave") == 0
+    house.prefetch.plan_by(open_load_from_first(None))
+    house.prefetch.bound(max_in_flight=1, l1_max_bytes=8192, lookup_timeout_seconds=3.0)
+    house.ask(*CHUNKS[:2], request="one")
+    house.turn()
+    status = house.prefetch.status()
+    assert (status["max_in_flight"], status["l1_max_bytes"]) == (1, 8192)
+    house.finish("lookup")
+    house.pass_time(3.1)
+    assert house.answer("one") == 0
+    house.settle()
+    assert house.held() == 0
+
+
+def test_jobs_have_as_long_as_is_said_when_they_begin(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE))
+    depot.ports[0].timeout_seconds = 5.0
+    depot.put(chunks(1))
+    depot.turn()
+    depot.clock.advance(6)
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.turn()
+    assert depot.account().failed_by_outcome == {Outcome.TIMED_OUT.value: 1}
+    depot.adapters[0].fail(depot.adapters[0].waiting[0])
+    depot.turn()
+
+
+def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE, adapters=2))
+    depot.put(chunks(3))
+    depot.turn()
+    (kept,), (other,) = depot.adapters[0].waiting, depot.adapters[1].waiting
+    depot.ports[0].abandon()
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (3 * OBJECT, False)
+    depot.adapters[1].finish(other)
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
+    assert depot.cache.census().quarantined == 3
+    depot.adapters[0].finish(kept)
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
+    assert (depot.cache.census().quarantined, depot.cache.census().held) == (0, 0)
+    assert depot.put(chunks(1, prompt=2)) == 1
+    assert not depot.store.drain(0)
+    for number in range(2):
+        depot.settle(number)
+
+
+def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(depots: list[Depot]) -> None:
+    """The other order: the healthy one has answered when the stalled one is given up."""
+    depots.append(depot := Depot(AMPLE, adapters=2))
+    depot.put(chunks(3))
+    depot.turn()
+    depot.adapters[1].finish(depot.adapters[1].waiting[0])
+    depot.turn()
+    assert not depot.store.drain(0)
+    depot.ports[0].abandon()
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
+    depot.adapters[0].finish(depot.adapters[0].waiting[0])
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.cache.census().held) == (0, 0)
+
+
+def test_what_one_adapter_lets_go_of_is_still_on_its_way_to_another(depots: list[Depot]) -> None:
+    depots.append(depot := Depot(AMPLE, adapters=2))
+    depot.put(chunks(3))
+    depot.turn()
+    depot.ports[0].abandon()
+    depot.ports[0].expire(depot.clock.monotonic())
+    depot.turn()
+    depot.adapters[0].finish(depot.adapters[0].waiting[0])
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (3 * OBJECT, False)
+    depot.adapters[1].finish(depot.adapters[1].waiting[0])
+    depot.turn()
+    assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
+    assert depot.cache.census().held == 0

@@ -1,0 +1,76 @@
+"""What an adapter was given is what it has answered and what it has not, at every moment."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.controllers.pending_jobs import PendingJob, Verb
+from lmcache_core.controllers.port_tally import PortTally
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.model.results import Outcome
+from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.testing.lent_memory import LentMemory
+
+KEY = ObjectKey(KeySpace("m", 0, 0, "", 16, HashChain.BLAKE3, bytes(16)), bytes(32))
+BYTES = 4096
+
+
+class TallyMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.tally = PortTally(self.clock)
+        self.memory = LentMemory(BYTES)
+        self.item = StoreItem(KEY, self.memory.lend(BYTES))
+        self.inbox: Inbox[object] = Inbox()
+        self.open: list[PendingJob] = []
+        self.busy = 0.0
+        self.done_bytes = 0
+
+    @rule(verb=st.sampled_from(("store", "lookup", "load", "delete")), size=st.integers(0, 5))
+    def give(self, verb: Verb, size: int) -> None:
+        subject = self.item if verb in ("store", "load") else KEY
+        now = self.clock.monotonic()
+        job = PendingJob(verb, [subject] * size, "token", self.inbox, now + 30, now)
+        self.tally.given(job)
+        self.open.append(job)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        job = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        outcomes = data.draw(st.lists(st.sampled_from(Outcome), min_size=job.size, max_size=job.size))
+        self.tally.answered(job, outcomes)
+        if job.verb in ("store", "load"):
+            self.done_bytes += BYTES * outcomes.count(Outcome.DONE)
+
+    @rule(seconds=st.integers(1, 9))
+    def pass_time(self, seconds: int) -> None:
+        self.busy += seconds * bool(self.open)
+        self.clock.advance(seconds)
+
+    @invariant()
+    def it_adds_up(self) -> None:
+        account = self.tally.account()
+        assert all(row.adds_up for row in account.verbs.values())
+        assert account.busy_seconds == self.busy
+        for verb, row in account.verbs.items():
+            mine = [job for job in self.open if job.verb == verb]
+            assert row.jobs - row.answered == len(mine)
+            assert row.pending_objects == sum(job.size for job in mine)
+            is_data = verb in ("store", "load")
+            assert row.pending_bytes == is_data * BYTES * row.pending_objects
+        assert sum(row.done_bytes for row in account.verbs.values()) == self.done_bytes
+
+    def teardown(self) -> None:
+        self.inbox.close()
+
+
+TestTally = TallyMachine.TestCase
+TestTally.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

@@ -1,0 +1,225 @@
+"""Hypothesis drives storage, controllers and adapters as `test_manager_machine` does, while adapters come and go, limits
+change, and one eviction policy follows another.
+
+What that machine promises holds all the time.  Beside it: an adapter that is being drained is given no new stores, one that
+was removed is asked for nothing, whatever it does later with what it was lent harms nobody, and a policy that took over
+knows exactly what L1 holds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from core.tests.storage.moody_adapter import MoodyAdapter
+from core.tests.storage.test_manager_machine import JOB_TIMEOUT, PREFETCH_BYTES, SLOTS, StorageMachine
+from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.completion import JobId
+from lmcache_core.contracts.policies import EvictionDemand, PrefetchPolicy, RequestFacts
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.message_loop import Change
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_queue import StoreLimits, StoreQueue, StoreView
+from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.model.keys import ObjectKey
+
+STEPS_PER_RUN = 60
+STEPS = int(os.environ.get("LMCACHE_MACHINE_STEPS", "10000"))
+ADAPTERS_MAX = 4
+
+
+class CountingAdapter(MoodyAdapter):
+    """Counts what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+
+    def _wait(self, verb: Any, keys: Sequence[ObjectKey], buffers: Any = ()) -> JobId:
+        self.asked[verb] += 1
+        return super()._wait(verb, keys, buffers)
+
+
+class EveryQueue:
+    """The store controller's views, with those of adapters that are gone: their stores have happened, too."""
+
+    def __init__(self, store: StoreController) -> None:
+        self._store = store
+        self._known: dict[str, StoreQueue] = {}
+
+    def views(self) -> dict[str, StoreView]:
+        self._known |= {queue.port.name: queue for queue in self._store._queues}
+        return {name: queue.view(0.0) for name, queue in self._known.items()}
+
+
+class ReconfigureMachine(StorageMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts._store = cast(StoreController, EveryQueue(self.store))
+        for port, adapter in zip(self.ports, [CountingAdapter(), CountingAdapter()], strict=True):
+            self.adapters[port.index].close(0)
+            self.adapters[port.index] = port.adapter = adapter
+        self.serving = list(self.ports)
+        self.closed: dict[AdapterPort, tuple[Change, int | None]] = {}
+        """Ports that take no stores, with the change that made them so and what they had admitted when it was made."""
+        self.leaving: dict[AdapterPort, tuple[Change, Change]] = {}
+        self.silent: dict[AdapterPort, int] = {}
+        """Removed ones, and how often each had been asked for something when the controllers knew."""
+
+    def adapter_of(self, port: AdapterPort) -> CountingAdapter:
+        adapter = port.adapter
+        assert isinstance(adapter, CountingAdapter)
+        return adapter
+
+    # --- adapters come and go
+
+    @rule(turns=st.booleans())
+    def an_adapter_comes(self, turns: bool) -> None:
+        if len(self.serving) == ADAPTERS_MAX:
+            return
+        adapter = CountingAdapter()
+        index = len(self.ports)
+        port = AdapterPort(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
+        self.adapters.append(adapter)
+        self.ports.append(port)
+        self.serving.append(port)
+        self.prefetch.add_port(port)
+        self.store.add_port(port)
+        if turns:
+            self.turn()
+
+    @rule(data=st.data(), again=st.booleans())
+    def an_adapter_is_drained(self, data: st.DataObject, again: bool) -> None:
+        if not self.serving:
+            return
+        port = data.draw(st.sampled_from(self.serving))
+        change = self.store.drain_port(port, again=again)
+        if again:
+            self.closed.pop(port, None)
+        else:
+            self.closed.setdefault(port, (change, None))
+
+    @rule(data=st.data())
+    def an_adapter_is_removed(self, data: st.DataObject) -> None:
+        if not self.serving:
+            return
+        port = data.draw(st.sampled_from(self.serving))
+        self.serving.remove(port)
+        self.closed.pop(port, None)
+        self.leaving[port] = (self.store.remove_port(port), self.prefetch.remove_port(port))
+
+    @rule()
+    def what_is_removed_is_given_up(self) -> None:
+        """The deadline of all removals is over."""
+        self.turn()
+        for port in [port for port, changes in self.leaving.items() if all(change.wait(0) for change in changes)]:
+            del self.leaving[port]
+            port.abandon()
+            port.expire(self.clock.monotonic())
+            port.shut()
+            assert port.unanswered == 0
+            self.adapter_of(port).pins.clear()
+        self.turn()
+
+    @rule()
+    def a_stalled_adapter_is_removed_under_loads(self) -> None:
+        """The worst case: everything that it was asked for is under way, and done when nobody waits any more."""
+        if not self.serving:
+            return
+        port = self.serving.pop(0)
+        self.closed.pop(port, None)
+        self.leaving[port] = (self.store.remove_port(port), self.prefetch.remove_port(port))
+        self.what_is_removed_is_given_up()
+        adapter = self.adapter_of(port)
+        for job in list(adapter.waiting):
+            adapter.finish(job)
+        adapter.pins.clear()
+        self.turn()
+        assert port.lent_bytes == sum(buffer.length for job in adapter.keeping for buffer in job.buffers)
+
+    # --- other changes
+
+    @rule(
+        objects=st.integers(0, 12),
+        seconds=st.sampled_from((None, 1.0)),
+        drop=st.sampled_from(DropRule),
+        in_flight=st.integers(1, 3),
+        share=st.integers(2, 7),
+    )
+    def limits_change(self, objects: int, seconds: float | None, drop: DropRule, in_flight: int, share: int) -> None:
+        self.store.limit(StoreLimits(objects * 8192, seconds, drop))
+        self.prefetch.bound(max_in_flight=in_flight, l1_max_bytes=PREFETCH_BYTES * share // 7)
+        self.turn()
+
+    @rule(prefetch=st.booleans())
+    def another_policy_plans(self, prefetch: bool) -> None:
+        self.store.plan_by(open_store_everywhere(None))
+        policy: PrefetchPolicy = self.policy if prefetch else open_load_from_first(None)
+        self.prefetch.plan_by(policy)
+
+    @rule()
+    def another_policy_evicts(self) -> None:
+        if not self.eviction.changing:
+            self.eviction.change_policy(LeastRecentlyUsed(self.kernels))
+            self.eviction.cycle()
+
+    @rule()
+    def the_policy_that_took_over_knows_what_is_there(self) -> None:
+        while self.eviction.changing:
+            self.eviction.cycle()
+        self.eviction._tell(self.cache.take_news())
+        known = self.eviction._policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
+        there = [slot for slot, _ in self.cache.settled(range(self.cache.slot_numbers), RequestFacts())]
+        assert sorted(known) == there
+
+    # --- the laws
+
+    @invariant()
+    def a_drained_adapter_is_given_no_new_stores(self) -> None:
+        for port, (change, admitted) in list(self.closed.items()):
+            if not change.wait(0):
+                continue
+            queue = next(queue for queue in self.store._queues if queue.port is port)
+            now = queue.ledger.account().admitted
+            if admitted is None:
+                self.closed[port] = (change, now)
+            assert admitted in (None, now), "a store to an adapter that is being drained"
+
+    @invariant()
+    def a_removed_adapter_is_asked_for_nothing(self) -> None:
+        for port, (first, second) in self.leaving.items():
+            if first.wait(0) and second.wait(0):
+                self.silent.setdefault(port, self.adapter_of(port).asked.total())
+        for port, asked in self.silent.items():
+            assert self.adapter_of(port).asked.total() == asked
+
+    @invariant()
+    def the_backlog_is_what_may_still_get_there(self) -> None:
+        waiting = any(queue.ledger.account().waiting for queue in self.store._queues)
+        if not (waiting or len(self.store._inbox) or any(port.unanswered for port in self.ports)):
+            assert self.store.backlog_bytes == 0
+
+    @invariant()
+    def nothing_is_bigger_than_l1(self) -> None:
+        assert self.cache.census().total <= SLOTS
+
+    def teardown(self) -> None:
+        self.prefetch.bound(l1_max_bytes=PREFETCH_BYTES)
+        self.what_is_removed_is_given_up()
+        for port in self.ports:
+            if port not in self.serving:
+                self.adapter_of(port).pins.clear()  # what it found since has gone with it
+        super().teardown()
+
+
+TestReconfigure = ReconfigureMachine.TestCase
+TestReconfigure.settings = settings(
+    max_examples=-(-STEPS // (2 * STEPS_PER_RUN)), stateful_step_count=STEPS_PER_RUN, deadline=None
+)

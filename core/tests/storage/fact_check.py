@@ -1,0 +1,121 @@
+"""What the server says of itself, compared with what it told and with what is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lmcache_core.contracts import events as told
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.prefetch import PrefetchController
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.model.keys import HASH_BYTES
+from lmcache_core.storage.manager import StorageManager
+from lmcache_core.storage.tallies import total
+from lmcache_core.testing.event_recorder import EventRecorder
+
+_Object = tuple[str, str, int, bytes]
+"""Model, salt, shard and chunk hash; tests use one layout."""
+
+
+class FactCheck:
+    """To be asked between steps, while no other thread works on the storage."""
+
+    def __init__(
+        self,
+        cache: L1Cache,
+        storage: StorageManager,
+        store: StoreController,
+        prefetch: PrefetchController,
+        ports: Sequence[AdapterPort],
+        events: EventRecorder,
+    ) -> None:
+        self._cache, self._storage, self._store = cache, storage, store
+        self._prefetch, self._ports, self._events = prefetch, ports, events
+        self._read = 0
+        self._told: Counter[type[told.Event]] = Counter()
+        self._sums: Counter[str] = Counter()
+        self._there: set[_Object] = set()
+
+    def check(self) -> None:
+        """Assert that counts, events and contents agree."""
+        for event in self._events.events[self._read :]:
+            self._told[type(event)] += 1
+            self._take(event)
+        self._read = len(self._events.events)
+        self._check_lookups()
+        self._check_objects()
+        self._check_l2()
+
+    def _take(self, event: told.Event) -> None:
+        sums = self._sums
+        match event:
+            case told.LookupFinished():
+                sums["requested"] += event.requested_chunks
+                sums["hit"] += event.hit_chunks
+                sums["l2"] += event.l2_chunks
+                sums["tokens"] += event.prompt_tokens
+            case told.ChunksStored():
+                sums["stored"] += event.chunks
+                sums["stored bytes"] += event.payload_bytes
+            case told.ObjectsRead():
+                sums["read"] += len(event.chunk_hashes) // HASH_BYTES
+            case told.StoreRefused():
+                sums["refused"] += event.chunks
+            case told.StoreCompleted():
+                sums["to l2"] += event.stored
+                sums["bytes to l2"] += event.stored_bytes
+            case told.LoadCompleted():
+                sums["loaded"] += event.loaded
+            case told.ObjectsCame():
+                self._there.update(_objects(event))
+            case told.ObjectsLeft():
+                self._there.difference_update(_objects(event))
+
+    def _check_lookups(self) -> None:
+        rows = self._storage.tallies.snapshot()
+        for row in rows.values():
+            assert min(row.missed_chunks, row.missed_tokens) >= 0, row
+            assert (row.hit_l1_tokens, row.hit_l2_tokens) == (16 * row.hit_l1_chunks, 16 * row.hit_l2_chunks)
+        counted, said, sums = total(rows), self._told, self._sums
+        assert (counted.lookups, counted.abandoned) == (said[told.LookupFinished], said[told.LookupAbandoned])
+        unanswered = sum(lookup.answer is None for lookup in self._storage._lookups._table.everything())
+        assert said[told.LookupStarted] == counted.lookups + counted.abandoned + unanswered
+        assert (counted.requested_chunks, counted.requested_tokens) == (sums["requested"], sums["tokens"])
+        assert (counted.hit_chunks, counted.hit_l2_chunks) == (sums["hit"], sums["l2"])
+        assert (counted.stored_chunks, counted.stored_bytes) == (sums["stored"], sums["stored bytes"])
+        assert counted.retrieved_chunks == sums["read"]
+        assert sum(counted.refused_chunks.values()) == sums["refused"]
+
+    def _check_objects(self) -> None:
+        """What came and did not leave is what can be found."""
+        table, spaces, found = self._cache._table, self._cache._spaces, set()
+        for slot in range(len(table)):
+            if (state := table.state(slot)) is not None and state[3]:
+                space = spaces.numbered(state[0]).space
+                found.add((space.model_name, space.cache_salt, space.kv_rank, state[1]))
+        assert self._there == found
+        evicted = sum(left.objects for left in self._cache.evictions().values())
+        assert evicted == self._cache.evicted
+
+    def _check_l2(self) -> None:
+        said, sums = self._told, self._sums
+        for port in self._ports:
+            verbs = port.tally.account().verbs
+            assert all(row.adds_up for row in verbs.values()), verbs
+        accounts = [view.account for view in self._store.views().values()]
+        assert all(account.adds_up for account in accounts), accounts
+        assert sums["to l2"] <= sum(account.stored for account in accounts)
+        assert sums["bytes to l2"] <= sum(account.stored_bytes for account in accounts)
+        assert said[told.LoadSubmitted] == said[told.LoadCompleted] + self._prefetch._loads.jobs
+        assert sums["loaded"] <= self._prefetch.view().loaded
+        view = self._prefetch.view()
+        ended = view.completed + view.timed_out + view.cancelled + view.given_up
+        assert said[told.PrefetchCompleted] <= ended
+
+
+def _objects(event: told.ObjectsCame | told.ObjectsLeft) -> list[_Object]:
+    whose = (event.model_name, event.cache_salt, event.kv_rank)
+    hashes = event.chunk_hashes
+    return [(*whose, hashes[at : at + HASH_BYTES]) for at in range(0, len(hashes), HASH_BYTES)]
