@@ -1,0 +1,10 @@
+"""Settings of the subscriber, for tests."""
+
+from __future__ import annotations
+
+from lmcache_observability.metrics.settings import MetricsSettings
+
+
+def told(**values: object) -> MetricsSettings:
+    """These, and the defaults of all others."""
+    return MetricsSettings.model_validate(values)
