@@ -2,8 +2,9 @@
 
 Usage: ENVIRONMENT/bin/python -m scripts.build_native
 
-It needs a C++ compiler, and gets Debian's where it may.  Without one there is a warning and no lmcache-native: the server
-runs in pure Python then, and the tests of compiled code are skipped.
+The wheel stays in `wheels` of that environment, for others of the same Python.  It needs a C++ compiler, and gets Debian's
+where it may.  Without one there is a warning and no lmcache-native: the server runs in pure Python then, and the tests of
+compiled code are skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +27,25 @@ def main() -> int:
         print("native: WARNING: no C++ compiler (g++), so lmcache-native is not built")
         print("native: to build it, install g++, remove .venv/.native, and run make setup again")
         return 0
-    arguments = ["--no-deps", "--no-build-isolation", "--force-reinstall", FOLDER]
-    return install("native", arguments, Path(sys.prefix) / "pip-native.log")
+    wheels = Path(sys.prefix) / "wheels"
+    for old in wheels.glob("lmcache_native-*.whl"):
+        old.unlink()
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(wheels),
+        FOLDER,
+    ]
+    if status := subprocess.run(command).returncode:
+        return status
+    (wheel,) = wheels.glob("lmcache_native-*.whl")
+    return install("native", ["--no-deps", "--force-reinstall", str(wheel)], Path(sys.prefix) / "pip-native.log")
 
 
 def install_compiler() -> None:

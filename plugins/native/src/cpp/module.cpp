@@ -1,14 +1,19 @@
+#include "page_copy_binding.h"
 #include "prompt.h"
 #include "recency.h"
 #include "slot_table.h"
 
 // What lmcache-core expects of this module; it grows with every change of a kernel's interface.
 constexpr int KERNEL_ABI = 1;
+// The same for copy_pages, which others use than core.
+constexpr int PAGE_COPY_ABI = 1;
 
 NB_MODULE(_kernels, module) {
     // A server ends with its tables still in use, which is no leak worth a page on standard error.
     nanobind::set_leak_warnings(false);
     module.attr("KERNEL_ABI") = KERNEL_ABI;
+    module.attr("PAGE_COPY_ABI") = PAGE_COPY_ABI;
+    lmcache::bind_page_copy(module);
     lmcache::bind_prompt(module);
     lmcache::bind_recency(module);
     lmcache::bind_slot_table(module);

@@ -1,10 +1,29 @@
-"""Compiled twins of the kernels of lmcache-core.  They behave as those do; what each does is written down there, in
-`lmcache_core/kernels/interfaces.py`."""
+"""Compiled twins of the kernels of lmcache-core, which behave as those do: what each does is written down there, in
+`lmcache_core/kernels/interfaces.py`.  And `copy_pages`, which moves KV between an engine's pages and chunk objects."""
 
 from __future__ import annotations
 
-from lmcache_native._kernels import KERNEL_ABI, Recency, SlotTable, read_prompt
+from lmcache_native._kernels import (
+    GATHER,
+    KERNEL_ABI,
+    PAGE_COPY_ABI,
+    SCATTER,
+    Recency,
+    SlotTable,
+    copy_pages,
+    read_prompt,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["KERNEL_ABI", "Recency", "SlotTable", "__version__", "read_prompt"]
+__all__ = [
+    "GATHER",
+    "KERNEL_ABI",
+    "PAGE_COPY_ABI",
+    "SCATTER",
+    "Recency",
+    "SlotTable",
+    "__version__",
+    "copy_pages",
+    "read_prompt",
+]

@@ -1,7 +1,42 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from typing_extensions import Buffer
+
 KERNEL_ABI: Final[int]
+PAGE_COPY_ABI: Final[int]
+GATHER: Final[int]
+SCATTER: Final[int]
+
+def copy_pages(
+    direction: int,
+    bases: Buffer,
+    blocks: Buffer,
+    objects: Buffer,
+    kv_axis: int,
+    layers: int,
+    first_layer: int,
+    end_layer: int,
+    slots_per_block: int,
+    heads: int,
+    head_bytes: int,
+    block_stride: int,
+    slot_stride: int,
+    head_stride: int,
+    skip_slots: int,
+    threads: int,
+) -> int:
+    """Copies pages into chunk objects (`direction` GATHER, 0) or back (SCATTER, 1); returns the bytes that it moved.
+
+    `bases` (uint64): for each of the kv_axis * layers planes, the address of slot 0, head 0 of block 0.  `blocks` (int64):
+    block ids, as many for each object; -1 is left out.  `objects` (uint64): where each object begins; in it, head h of
+    slot s of a plane lies at ((plane * slots + s) * heads + h) * head_bytes.  Strides are bytes.  The first `skip_slots`
+    slots of the first object are left out.  The caller answers for the addresses: ids are not known to be within the pages.
+
+    Up to `threads` threads share a copy that is large enough.  The GIL is released while bytes move, and other threads may
+    copy meanwhile.  ValueError: arguments that cannot be; nothing has moved then.  OSError with errno EFAULT: memory vanished
+    under the copy, and some of it is done.
+    """
 
 def read_prompt(
     frame: bytes | memoryview, offset: int, count: int, chunk_tokens: int, previous: bytes, carry: bytes

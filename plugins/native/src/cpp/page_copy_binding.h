@@ -1,0 +1,10 @@
+// copy_pages as Python calls it: see lmcache_native/_kernels.pyi.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lmcache {
+
+void bind_page_copy(nanobind::module_& module);
+
+}  // namespace lmcache
