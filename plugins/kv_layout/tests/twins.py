@@ -1,0 +1,7 @@
+"""The implementations that must agree: both where lmcache-native is installed."""
+
+from __future__ import annotations
+
+from lmcache_kv_layout import PageCopier
+
+TWINS = ["off", "on"] if PageCopier().native else ["off"]

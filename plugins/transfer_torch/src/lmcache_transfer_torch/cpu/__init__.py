@@ -1,0 +1,1 @@
+"""Engines whose KV cache lies in host memory."""

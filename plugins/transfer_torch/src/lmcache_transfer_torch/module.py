@@ -1,0 +1,249 @@
+"""Workers whose bytes the server moves: they say where their pages lie, and then which blocks to copy.
+
+A store or retrieve is one request.  What is copied at once (host memory) is answered when it is done; a device that goes
+on by itself is answered with an event, and chunks become visible, and their holds end, when it has called back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lmcache_core import (
+    Call,
+    EngineKey,
+    Handler,
+    HandlerMode,
+    Hold,
+    ModuleContext,
+    ProtocolError,
+    RequestModule,
+    Storage,
+    TransferRange,
+    store_patience,
+    transfer_range,
+)
+from lmcache_transfer_torch.config import TransferSettings
+from lmcache_transfer_torch.device import TransferJob, TransferPart
+from lmcache_transfer_torch.devices import Devices
+from lmcache_transfer_torch.messages import (
+    NOT_MOVED,
+    REGISTER,
+    RETRIEVE,
+    STORE,
+    UNREGISTER,
+    BlockIds,
+    EngineGroupInfo,
+    Hints,
+)
+from lmcache_transfer_torch.registered import RegisteredWorker
+from lmcache_transfer_torch.registry import Registry
+from lmcache_transfer_torch.transfer import IN_FLIGHT_MAX, Transfers
+
+NOTHING_TO_STORE: Final = (b"", True)
+"""Everything is there, or there is no room: success, and no event to wait for."""
+
+Answer = tuple[bytes, bool]
+"""The event that the worker waits for (empty: none), and whether anything will have moved then."""
+
+
+class _Filled(NamedTuple):
+    """Slots of one object group that a store fills, and their chunks, counted from the start of the range."""
+
+    hold: Hold
+    chunks: Sequence[int]
+    payload_bytes: int
+
+
+class LMCacheDrivenModule(RequestModule):
+    """Copies run on the thread of the worker's connection."""
+
+    def __init__(self, context: ModuleContext, devices: Devices, settings: TransferSettings) -> None:
+        self._context, self._devices = context, devices
+        self._workers = Registry(context, devices, settings)
+        self._transfers = Transfers(context.storage)
+
+    def handlers(self) -> Sequence[Handler]:
+        # All of them may take long: mapping memory as well as copying it.
+        return [
+            Handler(REGISTER, self.register, HandlerMode.AFFINE),
+            Handler(UNREGISTER, self.unregister, HandlerMode.AFFINE),
+            Handler(STORE, self.store, HandlerMode.AFFINE),
+            Handler(RETRIEVE, self.retrieve, HandlerMode.AFFINE),
+        ]
+
+    def status(self) -> dict[str, object]:
+        counts = self._transfers.counts()
+        return {
+            "workers": len(self._workers),
+            "transfers_in_flight": counts.in_flight,
+            "transfers_failed": counts.failed,
+            "stored_bytes": counts.stored_bytes,
+            "retrieved_bytes": counts.retrieved_bytes,
+            "registrations_refused": self._workers.refused(),
+            "devices": self._devices.status(),
+        }
+
+    def close(self) -> None:
+        self._devices.close()
+        self._transfers.abandon()
+        self._workers.close()
+
+    # --- registration
+
+    def register(
+        self,
+        call: Call,
+        instance_id: int,
+        tensors: list[msgspec.msgpack.Ext],
+        model_name: str,
+        world_size: int,
+        engine: str,
+        hints: Hints,
+        groups: list[EngineGroupInfo],
+    ) -> None:
+        """There is no answer but an empty one, also for a worker that is refused."""
+        self._workers.register(instance_id, tensors, model_name, world_size, engine, hints, groups)
+
+    def unregister(self, call: Call, instance_id: int) -> None:
+        self._context.workers.unregister(instance_id, "unregistered")
+
+    # --- storing
+
+    def store(self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes) -> Answer:
+        """Chunks that are there, or find no room, are skipped; so are those whose blocks the engine has not."""
+        found = self._find(key, instance_id)
+        if found is None:
+            return NOT_MOVED
+        chunks, registered = found
+        tables = registered.tables(block_ids, len(chunks.hashes))
+        filled: list[_Filled] = []
+        parts: list[TransferPart] = []
+        try:
+            for number, plan in enumerate(registered.plans):
+                whole = registered.whole_chunks(plan, tables, len(chunks.hashes))
+                space = chunks.space(self._context, number)
+                hold, indexes = self._storage.reserve(
+                    chunks.worker.token, space, [chunks.hashes[chunk] for chunk in whole], store_patience(call)
+                )
+                if hold.slots:
+                    filled.append(_Filled(hold, [whole[index] for index in indexes], space.payload_bytes))
+                    parts += registered.parts(plan, tables, filled[-1].chunks, self._addresses(hold))
+        except BaseException:
+            for each in filled:
+                self._storage.discard(each.hold)
+            raise
+        if not filled:
+            return NOTHING_TO_STORE
+        finish = functools.partial(self._stored, filled, chunks.first_chunk, key.request_id)
+        return self._transfers.begin(
+            chunks.worker.token,
+            [each.hold for each in filled],
+            TransferJob(tuple(parts), event),
+            registered.memory.submit_gather,
+            finish,
+        )
+
+    def _stored(self, filled: Sequence[_Filled], first_chunk: int, request_id: str, arrived: bool) -> bool:
+        published = False
+        for each in filled:
+            if not arrived:
+                self._storage.discard(each.hold)
+            elif self._storage.publish(each.hold, first_chunk + each.chunks[0], request_id):
+                published = True
+                self._transfers.moved(stored=len(each.hold.slots) * each.payload_bytes)
+        return published
+
+    # --- retrieving
+
+    def retrieve(
+        self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes, skip_tokens: int
+    ) -> Answer:
+        """All chunks of the range, or nothing.  The first `skip_tokens` tokens, as far as they fill blocks, are the
+        engine's own and stay as they are."""
+        if not 0 <= skip_tokens <= key.end - key.start:
+            raise ProtocolError(f"{skip_tokens} tokens to skip, in a range of {key.end - key.start}")
+        if key.end % self._context.chunk_tokens:
+            raise ProtocolError(f"the range {key.start} to {key.end} does not end with a chunk")
+        found = self._find(key, instance_id)
+        if found is None or not found[0].hashes:
+            return NOT_MOVED
+        chunks, registered = found
+        tables = registered.skipped(registered.tables(block_ids, len(chunks.hashes)), skip_tokens)
+        holds: list[tuple[Hold, int]] = []
+        parts: list[TransferPart] = []
+        try:
+            for number, plan in enumerate(registered.plans):
+                first = max(chunks.first_chunk, chunks.end_chunk - (plan.window_chunks or chunks.end_chunk))
+                wanted = range(first - chunks.first_chunk, len(chunks.hashes))
+                space = chunks.space(self._context, number)
+                hold = self._storage.acquire(
+                    chunks.worker.token, key.request_id, space, chunks.hashes[wanted.start :], first
+                )
+                if hold is None:
+                    self._release(holds)
+                    return NOT_MOVED
+                holds.append((hold, space.payload_bytes))
+                parts += registered.parts(plan, tables, wanted, self._addresses(hold))
+        except BaseException:
+            self._release(holds)
+            raise
+        return self._transfers.begin(
+            chunks.worker.token,
+            [hold for hold, _ in holds],
+            TransferJob(tuple(parts), event),
+            registered.memory.submit_scatter,
+            functools.partial(self._retrieved, holds),
+        )
+
+    def _retrieved(self, holds: Sequence[tuple[Hold, int]], arrived: bool) -> bool:
+        self._release(holds)
+        if arrived:
+            self._transfers.moved(retrieved=sum(len(hold.slots) * size for hold, size in holds))
+        return arrived
+
+    def _release(self, holds: Sequence[tuple[Hold, int]]) -> None:
+        for hold, _ in holds:
+            self._storage.release(hold)
+
+    # --- what they share
+
+    @property
+    def _storage(self) -> Storage:
+        return self._context.storage
+
+    def _find(self, key: EngineKey, instance_id: int) -> tuple[TransferRange, RegisteredWorker] | None:
+        """The chunks that are meant, and whose they are; None when nothing can be moved for this worker."""
+        chunks = transfer_range(self._context, key, instance_id)
+        registered = self._workers.find(chunks.worker) if chunks else None
+        if chunks is None or registered is None:
+            return None
+        if not self._transfers.has_room(chunks.worker.token):
+            raise ProtocolError(
+                f"instance {instance_id} has {IN_FLIGHT_MAX} transfers under way; it must wait for them"
+            )
+        return chunks, registered
+
+    def _addresses(self, hold: Hold) -> list[int]:
+        """Where the payloads of held slots begin in this process.  Raises OSError where L1 is a file and the disk fails."""
+        if not hold.slots:
+            return []
+        storage, first, region = self._storage, hold.slots[0], self._context.region
+        if region is not None and region.is_file and not region.direct_io:
+            # Each is brought in before it is touched: where the disk fails under a copy, the server would end.
+            return [_address(storage.payload(slot)) for slot in hold.slots]
+        # L1 is one mapping: its slots lie at their offsets from where the first of these says that it begins.
+        begin = _address(storage.payload(first)) - storage.payload_offset(first)
+        return [begin + storage.payload_offset(slot) for slot in hold.slots]
+
+
+def _address(payload: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(payload))
+
+
+def open_lmcache_driven(settings: TransferSettings, context: ModuleContext) -> LMCacheDrivenModule:
+    return LMCacheDrivenModule(context, Devices(settings, context), settings)

@@ -1,0 +1,117 @@
+"""Which workers are registered, and where their memory is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from lmcache_core import ModuleContext, ProtocolError, RefusedRegistrations, Worker, check_groups
+from lmcache_kv_layout import PagedGroup, detect_groups
+from lmcache_transfer_torch.config import TransferSettings
+from lmcache_transfer_torch.descriptors import Storage, read_views
+from lmcache_transfer_torch.device import DeviceError, WorkerMemory
+from lmcache_transfer_torch.devices import Devices
+from lmcache_transfer_torch.messages import EngineGroupInfo, Hints
+from lmcache_transfer_torch.registered import ID_MAX, RegisteredWorker, plan_groups
+
+logger = logging.getLogger(__name__)
+
+
+class Registry:
+    """Any thread.  Owns the memory of registered workers until they leave."""
+
+    def __init__(self, context: ModuleContext, devices: Devices, settings: TransferSettings) -> None:
+        self._context, self._devices, self._settings = context, devices, settings
+        self._lock = threading.Lock()
+        self._registered: dict[int, RegisteredWorker] = {}
+        """By token of the worker."""
+        self._refused = RefusedRegistrations()
+        context.workers.on_leave(self._left)
+
+    def __len__(self) -> int:
+        return len(self._registered)
+
+    def find(self, worker: Worker) -> RegisteredWorker | None:
+        """None for a worker that has left, or that moves its bytes itself."""
+        return self._registered.get(worker.token)
+
+    def refused(self) -> dict[str, int]:
+        """How often a registration was refused, by reason."""
+        return self._refused.status()
+
+    def register(
+        self,
+        instance_id: int,
+        tensors: Sequence[msgspec.msgpack.Ext],
+        model_name: str,
+        world_size: int,
+        engine: str,
+        hints: Hints,
+        groups: Sequence[EngineGroupInfo],
+    ) -> None:
+        """A worker that is refused finds the reason in log and status, and runs uncached."""
+        try:
+            if not 0 <= instance_id <= ID_MAX:
+                raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
+            registered = self._import(tensors, hints, groups, engine)
+            try:
+                self._admit(instance_id, model_name, world_size, registered)
+            except BaseException:
+                registered.memory.close()
+                raise
+        except (ProtocolError, ValueError, DeviceError) as error:
+            self._refused.note(self._context, instance_id, error)
+
+    def close(self) -> None:
+        """Let go of everybody's memory."""
+        with self._lock:
+            left = list(self._registered.values())
+            self._registered.clear()
+        for registered in left:
+            registered.memory.close()
+
+    def _import(
+        self, tensors: Sequence[msgspec.msgpack.Ext], hints: Hints, groups: Sequence[EngineGroupInfo], engine: str
+    ) -> RegisteredWorker:
+        """The worker's memory, by its own description.  Raises ProtocolError, ValueError or DeviceError."""
+        tokens = self._context.chunk_tokens
+        device, storages, views = read_views(tensors)
+        paged = detect_groups(views, hints.read(), [group.read() for group in groups], device, engine)
+        plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
+        memory = self._open(device, storages, paged)
+        return RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)
+
+    def _open(self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup]) -> WorkerMemory:
+        try:
+            return self._devices.get(device).open_memory(storages, groups, self._context.chunk_tokens)
+        except DeviceError:
+            raise
+        except Exception as error:  # a device's boundary: drivers raise what they like
+            logger.exception("a worker's memory could not be imported device=%s", device)
+            raise DeviceError(f"device {device} failed: {error}") from error
+
+    def _admit(self, instance_id: int, model_name: str, world_size: int, registered: RegisteredWorker) -> None:
+        context, groups = self._context, registered.object_groups
+        check_groups(context, model_name, world_size, 0, groups)
+        # In a world of one there is no doubt which shard it is; others are known from their first transfer.
+        shard = 0 if world_size == 1 else None
+        described = Worker(instance_id, model_name, world_size, groups, shard, inline=False, proven=True)
+        worker = context.workers.register(described)
+        with self._lock:
+            # The same worker may come again, because it was told to or lost an answer: where its memory is now counts.
+            earlier = self._registered.get(worker.token)
+            self._registered[worker.token] = registered
+        if earlier is not None:
+            earlier.memory.close()
+        if context.workers.find(instance_id) is not worker:
+            self._left(worker)  # meanwhile
+
+    def _left(self, worker: Worker) -> None:
+        """Its holds have ended, but for those that a device is still using."""
+        with self._lock:
+            registered = self._registered.pop(worker.token, None)
+        if registered is not None:
+            registered.memory.close()
