@@ -1,0 +1,55 @@
+"""Which blocks hold a range of a request's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lmcache_vllm.placement import CacheGroup
+from lmcache_vllm.request_facts import BlockTable
+
+NULL_BLOCK: Final = 0
+"""vLLM's block without content: it stands where a group has no block, or does not need it any more."""
+
+BlockIds = tuple[tuple[int, ...], ...]
+
+
+def to_load(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, first: int) -> BlockIds:
+    """The blocks of `[start, end)`, with the null block for those before token `first` and where none is allocated."""
+    chosen = []
+    for blocks, group in zip(table, groups, strict=True):
+        size = group.block_tokens
+        before = (first - start) // size
+        ids = blocks[start // size + before : end // size]
+        missing = (end - start) // size - before - len(ids)
+        chosen.append((NULL_BLOCK,) * before + tuple(ids) + (NULL_BLOCK,) * missing)
+    return tuple(chosen)
+
+
+def to_store(
+    table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, chunk_tokens: int
+) -> Iterator[tuple[int, int, BlockIds]]:
+    """The longest ranges of chunks within `[start, end)` of which every group has every block. A group with a window
+    may have let go of blocks, whose chunks cannot be stored any more."""
+    run_start = start
+    for chunk in range(start, end, chunk_tokens):
+        if not all(
+            _has(blocks, group, chunk, chunk + chunk_tokens) for blocks, group in zip(table, groups, strict=True)
+        ):
+            if run_start < chunk:
+                yield run_start, chunk, _between(table, groups, run_start, chunk)
+            run_start = chunk + chunk_tokens
+    if run_start < end:
+        yield run_start, end, _between(table, groups, run_start, end)
+
+
+def _has(blocks: Sequence[int], group: CacheGroup, start: int, end: int) -> bool:
+    last = end // group.block_tokens
+    return last <= len(blocks) and NULL_BLOCK not in blocks[start // group.block_tokens : last]
+
+
+def _between(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int) -> BlockIds:
+    return tuple(
+        tuple(blocks[start // group.block_tokens : end // group.block_tokens])
+        for blocks, group in zip(table, groups, strict=True)
+    )

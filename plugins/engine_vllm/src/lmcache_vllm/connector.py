@@ -1,0 +1,189 @@
+"""The class that vLLM opens, once in the scheduler and once in each worker.
+
+It translates vLLM's objects and calls the side that it was opened for; nothing is decided here. Whatever the server
+does, no method raises because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+
+from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
+from lmcache_vllm.engine_log import log_where_vllm_does
+from lmcache_vllm.metadata import StepPlan, WorkerReport
+from lmcache_vllm.metrics import NodePromMetrics, NodeStats
+from lmcache_vllm.scheduler import SchedulerSide
+from lmcache_vllm.server_link import ServerLink
+from lmcache_vllm.settings import Settings
+from lmcache_vllm.worker import WorkerSide
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  # vLLM is not there to be checked
+    """Keeps the KV cache of finished prefill work in the server of this node.
+
+    vLLM calls each side from one thread of its own process.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        """Raises ValueError for settings that are wrong and for models that the connector cannot serve; a server that
+        is not there is no error."""
+        super().__init__(vllm_config, role, kv_cache_config)
+        log_where_vllm_does()
+        transfer_config = vllm_config.kv_transfer_config
+        settings = Settings.of(transfer_config.kv_connector_extra_config)
+        groups = cache_groups(vllm_config, kv_cache_config)
+        # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
+        transfer_config.kv_load_failure_policy = "recompute"
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self._scheduler = SchedulerSide(
+                settings,
+                placement(vllm_config, rank=0),
+                groups,
+                ServerLink(settings),
+                workers=vllm_config.parallel_config.world_size,
+                stores=transfer_config.is_kv_producer,
+                loads=transfer_config.is_kv_consumer,
+            )
+        else:
+            rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.world_size
+            self._worker = WorkerSide(settings, placement(vllm_config, rank), groups, kv_layout(vllm_config))
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A store that is lost is a miss later on, and nothing else."""
+        return False
+
+    # In the scheduler
+
+    def on_new_request(self, request: Request) -> None:
+        self._scheduling.on_new_request(request_facts(request))
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        return self._scheduling.matched_tokens(request.request_id, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        # The block table is resolved only for a load: this is called for every request that is scheduled.
+        block_ids = blocks.get_block_ids() if num_external_tokens else ()
+        self._scheduling.on_allocated(request.request_id, block_ids, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepPlan:
+        return self._scheduling.plan(step_facts(scheduler_output))
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        report = connector_output.kv_connector_worker_meta
+        self._scheduling.on_worker_results(
+            report if isinstance(report, WorkerReport) else None, connector_output.finished_recving or ()
+        )
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self._scheduling.on_finished(request.request_id), None
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self._scheduling.on_finished(request.request_id), None
+
+    def reset_cache(self) -> bool:
+        return self._scheduling.reset_cache()
+
+    # In a worker
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._working.register_kv_caches(kv_caches)
+
+    def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
+        self._working.on_step(kv_connector_metadata)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        self._working.start_loads(self._plan)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """A request is computed only when all of its layers were loaded: there is nothing to wait for."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Stores begin when all layers were written, and run beside the next step."""
+
+    def wait_for_save(self) -> None:
+        self._working.start_stores(self._plan)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        results = self._working.results()
+        return KVConnectorTransferResults(
+            set(results.finished_sending), set(results.finished_recving), set(results.failed_recving)
+        )
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        results = self._working.results()
+        return set(results.finished_sending), set(results.finished_recving)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._working.failed_blocks()
+
+    def build_connector_worker_meta(self) -> WorkerReport | None:
+        return self._working.report()
+
+    # On both sides
+
+    def get_kv_connector_stats(self) -> NodeStats | None:
+        side = self._scheduler or self._worker
+        counts = side.take_counts() if side else {}
+        return NodeStats(counts) if counts else None
+
+    def shutdown(self) -> None:
+        """Waits for copies that touch vLLM's memory, and gives back what the server holds for this process."""
+        if self._scheduler:
+            self._scheduler.close()
+        if self._worker:
+            self._worker.close()
+
+    # Of the class
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> NodeStats | None:
+        return NodeStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: Mapping[type, type],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        return NodePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @property
+    def _scheduling(self) -> SchedulerSide:
+        assert self._scheduler is not None, "vLLM called a worker's connector as a scheduler's"
+        return self._scheduler
+
+    @property
+    def _working(self) -> WorkerSide:
+        assert self._worker is not None, "vLLM called a scheduler's connector as a worker's"
+        return self._worker
+
+    @property
+    def _plan(self) -> StepPlan:
+        plan = self._get_connector_metadata()
+        assert isinstance(plan, StepPlan)
+        return plan

@@ -1,0 +1,135 @@
+"""From vLLM's objects to plain data. Only attributes are read, vLLM itself is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lmcache_vllm.placement import CacheGroup, Placement
+from lmcache_vllm.prompt_identity import Adapter, Placeholder
+from lmcache_vllm.request_facts import RequestFacts, StepFacts
+
+CONFIG_PREFIX: Final = "lmcache."
+SALT_CHARS_MAX: Final = 128
+SALT_FORBIDDEN: Final = frozenset("@/\\\x00")
+_PAGED_SPECS: Final = frozenset(
+    {
+        "FullAttentionSpec",
+        "MLAAttentionSpec",
+        "SlidingWindowSpec",
+        "SlidingWindowMLASpec",
+        "ChunkedLocalAttentionSpec",
+        "UniformTypeKVCacheSpecs",
+    }
+)
+"""Caches that are blocks of tokens, each token's KV in a slot of its own."""
+_LAYOUT_NAMES: Final = {"LBHNC": "HND", "LBNHC": "NHD"}
+"""What others call vLLM's layouts in which each layer has a tensor to itself."""
+
+
+def request_facts(request: Any) -> RequestFacts:
+    """Of a vLLM Request."""
+    lora = request.lora_request
+    configs = request_configs(request.kv_transfer_params, request.trace_headers)
+    salt = request.cache_salt or ""
+    return RequestFacts(
+        request_id=request.request_id,
+        tokens=request.all_token_ids,
+        prompt_tokens=request.num_prompt_tokens,
+        cache_salt=salt,
+        placeholders=tuple(
+            Placeholder(item.identifier, item.mm_position.offset, item.mm_position.length)
+            for item in request.mm_features or ()
+        ),
+        adapter=Adapter(lora.lora_name, lora.lora_path) if lora else None,
+        configs=configs,
+        looks_up=not request.skip_reading_prefix_cache,
+        obstacle=_obstacle(request, salt, configs),
+    )
+
+
+def _obstacle(request: Any, salt: str, configs: Mapping[str, Any] | None) -> str:
+    if request.prompt_embeds is not None or request.prompt_token_ids is None:
+        return "prompt_embeds"
+    if getattr(request, "resumable", False):
+        return "streaming_input"  # its tokens change after they were computed
+    if request.lora_request is not None and getattr(request.lora_request, "load_inplace", False):
+        return "adapter_in_place"  # other weights under the same name
+    if len(salt) > SALT_CHARS_MAX or not SALT_FORBIDDEN.isdisjoint(salt):
+        return "cache_salt"
+    if configs and configs.get("lmcache.cache") is False:
+        return "opt_out"
+    return ""
+
+
+def request_configs(params: Any, trace_headers: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+    """What is said to the cache server with a request: entries of its kv_transfer_params that have a plain type, and the
+    trace that it belongs to."""
+    chosen: dict[str, Any] = {}
+    if trace_headers and "traceparent" in trace_headers:
+        chosen["lmcache.traceparent"] = trace_headers["traceparent"]
+    if isinstance(params, Mapping):
+        chosen |= {
+            key: value
+            for key, value in params.items()
+            if isinstance(key, str)
+            and key.startswith(CONFIG_PREFIX)
+            and (value is None or isinstance(value, bool | int | float | str))
+        }
+    return chosen or None
+
+
+def step_facts(output: Any) -> StepFacts:
+    """Of a vLLM SchedulerOutput."""
+    new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
+    computed = {request.req_id: request.num_computed_tokens for request in new}
+    computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    return StepFacts(
+        scheduled={
+            request_id: (computed[request_id], count) for request_id, count in output.num_scheduled_tokens.items()
+        },
+        block_table=output.kv_connector_block_state.resolve_block_ids,
+        preempted=frozenset(output.preempted_req_ids or ()),
+    )
+
+
+def cache_groups(vllm_config: Any, kv_cache_config: Any) -> tuple[CacheGroup, ...]:
+    """The KV cache groups of a model. Raises ValueError for one that cannot be cached in chunks of tokens."""
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise ValueError(f"LMCacheNodeConnector does not support {name} above 1")
+    return tuple(_cache_group(group) for group in kv_cache_config.kv_cache_groups)
+
+
+def _cache_group(group: Any) -> CacheGroup:
+    spec = group.kv_cache_spec
+    kind = type(spec).__name__
+    if kind not in _PAGED_SPECS or not getattr(group, "enable_kv_transfer", True):
+        raise ValueError(
+            f"LMCacheNodeConnector cannot cache the layers {', '.join(group.layer_names[:3])}, ... of this model: their "
+            f"KV cache ({kind}) is not one slot for each token. Start vLLM without a kv_transfer_config"
+        )
+    window = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
+    return CacheGroup(tuple(group.layer_names), spec.block_size, window or -1)
+
+
+def placement(vllm_config: Any, rank: int) -> Placement:
+    """Which shard the worker of that rank holds."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    return Placement.of(
+        model.model,
+        parallel.tensor_parallel_size,
+        parallel.pipeline_parallel_size,
+        rank,
+        mla=bool(model.use_mla) and not model.is_hybrid,
+    )
+
+
+def kv_layout(vllm_config: Any) -> str | None:
+    """The order of the pages' axes; None where vLLM does not say."""
+    resolve = getattr(vllm_config.cache_config, "get_resolved_kv_cache_layout", None)
+    if resolve is None:
+        return None
+    name = str(resolve().name)
+    return _LAYOUT_NAMES.get(name, name)

@@ -1,0 +1,72 @@
+"""What the scheduler side remembers of one request."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from lmcache_vllm.lookup import Lookup
+from lmcache_vllm.prompt_identity import PromptIdentity
+from lmcache_vllm.request_facts import RequestFacts
+from lmcache_vllm.server_port import Server
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RequestState:
+    """From a request's arrival to its end. Only vLLM's thread touches it."""
+
+    facts: RequestFacts
+    lookup: Lookup | None = None
+    asked_at: float | None = None
+    """When vLLM first wanted to know what was found; None until then."""
+    may_look_up: bool = True
+    computed: int = 0
+    """Tokens that vLLM had itself when it was told what was found."""
+    allocated: bool = False
+    """vLLM gave it blocks; if it asks again, it took them back."""
+    ran: bool = False
+    """It was part of a step since then."""
+    loading: bool = False
+    """Workers load for it, and vLLM waits for them."""
+    stores: set[int] = field(default_factory=set)
+    """Transfers that may still read its blocks."""
+    stored: int = 0
+    """Chunks before this token are on the server, or on their way there."""
+    server: Server | None = None
+    """The one that `stored` and the identity are about."""
+    known_to_server: bool = False
+    """Something was sent under its name, to be ended with it."""
+    _identity: PromptIdentity | None = None
+
+    def begin_again(self) -> None:
+        """vLLM took the blocks back: the request was preempted, or nothing of its load is of use."""
+        if not self.ran:  # a second lookup would only find what could not be loaded
+            self.may_look_up = False
+        self.allocated = self.ran = False
+        self.asked_at = None
+        self.lookup = None
+        self.stored = 0
+
+    def use_server(self, server: Server) -> bool:
+        """Turn to the server that is there now. False for one in whose chunks the request cannot be stored."""
+        before, self.server = self.server, server
+        if before is not None and before is not server:
+            if before.chunk_tokens != server.chunk_tokens:
+                self._identity = None
+            if self.stored < self.facts.prompt_tokens // server.chunk_tokens * server.chunk_tokens:
+                self.stored = 0  # while the prompt is computed, a new server gets all of it
+        if self._identity is None:
+            facts = self.facts
+            try:
+                self._identity = PromptIdentity(facts.tokens, server.chunk_tokens, facts.placeholders, facts.adapter)
+            except ValueError as error:
+                logger.warning("request is not cached request=%s error=%s", facts.request_id, error)
+        return self._identity is not None
+
+    def encoded_tokens(self, end: int) -> bytes:
+        """The first `end` token ids as they stand in a key of the server that was turned to."""
+        assert self._identity is not None, "use_server comes first"
+        self.known_to_server = True
+        return self._identity.encoded(end)

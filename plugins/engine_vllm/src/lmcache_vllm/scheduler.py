@@ -1,0 +1,249 @@
+"""The connector in vLLM's scheduler: what is looked up, loaded and stored, and when.
+
+A request is looked up as soon as it is seen, so that the answer is there, or nearly, when vLLM asks for it. What the
+server found is held for the request until its workers have loaded it, or until this side lets go of it: every lookup
+ends in a load, a `free`, or the request's `end`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from lmcache_vllm import block_slices
+from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
+from lmcache_vllm.placement import CacheGroup, Placement, block_span
+from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
+from lmcache_vllm.request_state import RequestState
+from lmcache_vllm.scheduler_lookups import PATIENCE_SECONDS, SchedulerLookups
+from lmcache_vllm.server_port import Server, ServerPort
+from lmcache_vllm.settings import Settings
+from lmcache_vllm.stats import Tally
+from lmcache_vllm.store_ledger import StoreLedger
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerSide:
+    """Plain data in, plain data out. vLLM's thread calls everything; nothing raises because of the server."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        placement: Placement,
+        groups: Sequence[CacheGroup],
+        port: ServerPort,
+        *,
+        workers: int,
+        stores: bool = True,
+        loads: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """`workers` report each transfer. Takes `port` over, and closes it."""
+        self._groups = tuple(groups)
+        self._port = port
+        self._stores = stores
+        self._loads = loads
+        self._saves_decode = settings.save_decode
+        self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
+        self._tally = Tally()
+        self._lookups = SchedulerLookups(settings, placement, port, self._tally, clock, patience_seconds)
+        self._ledger = StoreLedger(workers)
+        self._states: dict[str, RequestState] = {}
+        self._ending: set[str] = set()  # requests that are over while workers load for them
+        self._planned_loads: list[Transfer] = []
+        self._finishing: list[str] = []
+        self._losses = 0
+        self._refused: Server | None = None
+
+    # Before vLLM gives a request its blocks
+
+    def on_new_request(self, facts: RequestFacts) -> None:
+        state = self._states[facts.request_id] = RequestState(facts)
+        if facts.obstacle:
+            self._tally.add("skipped_requests", reason=facts.obstacle)
+        elif self._loads:
+            self._lookups.send_early(state, self._server)
+
+    def matched_tokens(self, request_id: str, computed: int) -> tuple[int | None, bool]:
+        """How many tokens behind the `computed` ones will be loaded, and whether the request waits for that outside of
+        the steps. None: not known yet, ask again."""
+        state = self._states.get(request_id)
+        if state is None or not self._loads:
+            return 0, False
+        if state.allocated:
+            state.begin_again()
+        found = self._lookups.found(state, self._server)
+        if found is None:
+            return None, False
+        state.computed = computed
+        # Of a whole prompt the last token is computed: its output is what is asked for.
+        needed = found - computed - (found == len(state.facts.tokens))
+        return (needed, True) if needed > 0 else (0, False)
+
+    # When vLLM has given it blocks
+
+    def on_allocated(self, request_id: str, block_table: BlockTable, external: int) -> None:
+        """`external` tokens are to be loaded into those blocks, behind the ones that vLLM had when it asked. A second
+        call for the same blocks, once they are loaded, is ignored."""
+        self._lookups.not_early(request_id)
+        state = self._states.get(request_id)
+        if state is None or state.allocated:
+            return
+        state.allocated = True
+        lookup = state.lookup
+        if lookup is None or not lookup.hit_tokens:
+            return
+        found, chunk = lookup.hit_tokens, lookup.server.chunk_tokens
+        state.stored = found
+        if not external:
+            self._lookups.free(lookup, 0, found)
+            return
+        start = state.computed // chunk * chunk
+        end = -(-(state.computed + external) // chunk) * chunk
+        self._lookups.free(lookup, 0, start)
+        self._lookups.free(lookup, end, found)
+        ids = block_slices.to_load(block_table, self._groups, start, end, state.computed)
+        self._planned_loads.append(self._transfer(state, self._ledger.new_id(), start, end, chunk, ids))
+        state.loading = True
+        self._tally.add("used_tokens", external)
+
+    # Each step
+
+    def plan(self, step: StepFacts) -> StepPlan:
+        """What the workers do in the step that vLLM is about to run."""
+        server = self._server
+        self._lookups.step_ends()
+        fence = self._fence(step.preempted)
+        for request_id in step.scheduled:
+            if state := self._states.get(request_id):
+                state.ran = True
+        stores = tuple(self._planned_stores(step, server)) if server and self._stores else ()
+        loads, self._planned_loads = tuple(self._planned_loads), []
+        finishing, self._finishing = tuple(self._finishing), []
+        return StepPlan(loads, stores, fence, finishing)
+
+    def _fence(self, preempted: frozenset[str]) -> frozenset[str]:
+        """Requests whose blocks others may write in this step. Their stores are over when it begins, by the workers'
+        promise, and need not be waited for."""
+        storing = self._ledger.requests()  # those that are over as well: some of their blocks may be free
+        fence = storing if self._frees_early else storing & preempted
+        self._ledger.forget(fence)
+        for request_id in fence:
+            if state := self._states.get(request_id):
+                state.stores.clear()
+        return fence
+
+    def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
+        for request_id, (computed, count) in step.scheduled.items():
+            state = self._states.get(request_id)
+            if state is None or state.facts.obstacle or not state.use_server(server):
+                continue
+            chunk = server.chunk_tokens
+            if computed + 1 < state.stored:  # a load failed: what it was for may be gone from the server
+                state.stored = computed // chunk * chunk
+            # vLLM counts tokens ahead of what it has seen; the ones that it knows are written when the step ends.
+            end = min(computed + count, self._stored_at_most(state.facts)) // chunk * chunk
+            start = state.stored
+            if start >= end:
+                continue
+            state.stored = end
+            table = step.block_table(request_id)
+            for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
+                store = self._ledger.begin(request_id)
+                state.stores.add(store)
+                yield self._transfer(state, store, first, last, chunk, ids)
+
+    def _stored_at_most(self, facts: RequestFacts) -> int:
+        known = len(facts.tokens)
+        limit = known if self._saves_decode else min(known, facts.prompt_tokens)
+        most = facts.configs.get("lmcache.max_offload_tokens") if facts.configs else None
+        return min(limit, max(0, most)) if isinstance(most, int) else limit
+
+    @staticmethod
+    def _transfer(
+        state: RequestState, number: int, start: int, end: int, chunk: int, ids: block_slices.BlockIds
+    ) -> Transfer:
+        facts, tokens = state.facts, state.encoded_tokens(end)
+        return Transfer(number, facts.request_id, tokens, start, end, chunk, ids, facts.cache_salt, facts.configs)
+
+    # After each step
+
+    def on_worker_results(self, report: WorkerReport | None, finished_recving: Iterable[str]) -> None:
+        """`finished_recving`: requests whose loads all workers are done with."""
+        for request_id in finished_recving:
+            if state := self._states.get(request_id):
+                state.loading = False
+            if request_id in self._ending:
+                self._ending.discard(request_id)
+                self._port.end(request_id)
+        if report is None:
+            return
+        for store, request_id in self._ledger.note(report):
+            if state := self._states.get(request_id):
+                state.stores.discard(store)
+        for request_id in report.failed_loads:
+            if state := self._states.get(request_id):
+                state.may_look_up = False  # it would find the same again
+                if state.lookup and state.lookup.hit_tokens:  # what the worker did not come for
+                    self._lookups.free(state.lookup, 0, state.lookup.hit_tokens)
+
+    # The end
+
+    def on_finished(self, request_id: str) -> bool:
+        """Whether vLLM has to keep the request's blocks because stores read them; workers tell it when they are over."""
+        self._lookups.not_early(request_id)
+        state = self._states.pop(request_id, None)
+        if state is None:
+            return False
+        if state.loading:
+            self._ending.add(request_id)  # what is held for it is being read
+        elif state.known_to_server:
+            self._port.end(request_id)
+        if state.stores:
+            self._finishing.append(request_id)
+        return bool(state.stores)
+
+    def reset_cache(self) -> bool:
+        """Drop what the server has. Waits for its answer for a few seconds; False if none came, and while workers store:
+        what they are at would be there again afterwards."""
+        cleared, storing = self._port.clear(), self._ledger.requests()
+        if storing:
+            logger.warning("the cache is not empty, stores are under way; reset it again requests=%d", len(storing))
+        return cleared and not storing
+
+    def take_counts(self) -> dict[str, float]:
+        """What was counted since the last call."""
+        losses = self._port.losses
+        if losses > self._losses:
+            self._tally.add("lost_servers", losses - self._losses)
+            self._losses = losses
+        return self._tally.take()
+
+    def close(self) -> None:
+        """Give back what is held for requests, and disconnect."""
+        for request_id, state in self._states.items():
+            if state.known_to_server:
+                self._port.end(request_id)
+        self._states.clear()
+        self._port.close()
+
+    @property
+    def _server(self) -> Server | None:
+        """The one to work with; None as well for one whose chunks do not end where blocks end."""
+        server = self._port.server
+        if server is None or server is self._refused:
+            return None
+        span = block_span(self._groups)
+        if not server.chunk_tokens % span:
+            return server
+        self._refused = server
+        logger.error(
+            "nothing is cached: the server's chunks have %d tokens, which is no multiple of vLLM's blocks of %d; start the "
+            "server with another --chunk-size, or vLLM with another --block-size",
+            server.chunk_tokens,
+            span,
+        )
+        return None

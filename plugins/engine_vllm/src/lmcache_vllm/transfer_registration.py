@@ -1,0 +1,30 @@
+"""What a worker has of the server that it is registered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmcache_core import EngineChannel, L1Segment, SlotDescriptor
+from lmcache_vllm.transfer_pages import ChunkPages
+
+
+class Registration:
+    """One registration: what it is called, a connection for its transfers, and L1 as that server has it. Never changes,
+    and is never used for another server: whoever answers to this instance id is the server whose memory is mapped here."""
+
+    def __init__(self, instance_id: int, channel: EngineChannel, segment: L1Segment, pages: ChunkPages) -> None:
+        self.instance_id = instance_id
+        self.channel = channel
+        self.segment = segment
+        self.pages = pages
+        self.users = 0
+
+    def addresses(self, slots: Sequence[SlotDescriptor]) -> list[int]:
+        """Where these slots lie in this process. Raises ValueError for one that is not the size of a chunk, or not
+        inside of the mapped memory."""
+        for slot in slots:
+            if slot.length != self.pages.payload_bytes:
+                raise ValueError(
+                    f"the server gave a slot of {slot.length} bytes for a chunk of {self.pages.payload_bytes}"
+                )
+        return [self.segment.payload_address(slot) for slot in slots]

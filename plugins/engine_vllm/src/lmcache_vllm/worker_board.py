@@ -1,0 +1,135 @@
+"""What is under way in a worker, and what came to an end since vLLM last asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from lmcache_vllm.metadata import Transfer, TransferResults, WorkerReport
+from lmcache_vllm.stats import Tally
+from lmcache_vllm.transfer_task import Outcome, TransferTask
+
+
+class TransferBoard:
+    """Written by the transfer threads, read by the model's. Any thread.
+
+    A store is over when its blocks are not read any more, a load when they are not written any more.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._stores: dict[int, TransferTask] = {}
+        self._over: Counter[int] = Counter()
+        self._failed_loads: set[str] = set()
+        self._finishing: set[str] = set()
+        self._loads: dict[int, TransferTask] = {}
+        self._loaded: set[str] = set()
+        self._load_failed: set[str] = set()
+        self._failed_blocks: set[int] = set()
+        self._tally = Tally()
+
+    # Stores
+
+    def begin_store(self, task: TransferTask) -> None:
+        with self._changed:
+            self._stores[task.transfer.id] = task
+
+    def store_over(self, transfer: Transfer) -> None:
+        """Its blocks are free, as far as this worker is concerned. May be said again."""
+        with self._changed:
+            if self._stores.pop(transfer.id, None) is not None:
+                self._over[transfer.id] += 1
+                self._changed.notify_all()
+
+    def not_stored_here(self, transfers: Iterable[Transfer]) -> None:
+        """Another worker stores them."""
+        with self._changed:
+            self._over.update(transfer.id for transfer in transfers)
+
+    def finish(self, request_ids: Iterable[str]) -> None:
+        """Name these requests as sent when their stores are over."""
+        with self._changed:
+            self._finishing.update(request_ids)
+
+    def stores_of(self, request_ids: frozenset[str] | None = None) -> list[TransferTask]:
+        """Stores that are not over; of some requests, or of all."""
+        with self._changed:
+            return [
+                task for task in self._stores.values() if request_ids is None or task.transfer.request_id in request_ids
+            ]
+
+    def wait_for_stores(self, tasks: Iterable[TransferTask], seconds: float) -> list[TransferTask]:
+        """Those that are not over after so long."""
+        ids = {task.transfer.id for task in tasks}
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._changed.wait_for(lambda: ids.isdisjoint(self._stores), max(0.0, deadline - time.monotonic()))
+            return [self._stores[number] for number in ids if number in self._stores]
+
+    # Loads
+
+    def begin_load(self, task: TransferTask) -> None:
+        with self._changed:
+            self._loads[task.transfer.id] = task
+
+    def load_over(self, transfer: Transfer, failed_blocks: set[int], block_ids_say_enough: bool) -> None:
+        """`block_ids_say_enough`: they name blocks of one table that is needed from its start. Otherwise the request as a
+        whole has failed."""
+        with self._changed:
+            del self._loads[transfer.id]
+            self._over[transfer.id] += 1
+            self._loaded.add(transfer.request_id)
+            if failed_blocks:
+                self._failed_loads.add(transfer.request_id)
+            if failed_blocks and block_ids_say_enough:
+                self._failed_blocks |= failed_blocks
+            elif failed_blocks:
+                self._load_failed.add(transfer.request_id)
+
+    def loads(self) -> list[TransferTask]:
+        """Loads that are not over."""
+        with self._changed:
+            return list(self._loads.values())
+
+    # What vLLM is told
+
+    def take_results(self) -> tuple[TransferResults, set[int]]:
+        """And the blocks that were not loaded. Everything once."""
+        with self._changed:
+            busy = {task.transfer.request_id for task in self._stores.values()}
+            sent = frozenset(self._finishing - busy)
+            self._finishing -= sent
+            results = TransferResults(sent, frozenset(self._loaded), frozenset(self._load_failed))
+            blocks = self._failed_blocks
+            self._loaded, self._load_failed, self._failed_blocks = set(), set(), set()
+            return results, blocks
+
+    def take_report(self) -> WorkerReport | None:
+        with self._changed:
+            if not self._over:
+                return None
+            report = WorkerReport(dict(self._over), frozenset(self._failed_loads))
+            self._over, self._failed_loads = Counter(), set()
+            return report
+
+    # Counts
+
+    def count(self, kind: str, outcome: Outcome, seconds: float) -> None:
+        """`kind`: `store` or `load`."""
+        with self._changed:
+            if outcome.failure:
+                self._tally.add(f"failed_{kind}s", reason=outcome.failure)
+            else:
+                self._tally.add(f"{kind}s")
+                self._tally.add(f"{kind}_bytes", outcome.bytes)
+            self._tally.add(f"{kind}_seconds", seconds)
+
+    def count_loss(self) -> None:
+        with self._changed:
+            self._tally.add("lost_servers", reason="worker")
+
+    def take_counts(self) -> dict[str, float]:
+        with self._changed:
+            return self._tally.take()

@@ -1,0 +1,111 @@
+"""What only vLLM itself can answer: that it finds the connector, and that the connector fits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from demo.engine_process import ENGINE_PYTHON
+from demo.environment import quiet_environment
+
+_ASK = """
+import inspect, json, logging, pickle
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+logging.getLogger("lmcache_vllm").addHandler(handler)
+
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+from lmcache_vllm.registration import NAME, register
+register()
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, supports_hma
+found = KVConnectorFactory.get_connector_class_by_name(NAME)
+own = {name for name, value in vars(found).items() if not name.startswith("_") and not name.startswith("__")}
+
+KVConnectorFactory._registry[NAME] = lambda: KVConnectorBase_V1
+register()
+del KVConnectorFactory.register_connector
+register()
+
+from types import SimpleNamespace
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from lmcache_vllm.metrics import NodeStats
+registry = CollectorRegistry()
+kinds = {kind: (lambda kind: lambda **given: kind(registry=registry, **given))(kind) for kind in (Counter, Gauge, Histogram)}
+metrics = found.build_prom_metrics(SimpleNamespace(kv_transfer_config=None), kinds, ["engine"], {0: ["0"]})
+metrics.observe({"lookups": 3, "failed_lookups:timeout": 2})
+stats = pickle.loads(pickle.dumps(NodeStats({"lookups": 1, "load_bytes": 4e9, "load_seconds": 2.0})))
+stats = stats.aggregate(found.build_kv_connector_stats({"lookups": 2, "failed_loads:missing": 1}))
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+from lmcache_vllm.engine_facts import request_facts
+params = SamplingParams(max_tokens=2, extra_args={"kv_transfer_params": {"lmcache.tag": "x"}})
+request = Request("r", [1, 2, 3], params, None, cache_salt="tenant")
+facts = request_facts(request)
+request.append_output_token_ids(9)
+
+print("RESULT", json.dumps({
+    "class": f"{found.__module__}.{found.__qualname__}",
+    "abstract": sorted(found.__abstractmethods__),
+    "hma": supports_hma(found),
+    "unknown": sorted(name for name in own if not hasattr(KVConnectorBase_V1, name) and name != "request_finished_all_groups"),
+    "signatures": sorted(
+        name for name in own
+        if inspect.isfunction(getattr(found, name)) and hasattr(KVConnectorBase_V1, name)
+        and list(inspect.signature(getattr(found, name)).parameters)
+        != list(inspect.signature(getattr(KVConnectorBase_V1, name)).parameters)
+    ),
+    "warnings": lines,
+    "shown": stats.reduce(),
+    "lookups": registry.get_sample_value("vllm:lmcache_lookups_total", {"engine": "0", "reason": ""}),
+    "timeouts": registry.get_sample_value("vllm:lmcache_failed_lookups_total", {"engine": "0", "reason": "timeout"}),
+    "facts": [list(facts.tokens), facts.prompt_tokens, facts.cache_salt, facts.configs, facts.obstacle],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Any]:
+    if not ENGINE_PYTHON.exists():
+        pytest.skip("no engine environment here: run `make setup`")
+    answer = subprocess.run(
+        [str(ENGINE_PYTHON), "-c", _ASK], capture_output=True, text=True, env=quiet_environment(), check=False
+    )
+    line = next((line for line in answer.stdout.splitlines() if line.startswith("RESULT")), None)
+    assert line, answer.stderr
+    found: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    return found
+
+
+@pytest.mark.engine
+def test_vllm_finds_the_connector(said: dict[str, Any]) -> None:
+    assert said["class"] == "lmcache_vllm.connector.LMCacheNodeConnector"
+
+
+@pytest.mark.engine
+def test_the_connector_is_what_vllm_calls(said: dict[str, Any]) -> None:
+    assert (said["abstract"], said["unknown"], said["signatures"], said["hma"]) == ([], [], [], True)
+
+
+@pytest.mark.engine
+def test_a_name_that_is_taken_and_a_vllm_that_is_another_one_are_warnings(said: dict[str, Any]) -> None:
+    taken, other = said["warnings"]
+    assert "has taken its name" in taken
+    assert "registers connectors in another way" in other
+
+
+@pytest.mark.engine
+def test_counts_come_out(said: dict[str, Any]) -> None:
+    assert said["shown"] == {"lookups": 3, "load_bytes": 4_000_000_000, "failed_loads": 1, "load_gb_per_second": 2.0}
+    assert (said["lookups"], said["timeouts"]) == (3.0, 2.0)
+
+
+@pytest.mark.engine
+def test_requests_look_as_expected(said: dict[str, Any]) -> None:
+    assert said["facts"] == [[1, 2, 3, 9], 3, "tenant", {"lmcache.tag": "x"}, ""]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_vllm.settings import DEFAULT_URL, Settings
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_nothing_given() -> None:
+    assert Settings.of({}) == Settings()
+    assert Settings().url == DEFAULT_URL
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"lmcache.url": "tcp://10.0.0.1:7"}, "tcp://10.0.0.1:7"),
+        ({"lmcache.url": "cache:7"}, "tcp://cache:7"),
+        ({"lmcache.host": "cache"}, "tcp://cache:5555"),
+        ({"lmcache.port": 7}, "tcp://127.0.0.1:7"),
+        ({"lmcache.host": "ipc://x", "lmcache.port": "7"}, "ipc://x:7"),
+        ({"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": 7}, "tcp://localhost:7"),
+    ],
+)
+def test_where_the_server_is(given: dict[str, Any], url: str) -> None:
+    assert Settings.of(given).url == url
+
+
+def test_what_is_not_ours_is_left_alone() -> None:
+    assert Settings.of({"other": 1, "lmcache.save_decode": True}) == Settings(save_decode=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"lmcache.lookup_timeout": 5}, "did you mean 'lmcache.lookup_timeout_ms'"),
+        ({"lmcache.mp.mq_timeout": 5}, "'lmcache.mp.mq_timeout' in kv_connector_extra_config is not known"),
+        ({f"lmcache.{'x' * 40}": 5}, "is not known. Known are lmcache."),
+        ({"lmcache.url": "a:1", "lmcache.port": 5}, "give one of them"),
+        ({"lmcache.host": "a", "lmcache.mp.host": "b"}, "given twice"),
+        ({"lmcache.port": 0}, "1 to 65535"),
+        ({"lmcache.port": True}, "1 to 65535"),
+        ({"lmcache.timeout_seconds": 0}, "above 0"),
+        ({"lmcache.save_decode": "yes"}, "true or false"),
+        ({"lmcache.eager_lookups": -1}, "from 0"),
+        ({"lmcache.url": ""}, "a text"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match="lmcache") as raised:
+        Settings.of(given)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("field", fields(Settings), ids=lambda field: field.name)
+def test_the_readme_lists_every_setting_with_its_default(field: Any) -> None:
+    shown = f"`{field.default}`" if isinstance(field.default, str) else json.dumps(field.default).removesuffix(".0")
+    assert f"| `lmcache.{field.name}` | {shown} | " in README.read_text()

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from lmcache_vllm.stats import Tally, split_label, summary
+
+
+def test_counts_are_taken_once() -> None:
+    tally = Tally()
+    tally.add("lookups")
+    tally.add("lookups", 2)
+    tally.add("failed_lookups", reason="timeout")
+    assert tally.take() == {"lookups": 3, "failed_lookups:timeout": 1}
+    assert tally.take() == {}
+
+
+def test_a_name_that_nobody_explains() -> None:
+    with pytest.raises(KeyError):
+        Tally().add("lookup")
+
+
+def test_labels() -> None:
+    assert split_label("lookups") == ("lookups", "")
+    assert split_label("failed_lookups:timeout") == ("failed_lookups", "timeout")
+
+
+def test_a_summary() -> None:
+    shown = summary(
+        {"lookups": 4, "lookup_seconds": 0.006, "failed_lookups:a": 1, "failed_lookups:b": 1, "store_seconds": 1.0}
+    )
+    assert shown == {"lookups": 4, "failed_lookups": 2, "store_gb_per_second": 0.0, "lookup_ms": 3.0}
