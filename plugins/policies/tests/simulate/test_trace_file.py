@@ -121,3 +121,47 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
     (tmp_path / "cut").write_bytes(gzip.compress(b"1\n" * 10_000)[:-9])
     with pytest.raises(ResourceError, match="cut cannot be read"):
         read_trace(str(tmp_path / "cut"))
+
+
+LOOKUPS = [
+    {"timestamp": 1700000002.5, "request_id": "b", "model_name": "m", "chunk_hashes": ["0x1", "0x2"], "seq_len": 700},
+    {"timestamp": 1700000000.0, "request_id": "a", "model_name": "m", "chunk_hashes": ["0x1"], "cache_salt": "tenant"},
+    {"timestamp": 1700000003.0, "request_id": "c", "model_name": "n", "chunk_hashes": ["0x1"]},
+    {"timestamp": 1700000004.0, "request_id": "d", "model_name": "m", "chunk_hashes": ["0x1", "0x3"], "world_size": 2},
+    {"timestamp": 1700000005.0, "request_id": "e", "model_name": "m", "chunk_hashes": ["0x1", "0x3"], "world_size": 1},
+]
+
+
+def test_a_log_of_lookups_is_told_by_its_first_line(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path / "log", as_lines(*LOOKUPS)))
+    assert trace.form == "lookups"
+    assert list(trace.starts) == [0, 1, 3, 4, 6, 8]
+    assert trace.seconds[1] - trace.seconds[0] == 2.5
+    assert [trace.salts[number] for number in trace.salt_of] == ["tenant", "", "", "", ""]
+
+
+def test_chunks_of_another_model_salt_or_size_are_others(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path / "log", as_lines(*LOOKUPS)))
+    first, second, other_model, other_size, again = (
+        list(trace.blocks[trace.starts[r] : trace.starts[r + 1]]) for r in range(trace.requests)
+    )
+    assert again[0] == second[0]
+    assert len({first[0], second[0], other_model[0], other_size[0]}) == 4
+    assert trace.distinct == 7
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ({"timestamp": 1.0, "chunk_hashes": ["0x1", "0x1"]}, "twice"),
+        ({"timestamp": 1.0, "chunk_hashes": "0x1"}, "not a list"),
+        ({"chunk_hashes": ["0x1"]}, "missing"),
+        ({"timestamp": 1.0, "chunk_hashes": ["0x1"], "model_name": 5}, "model_name"),
+        ({"timestamp": 1.0, "chunk_hashes": ["0x1"], "cache_salt": 5}, "cache_salt"),
+    ],
+)
+def test_a_wrong_lookup_is_named(line: object, what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=what) as error:
+        read_trace(written(tmp_path / "log", as_lines(LOOKUPS[0], line)), "lookups")
+    assert ":2:" in str(error.value)
+    assert "chunk_hashes" in str(error.value)

@@ -15,7 +15,8 @@ T = TypeVar("T")
 _ABOUT: Final = """Replay a trace through eviction policies and show what each would hit, beside what a clairvoyant would.
 
 A trace is a file of JSON objects, one request per line, with "timestamp" (milliseconds) and "hash_ids" (the blocks of its
-prompt), or a file with one block per line.  Either may be compressed with gzip."""
+prompt), a log of lookups ("timestamp" in seconds, and "chunk_hashes"), as servers write it, or a file with one block per
+line.  Each may be compressed with gzip."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -19,7 +19,7 @@ class Trace:
 
     path: str
     form: str
-    """How the file is written: "requests" or "blocks"."""
+    """How the file is written: "requests", "lookups" or "blocks"."""
     blocks: array[int]
     starts: Sequence[int]
     """One more than there are requests."""
