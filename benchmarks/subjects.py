@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.echo import EchoProcess
 from benchmarks.process import Process
-from benchmarks.transfer import PUBLIC_SERVER
+from benchmarks.transfer import PUBLIC_SERVER, public_is_installed
 from demo.server_process import LMCACHE, ServerProcess
 from lmcache_core.app.settings import ServerSettings
 
@@ -62,6 +62,6 @@ def available() -> Sequence[Subject]:
         found.append(Subject("native", "this server with lmcache-native", _ours("on"), "on"))
     off = "off" if can_choose else None
     found.append(Subject("pure", "this server in pure Python", _ours(off), off))
-    if PUBLIC_SERVER.exists():
+    if public_is_installed():
         found.append(Subject("public", "the public LMCache 0.5.6 server", _public))
     return found
