@@ -19,11 +19,24 @@ import json
 import os
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from vllm import LLM, RequestOutput, SamplingParams
 
+
+class Connector(NamedTuple):
+    """A client of the cache server, by its name in the engine, and the settings that say where the server is."""
+
+    name: str
+    host: str
+    port: str
+
+
+CONNECTORS = {
+    "stock": Connector("LMCacheMPConnector", "lmcache.mp.host", "lmcache.mp.port"),
+    "own": Connector("LMCacheNodeConnector", "lmcache.host", "lmcache.port"),
+}
 LIKELIEST = 8
 """How many of the first token's log probabilities are reported, likeliest first."""
 
@@ -43,11 +56,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("model", help="directory made by make_model.py")
     parser.add_argument("--port", type=int, help="engine port of the cache server; without it the engine has no cache")
     parser.add_argument("--host", default="tcp://127.0.0.1")
+    parser.add_argument(
+        "--connector", choices=tuple(CONNECTORS), default="stock", help="whose client of the cache server"
+    )
     parser.add_argument("--extra", type=json.loads, default={}, help="more kv_connector_extra_config, as JSON")
     parser.add_argument("--load-failure", choices=("recompute", "fail"), default="recompute")
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--max-model-len", type=int, default=8448, help="256 chunks of 32 tokens, and some to answer")
     parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument(
+        "--dtype", default="float32", help="bfloat16 rounds differently from batch to batch, and near-ties flip"
+    )
+    parser.add_argument(
+        "--prefix-caching", action="store_true", help="the engine's own; without it every hit is the server's"
+    )
     parser.add_argument("--max-num-seqs", type=int, help="requests that run at once; the others wait")
     return parser.parse_args()
 
@@ -58,18 +80,19 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
 
     transfer = None
     if args.port is not None:
+        connector = CONNECTORS[args.connector]
         transfer = KVTransferConfig(
-            kv_connector="LMCacheMPConnector",
+            kv_connector=connector.name,
             kv_role="kv_both",
             kv_load_failure_policy=args.load_failure,
-            kv_connector_extra_config={"lmcache.mp.host": args.host, "lmcache.mp.port": args.port, **args.extra},
+            kv_connector_extra_config={connector.host: args.host, connector.port: args.port, **args.extra},
         )
     return {
         "model": args.model,
         "skip_tokenizer_init": True,
         "enforce_eager": True,
-        "dtype": "float32",  # bfloat16 rounds differently from batch to batch, and near-ties flip
-        "enable_prefix_caching": False,  # so that every hit is the server's
+        "dtype": args.dtype,
+        "enable_prefix_caching": args.prefix_caching,
         "disable_hybrid_kv_cache_manager": True,
         "disable_log_stats": False,  # the time to first token comes from the engine's statistics
         "block_size": args.block_size,

@@ -32,7 +32,7 @@ class RequestError(Exception):
     """The engine ended a request with an error; the engine itself may well live on."""
 
 
-def engine_environment(tensor_parallel: int) -> dict[str, str]:
+def engine_environment(tensor_parallel: int, kv_gib: int = 1) -> dict[str, str]:
     """Threads that sleep while they wait and are bound to no core.
 
     An engine, a cache server and perhaps a second engine share the cores here.  OpenMP threads that spin at a barrier
@@ -44,7 +44,7 @@ def engine_environment(tensor_parallel: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
         "VLLM_LOGGING_COLOR": "0",
     }
 
@@ -63,8 +63,10 @@ def answer_of(line: Mapping[str, Any]) -> Answer:
 class EngineProcess:
     """One engine.  As a context manager: it starts on entry, and nothing of it is left after exit.
 
-    `port` is the cache server's engine port; None makes an engine without a cache.  `extra` is merged into the
+    `port` is the cache server's engine port; None makes an engine without a cache.  `model` is a directory of
+    `make_model.py`.  `connector` is a key of `engine.CONNECTORS`.  `extra` is merged into the
     connector's configuration.  `driver` is the program that drives the engine, `options` are more arguments for it.
+    `kv_gib` is the engine's own memory for KV.
     Not thread-safe: one question at a time.
     """
 
@@ -73,20 +75,29 @@ class EngineProcess:
         log_path: Path,
         *,
         port: int | None,
+        model: Path = MODEL,
+        connector: str = "stock",
         extra: Mapping[str, Any] | None = None,
         load_failure: str = "recompute",
         tensor_parallel: int = 1,
         block_size: int = 32,
         driver: Path = HERE / "engine.py",
         options: Sequence[str] = (),
+        kv_gib: int = 1,
     ) -> None:
-        command = [str(ENGINE_PYTHON), str(driver), str(MODEL), *options]
+        command = [str(ENGINE_PYTHON), str(driver), str(model), *options]
         command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
         if port is not None:
             command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
-        self._child = ChildProcess("vLLM", command, log_path, engine_environment(tensor_parallel))
+            command += ["--connector", connector]
+        self._child = ChildProcess("vLLM", command, log_path, engine_environment(tensor_parallel, kv_gib))
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._shared: set[Path] = set()
+
+    @property
+    def pid(self) -> int:
+        """Of the front end; scheduler and workers descend from it."""
+        return self._child.pid
 
     @property
     def log(self) -> str:

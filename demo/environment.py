@@ -15,7 +15,11 @@ TELEMETRY_OFF = {
 }
 
 
+NO_FIXED_PORT = {"LMCACHE_PROMETHEUS_PORT": "0"}
+"""Several servers run beside each other here, and one port is not enough for them.  A flag goes before it."""
+
+
 def quiet_environment() -> dict[str, str]:
     """A new dictionary: this process's environment without foreign settings, and with every telemetry switch off."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
-    return inherited | TELEMETRY_OFF | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+    return inherited | TELEMETRY_OFF | NO_FIXED_PORT | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}

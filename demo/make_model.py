@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -32,11 +33,44 @@ class Weights:
         return drawn.to(torch.bfloat16)
 
 
-def llama_tensors(config: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:
-    """All tensors of a Llama model of this shape, by the names that engines look for."""
-    hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+Config = Mapping[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def llama_attention(config: Config, weights: Weights, layer: str) -> Tensors:
+    """Grouped-query attention: K and V of every key head."""
+    hidden = config["hidden_size"]
     query = config["num_attention_heads"] * config["head_dim"]
     key_value = config["num_key_value_heads"] * config["head_dim"]
+    return {
+        layer + "q_proj.weight": weights.matrix(query, hidden, gain=2.0),
+        layer + "k_proj.weight": weights.matrix(key_value, hidden, gain=2.0),
+        layer + "v_proj.weight": weights.matrix(key_value, hidden, gain=2.0),
+        layer + "o_proj.weight": weights.matrix(hidden, query, gain=2.0),
+    }
+
+
+def latent_attention(config: Config, weights: Weights, layer: str) -> Tensors:
+    """Multi-head latent attention (DeepSeek-V2): one latent vector and one rotated key for all heads."""
+    hidden, heads, latent = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    plain, rotated, value = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
+    return {
+        layer + "q_proj.weight": weights.matrix(heads * (plain + rotated), hidden, gain=2.0),
+        layer + "kv_a_proj_with_mqa.weight": weights.matrix(latent + rotated, hidden, gain=2.0),
+        layer + "kv_a_layernorm.weight": torch.ones(latent, dtype=torch.bfloat16),
+        layer + "kv_b_proj.weight": weights.matrix(heads * (plain + value), latent, gain=2.0),
+        layer + "o_proj.weight": weights.matrix(hidden, heads * value, gain=2.0),
+    }
+
+
+ATTENTION = {"LlamaForCausalLM": llama_attention, "DeepseekV2ForCausalLM": latent_attention}
+"""By architecture; all else of these models is alike."""
+
+
+def model_tensors(config: Config, seed: int) -> Tensors:
+    """All tensors of a model of this shape, by the names that engines look for."""
+    hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    attention = ATTENTION[config["architectures"][0]]
     weights = Weights(seed)
     tensors = {
         "model.embed_tokens.weight": weights.matrix(vocabulary, hidden, gain=hidden**0.5),
@@ -48,10 +82,7 @@ def llama_tensors(config: Mapping[str, int], seed: int) -> dict[str, torch.Tenso
         tensors |= {
             layer + "input_layernorm.weight": torch.ones(hidden, dtype=torch.bfloat16),
             layer + "post_attention_layernorm.weight": torch.ones(hidden, dtype=torch.bfloat16),
-            layer + "self_attn.q_proj.weight": weights.matrix(query, hidden, gain=2.0),
-            layer + "self_attn.k_proj.weight": weights.matrix(key_value, hidden, gain=2.0),
-            layer + "self_attn.v_proj.weight": weights.matrix(key_value, hidden, gain=2.0),
-            layer + "self_attn.o_proj.weight": weights.matrix(hidden, query, gain=2.0),
+            **attention(config, weights, layer + "self_attn."),
             layer + "mlp.gate_proj.weight": weights.matrix(inner, hidden),
             layer + "mlp.up_proj.weight": weights.matrix(inner, hidden),
             layer + "mlp.down_proj.weight": weights.matrix(hidden, inner),
@@ -60,12 +91,12 @@ def llama_tensors(config: Mapping[str, int], seed: int) -> dict[str, torch.Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write a small random-weight Llama model.")
+    parser = argparse.ArgumentParser(description="Write a small random-weight model.")
     parser.add_argument("config", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    tensors = llama_tensors(json.loads(args.config.read_text()), args.seed)
+    tensors = model_tensors(json.loads(args.config.read_text()), args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     unfinished = args.out / "model.safetensors.part"
     save_file(tensors, unfinished, metadata={"format": "pt"})

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -48,11 +48,18 @@ class ServerProcess:
     Use it as a context manager: it starts on entry, and on exit whatever still runs is stopped.
     """
 
-    def __init__(self, options: Sequence[str], log_path: Path, *, executable: Path = LMCACHE) -> None:
+    def __init__(
+        self,
+        options: Sequence[str],
+        log_path: Path,
+        *,
+        executable: Path = LMCACHE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.port, self.http_port = free_ports(2)
         ports = ["--host", HOST, "--port", str(self.port), "--http-port", str(self.http_port)]
         command = [str(executable), "server", *ports, *options]
-        self._child = ChildProcess("lmcache server", command, log_path, quiet_environment())
+        self._child = ChildProcess("lmcache server", command, log_path, quiet_environment() | dict(environment or {}))
 
     @property
     def running(self) -> bool:
@@ -66,6 +73,15 @@ class ServerProcess:
     def log(self) -> str:
         """Everything that every start so far has printed."""
         return self._child.log_path.read_text(errors="replace")
+
+    def logs(self, text: str, timeout_seconds: float = 10.0) -> bool:
+        """Whether this text has been printed, or is within the time: events reach the log some time after they happened."""
+        deadline = time.monotonic() + timeout_seconds
+        while text not in self.log:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
 
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Returns when the engine port answers a ping; raises ChildError when that takes longer or the server ends."""
