@@ -50,7 +50,11 @@ def adapter(**fields: object) -> list[str]:
         (["--eviction-polcy", "LRU"], USAGE, ["--eviction-polcy", "did you mean --eviction-policy?"]),
         (["--eviction-policy", "LFUU"], USAGE, ["--eviction-policy: ", "'LFUU'", "did you mean 'LFU'?"]),
         (["--l1-size-gb", "-1"], USAGE, ["--l1-size-gb", "greater than 0"]),
-        (["--supported-transfer-mode", "lmcache_driven"], USAGE, ["pip install lmcache-transfer-torch"]),
+        (
+            ["--supported-transfer-mode", "lmcache_driven", "--no-plugin", "transfer_torch"],
+            USAGE,
+            ["request module 'lmcache_driven'", "blocked by --no-plugin"],
+        ),
         (["--plugin", "nonesuch"], USAGE, ["nonesuch"]),
         (["--http-host", "0.0.0.0"], USAGE, ["http"]),
         (["--l1-size-gb", "1000000"], RESOURCE, ["lower l1_size_gb"]),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmcache_core.app.build import build
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.testing.fake_engine import FakeEngine

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from lmcache_core.app.offer_kind import OfferKind
+from lmcache_core.app.plugins.offer_kind import OfferKind
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -83,5 +83,5 @@ def test_memory_that_cannot_be_had_stops_the_start(tmp_path: Path) -> None:
 )
 def test_what_is_unwise_starts_with_a_warning(start_server: StartServer, option: list[str], line: str) -> None:
     server = start_server("--chunk-size", "32", *option)
-    assert line in server.log
+    assert server.logs(line), server.log
     assert server.stop() == 0

@@ -77,7 +77,7 @@ def test_a_tenant_keeps_its_newest_within_its_quota_and_others_lose_nothing(star
             b.end(f"b{number}")
         assert usage(server, "tenant-b")["current_usage_bytes"] == 200 * SLOT
         assert usage(server, "tenant-a")["current_usage_bytes"] >= QUOTA_SLOTS // 2 * SLOT
-    assert "quota changed cache_salt='tenant-a' limit_bytes=1048576" in server.log
+    assert server.logs("quota changed cache_salt='tenant-a' limit_bytes=1048576"), server.log
     shown = {quota["cache_salt"]: quota for quota in server.status()["quotas"]["largest"]}
     assert shown["tenant-b"] == {"cache_salt": "tenant-b", "limit_bytes": None, "used_bytes": 200 * SLOT}
     assert shown["tenant-a"]["limit_bytes"] == 2**20

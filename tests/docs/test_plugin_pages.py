@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points
@@ -13,9 +14,9 @@ from types import ModuleType
 import pytest
 
 import lmcache_core
-from lmcache_core.app.loaded_plugins import LoadedPlugins
-from lmcache_core.app.offer_kind import OfferKind
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts import hookspecs
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.wire.operations import KNOWN_REQUESTS
@@ -104,6 +105,7 @@ PAGE_OF = {
     OfferKind.PREFETCH_POLICY: "store-and-prefetch-policies.md",
     OfferKind.REQUEST_MODULE: "request-modules.md",
     OfferKind.SUBSCRIBER: "subscribers.md",
+    OfferKind.HTTP_ROUTES: "http-routes.md",
     OfferKind.COMMAND: "hooks.md#lmcache_commands",
 }
 
@@ -119,6 +121,7 @@ EXAMPLES = {
     "stores": ("store-and-prefetch-policies.md", "LargeOnly", "StorePolicySuite", "open_large_only"),
     "loads": ("store-and-prefetch-policies.md", "LastFirst", "PrefetchPolicySuite", "open_last_first"),
     "bill": ("subscribers.md", "Bill", "SubscriberSuite", "open_bill"),
+    "prices": ("http-routes.md", "Prices", "HttpRoutesSuite", "open_prices"),
     "stats": ("request-modules.md", "Stats", "RequestModuleSuite", "open_stats"),
     "deflate": ("serdes.md", "Deflate", "SerdeSuite", "Deflate"),
 }
@@ -139,7 +142,7 @@ SUITE = """
 
 def test_the_examples_of_the_pages_keep_the_laws(tmp_path: Path) -> None:
     for module, (page, name, suite, opener) in EXAMPLES.items():
-        (source,) = (block for block in blocks(f"plugins/{page}", "python") if f"class {name}(" in block)
+        (source,) = (block for block in blocks(f"plugins/{page}", "python") if re.search(rf"class {name}\b", block))
         if module == "deflate":  # a class is no opener
             source, opener = f"{source}\n\ndef open_deflate(settings):\n    return Deflate()\n", "open_deflate"
         (tmp_path / f"page_{module}.py").write_text(source)

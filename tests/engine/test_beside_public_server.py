@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.engine_process import ENGINE_PYTHON, EngineProcess
+from benchmarks.transfer import PUBLIC_SERVER
+from demo.engine_process import EngineProcess
 from demo.server_process import ServerProcess
 from tests.engine.comparison import assert_cached, assert_right
 from tests.engine.ladder import CHUNK_SIZES, PROMPTS
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 def public_server(site: Site, tmp_path: Path) -> Iterator[ServerProcess]:
     options = ["--l1-size-gb", "1", "--no-l1-use-lazy", "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"]
     options += ["--chunk-size", str(site.chunk_tokens)]
-    executable = ENGINE_PYTHON.with_name("lmcache")
+    executable = PUBLIC_SERVER
     with ServerProcess(options, tmp_path / "public-server.log", executable=executable) as server:
         yield server
 

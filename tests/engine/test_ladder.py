@@ -7,6 +7,7 @@ import pytest
 from demo.prompts import random_prompt
 from tests.engine.comparison import assert_branch, assert_cached, assert_computed, assert_right
 from tests.engine.ladder import CHUNK_SIZES, PROMPTS, SHARED_TOKENS, branch, chunk_count
+from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
 from tests.engine.site import ALLOWANCE_SECONDS, HEARTBEAT_SECONDS, Site
 
@@ -20,7 +21,9 @@ def check_branch(site: Site, reference: Reference, seed: int) -> None:
     assert_branch(answer, truth, SHARED_TOKENS, site.chunk_tokens)
 
 
-@pytest.mark.parametrize("site", CHUNK_SIZES, indirect=True)
+@pytest.mark.parametrize(
+    "site", [size if size != 96 else pytest.param(size, marks=pytest.mark.slow) for size in CHUNK_SIZES], indirect=True
+)
 def test_the_same_answers_from_every_tier(site: Site, reference: Reference) -> None:
     truth = reference.answers(PROMPTS)
     stored_before = len(site.l2.objects())
@@ -51,23 +54,7 @@ def test_the_same_answers_from_every_tier(site: Site, reference: Reference) -> N
 
 @pytest.mark.parametrize("site", [32], indirect=True)
 def test_prefix_hits_of_one_chunk_to_256(site: Site, reference: Reference) -> None:
-    """Prompts that share 1, 2, 4 ... 256 chunks with one that is cached, in L1 and, after a crash, in L2 only."""
-    hits = [1 << power for power in range(9)]
-    whole = random_prompt(5, hits[-1] * site.chunk_tokens)
-    prompts = [whole[: hit * site.chunk_tokens] + random_prompt(hit, site.chunk_tokens // 2) for hit in hits]
-    truth = reference.answers(prompts)
-    stored_before = len(site.l2.objects())
-    assert_computed(site.engine.ask([whole]))
-    site.wait_stored(stored_before + hits[-1])
-
-    from_l1 = site.engine.ask(prompts)
-    site.crash_server()
-    site.wait_reconnected()
-    from_l2 = site.engine.ask(prompts)  # each doubles what L1 has by then: half of every hit comes from L2
-
-    for answers in (from_l1, from_l2):
-        assert [answer.cached_tokens for answer in answers] == [hit * site.chunk_tokens for hit in hits]
-        assert_right(answers, truth)
+    check_prefix_hits(site, reference)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ from lmcache_core import (
     EvictionPolicy,
     Handler,
     HandlerMode,
+    HttpAnswer,
+    HttpContext,
+    HttpRequest,
+    HttpRoute,
     InsertFacts,
     L2Adapter,
     LentBuffer,
@@ -113,6 +117,20 @@ class Listener(Subscriber):
         return {ChunksStored: lambda event: CALLS.append(f"subscriber.stored {event.chunks}")}
 
 
+def open_greeting(settings: None, context: HttpContext) -> Sequence[HttpRoute]:
+    def greet(request: HttpRequest) -> HttpAnswer:
+        listener = context.subscriber("listener")
+        return HttpAnswer(
+            {
+                "hello": request.path["name"],
+                "chunks": context.server.info.chunk_tokens,
+                "listener": type(listener).__name__,
+            }
+        )
+
+    return [HttpRoute("GET", "/stranger/{name}", greet, "Greets.")]
+
+
 def open_shelf(settings: None, context: AdapterContext) -> L2Adapter:
     return Shelf(context)
 
@@ -170,6 +188,11 @@ def lmcache_request_modules() -> Sequence[Offer]:
 @hookimpl
 def lmcache_subscribers() -> Sequence[Offer]:
     return [Offer("listener", "for tests", f"{__name__}:open_listener", default=True)]
+
+
+@hookimpl
+def lmcache_http_routes() -> Sequence[Offer]:
+    return [Offer("greeting", "for tests", f"{__name__}:open_greeting", default=True)]
 
 
 @hookimpl

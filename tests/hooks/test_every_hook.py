@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,9 +14,10 @@ import msgspec
 import pytest
 import zmq
 
+from demo.server_process import free_port
 from lmcache_core.app.build import build
 from lmcache_core.app.cli import main
-from lmcache_core.app.plugins import load_plugins
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts import hookspecs
@@ -32,7 +36,8 @@ def server() -> Iterator[Server]:
         "port": 0,
         "chunk_size": 16,
         "l1_size_gb": 1 / 16,
-        "http_enabled": False,
+        "http_port": free_port(),
+        "prometheus_port": 0,
         "shm_name": f"test-{uuid.uuid4().hex}",
         "l2_adapter": ({"type": "shelf"},),
         "eviction_policy": "any_victim",
@@ -111,6 +116,21 @@ def test_lmcache_request_modules(server: Server) -> None:
 def test_lmcache_subscribers(engine: FakeEngine) -> None:
     engine.store(TOKENS)
     wait_for("subscriber.stored 4")
+
+
+def test_lmcache_http_routes(server: Server) -> None:
+    assert server.info.http_endpoint
+    wait_until(lambda: can_be_asked(f"{server.info.http_endpoint}/healthcheck"))
+    with urllib.request.urlopen(f"{server.info.http_endpoint}/stranger/world", timeout=10) as answer:
+        assert json.load(answer) == {"hello": "world", "chunks": 16, "listener": "Listener"}
+
+
+def can_be_asked(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except urllib.error.URLError:
+        return False
 
 
 def test_lmcache_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

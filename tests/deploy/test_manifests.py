@@ -1,0 +1,97 @@
+"""What is in deploy/ says only what the server understands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.settings import ServerSettings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ADDRESS = "127.0.0.1"
+
+
+def manifests(name: str) -> dict[str, dict[str, Any]]:
+    return {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())}
+
+
+def server_pod() -> dict[str, Any]:
+    pod: dict[str, Any] = manifests("lmcache.yaml")["DaemonSet"]["spec"]["template"]["spec"]
+    return pod
+
+
+def settings_of(arguments: list[str], config: Path) -> ServerSettings:
+    assert arguments[0] == "server"
+    given = ServerFlags().given([re.sub(r"\$\(\w+\)", ADDRESS, each) for each in arguments[1:]])
+    return read_settings({**given, "config": str(config)})
+
+
+def test_the_pod_starts_a_server_that_these_flags_and_this_file_describe(tmp_path: Path) -> None:
+    everything = manifests("lmcache.yaml")
+    config = tmp_path / "lmcache.toml"
+    config.write_text(everything["ConfigMap"]["data"]["lmcache.toml"])
+    container = server_pod()["containers"][0]
+    settings = settings_of(container["args"], config)
+    assert container["args"][2] == "/etc/lmcache/lmcache.toml"
+    assert settings.host == settings.prometheus_host == ADDRESS
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"engines": settings.port, "metrics": settings.prometheus_port}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = container[probe]["httpGet"]
+        assert (asked["host"], asked["port"]) == (settings.http_host, settings.http_port)
+    for size in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"]):
+        assert int(size.removesuffix("Gi")) > settings.l1_size_gb, "L1 counts as memory of the container"
+
+
+def test_the_pod_has_time_to_drain_and_shares_memory_with_the_engines() -> None:
+    pod, engine = server_pod(), manifests("engine.yaml")["Pod"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > ServerSettings.model_fields["drain_seconds"].default
+    assert pod["securityContext"]["runAsUser"] == engine["securityContext"]["runAsUser"]
+    for each in (pod, engine):
+        (volume,) = [volume for volume in each["volumes"] if volume["name"] == "shm"]
+        assert volume["hostPath"]["path"] == "/dev/shm"
+        (mount,) = [mount for mount in each["containers"][0]["volumeMounts"] if mount["name"] == "shm"]
+        assert mount["mountPath"] == "/dev/shm"
+
+
+def test_the_unit_knows_the_exit_code_of_a_wrong_configuration_and_its_file_is_right() -> None:
+    unit = (DEPLOY / "systemd" / "lmcache.service").read_text()
+    assert f"RestartPreventExitStatus={int(ExitCode.USAGE)}\n" in unit
+    stop = int(re.findall(r"TimeoutStopSec=(\d+)", unit)[0])
+    assert stop > ServerSettings.model_fields["drain_seconds"].default
+    config = DEPLOY / "systemd" / "lmcache.toml"
+    assert read_settings({"config": str(config)}).l1_size_gb == tomllib.loads(config.read_text())["l1_size_gb"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "lmcache.service"
+    text = (DEPLOY / "systemd" / "lmcache.service").read_text()
+    unit.write_text(text.replace("/opt/lmcache/bin/lmcache", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_has_every_plugin_of_the_repository_and_asks_the_right_port() -> None:
+    text = (DEPLOY / "container" / "Containerfile").read_text()
+    root = DEPLOY.parent
+    parts = {str(each.parent.relative_to(root)) for each in root.glob("plugins/*/pyproject.toml")}
+    built = re.findall(r'^ARG PARTS="(.*)"$', text, re.MULTILINE)[0].split()
+    assert set(built) == {"core", *parts} - {"plugins/engine_vllm"}, "that one goes into the engine's image"
+    fields = ServerSettings.model_fields
+    assert f"http://127.0.0.1:{fields['http_port'].default}/healthcheck" in text
+    assert (
+        f"EXPOSE {fields['port'].default} {fields['http_port'].default} {fields['prometheus_port'].default}\n" in text
+    )

@@ -1,0 +1,112 @@
+"""Metrics where clients choose names to hurt, and where a scrape comes at a bad time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import urllib.error
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+
+import psutil
+import pytest
+
+from demo.server_process import HOST, ServerProcess, free_port
+from lmcache_core.testing import FakeEngine
+from lmcache_core.wire.messages import EngineKey
+from lmcache_core.wire.operations import END_SESSION, LOOKUP
+from lmcache_core.wire.tokens import encode_tokens
+from tests.observability.scrapes import check_sums, scrape
+from tests.test_reconfigure import wait_for
+
+MIB = 2**20
+CHUNK = 16
+SHARE = 2_000
+"""More pairs of models and salts than are counted apart."""
+PROMPT = encode_tokens(range(2 * CHUNK + 8))
+HOSTILE = (
+    "",
+    "_all",
+    "_other",
+    "\n",
+    '"',
+    "\\",
+    '",le="1"} 5\nevil_metric 3',
+    "\x00\x1b[31m",
+    "\u202e",
+    "ü",
+    "x" * 1500,
+)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[ServerProcess, int]]:
+    port = free_port()
+    options = ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.01", "--prometheus-port", str(port)]
+    options += ["--otlp-endpoint", f"http://{HOST}:{free_port()}"]
+    options += ["--offer-settings", '{"subscriber:metrics": {"otlp_interval_seconds": 1}}']
+    with ServerProcess(options, tmp_path / "server.log") as server:
+        yield server, port
+
+
+def look_up(engine: FakeEngine, model: str, salt: str) -> None:
+    key = EngineKey(model, 1, None, PROMPT, 0, 2 * CHUNK, "r", salt)
+    for ticket in (engine.scheduler.send(LOOKUP, key, 1), engine.scheduler.send(END_SESSION, "r")):
+        engine.scheduler.receive(ticket)
+
+
+def test_names_cannot_make_metrics_grow_or_lie(served: tuple[ServerProcess, int]) -> None:
+    server, port = served
+    process = psutil.Process(server.pid)
+    with FakeEngine(f"tcp://{HOST}:{server.port}") as engine:
+        for name in HOSTILE:
+            look_up(engine, name, name[:500])
+            look_up(engine, "model", name[:500])
+        found = scrape(port)
+        assert "evil_metric" not in found.values
+        assert found.sum("lmcache_mp_lookups_requests_total") == 2 * len(HOSTILE)
+        done, sizes, memory = 2 * len(HOSTILE), [], []
+        for _ in range(3):
+            for _ in range(SHARE):
+                done += 1
+                look_up(engine, f"model-{done}", f"salt-{done}")
+            found = scrape(port)
+            check_sums(found)
+            assert found.sum("lmcache_mp_lookups_requests_total") == done
+            assert found.sum("lmcache_mp_lookup_requested_tokens_total") == done * (2 * CHUNK + 8)
+            sizes.append(len(found.text))
+            memory.append(process.memory_info().rss)
+        assert sizes[2] < 1.02 * sizes[0]
+        assert memory[2] - memory[0] < 8 * MIB, memory
+        wait_for(lambda: scrape(port).sum("lmcache_otlp_pushes_total", result="failed") > 0)
+        assert "lmcache_hit_rate_ceiling" in scrape(port).families()
+
+
+def test_a_scrape_while_the_server_stops_is_whole_or_nothing(served: tuple[ServerProcess, int]) -> None:
+    server, port = served
+    scrapes, over = [], threading.Event()
+
+    def keep_scraping() -> None:
+        while not over.is_set():
+            try:
+                scrapes.append(scrape(port))
+            except (urllib.error.URLError, HTTPException, OSError):
+                continue
+
+    threads = [threading.Thread(target=keep_scraping) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_for(lambda: len(scrapes) > 5)
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.stop() == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    for each in scrapes:
+        assert each.text.endswith("# EOF\n")
+        check_sums(each)
+    assert "Traceback" not in server.log, server.log
