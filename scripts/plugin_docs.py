@@ -37,7 +37,8 @@ def events_page() -> str:
         (
             "What a subscriber can listen to ([subscribers](subscribers.md)). All are frozen structs, importable from\n"
             "`lmcache_core`. A subscription to `Event` is one to all of them. A plugin may define events of its own (a\n"
-            "subclass of `Event`, every field a `str`, `int`, `float` or `bool`) and publish them through its context.\n"
+            "subclass of `Event`, every field a `str`, `int`, `float`, `bool` or `bytes`) and publish them through its\n"
+            "context. Each has `at`, when it happened, in seconds since the epoch.\n"
         ),
     ]
     for kind in event_types():

@@ -1,0 +1,60 @@
+"""Writes what follows from the admin API's code: docs/operating/openapi.json, and the table of routes in
+docs/operating/http-api.md.
+
+python -m scripts.http_api           # write them
+python -m scripts.http_api --check   # say which are out of date, exit 1 if any is
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lmcache_core
+from lmcache_core.admin.api import described_routes, every_core_route
+from lmcache_core.admin.openapi import openapi_document
+
+FOLDER = Path(__file__).parent.parent / "docs" / "operating"
+_TABLE = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)
+_USUAL = {"401", "403", "408", "413", "414", "421", "422", "431", "500", "503"}
+
+
+def documents() -> dict[Path, str]:
+    """Every generated file, by where it belongs."""
+    document = openapi_document(described_routes(every_core_route()), lmcache_core.__version__)
+    page = FOLDER / "http-api.md"
+    table = routes_table(document)
+    return {
+        FOLDER / "openapi.json": json.dumps(document, indent=1, sort_keys=True) + "\n",
+        page: _TABLE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", page.read_text()),
+    }
+
+
+def routes_table(document: dict[str, Any]) -> str:
+    """One row for each method of each path, by what it is about."""
+    rows = []
+    for path, methods in document["paths"].items():
+        for method, about in methods.items():
+            own = [status for status in about["responses"] if status not in _USUAL]
+            rows.append((about["tags"][0], f"`{method.upper()} {path}`", about["summary"], ", ".join(own)))
+    lines = ["| about | route | what it does | answers, besides the usual |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in sorted(rows))])
+
+
+def main(arguments: Sequence[str]) -> int:
+    stale = [path for path, text in documents().items() if not path.exists() or path.read_text() != text]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path.name} is out of date; run: python -m scripts.http_api")
+        return 1 if stale else 0
+    for path, text in documents().items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

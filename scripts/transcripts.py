@@ -1,0 +1,125 @@
+"""Runs the commands that docs show, and writes what they say below them.
+
+python -m scripts.transcripts                       # every page that has any
+python -m scripts.transcripts docs/operating/doctor.md
+
+A transcript is a fenced block of kind `console` below a line `<!-- transcript -->`; a line in it that begins with `$ ` is a
+command, and what follows it is replaced.  A server runs meanwhile, with an adapter, a tenant and an engine that has used it.
+Its ports are 5555 and 8080, which must be free; its files are shown as if they were in /var/lib/lmcache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from demo.environment import quiet_environment
+from demo.server_process import HOST, LMCACHE, ServerProcess
+from lmcache_core.testing import FakeEngine
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+_TRANSCRIPT: Final = re.compile(r"<!-- transcript -->\n```console\n(?P<body>.*?)```\n", re.DOTALL)
+_SHOWN_FOLDER: Final = "/var/lib/lmcache"
+_MODEL: Final = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "torch_dtype": "bfloat16",
+}
+
+
+def commands_of(page: str) -> list[str]:
+    """Every command that a page's transcripts show."""
+    bodies = [found["body"] for found in _TRANSCRIPT.finditer(page)]
+    return [line.removeprefix("$ ") for body in bodies for line in body.splitlines() if line.startswith("$ ")]
+
+
+def pages() -> list[Path]:
+    """Those that have transcripts."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if _TRANSCRIPT.search(page.read_text())]
+
+
+def renewed(page: str, names: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """The page with what its commands say now.  `names` are words of the docs and what they really are."""
+
+    def run_again(found: re.Match[str]) -> str:
+        lines = [line for line in found["body"].splitlines() if line.startswith("$ ")]
+        said = "".join(f"{line}\n{_said(line.removeprefix('$ '), names, environment)}" for line in lines)
+        return f"<!-- transcript -->\n```console\n{said}```\n"
+
+    return _TRANSCRIPT.sub(run_again, page)
+
+
+def _said(command: str, names: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    for shown, real in names.items():
+        command = command.replace(shown, real)
+    words = shlex.split(command)
+    if words[0] != "lmcache":
+        raise ValueError(f"only lmcache is run here, not '{words[0]}'")
+    done = subprocess.run(
+        [str(LMCACHE), *words[1:]],
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    text = done.stdout
+    for shown, real in names.items():
+        text = text.replace(real, shown)
+    return text if done.returncode == 0 else f"{text}[exit code {done.returncode}]\n"
+
+
+@contextmanager
+def server_in_use(folder: Path) -> Iterator[None]:
+    """A server that has something to show."""
+    adapter = json.dumps({"type": "fs", "base_path": str(folder / "l2"), "max_capacity_gb": 20})
+    options = ("--l1-size-gb", "0.25", "--eviction-policy", "IsolatedLRU", "--instance-id", "node-7")
+    quota = ("--quota", '{"tenant-a": 0.125}', "--prometheus-port", "0")
+    ports = ("--port", "5555", "--http-port", "8080")  # as readers know them
+    process = ServerProcess((*options, *quota, "--l2-adapter", adapter, *ports), folder / "server.log")
+    process.port, process.http_port = 5555, 8080
+    with (
+        process,
+        FakeEngine(
+            f"tcp://{HOST}:{process.port}", model="meta/llama-3-8b", salt="tenant-a", layers=32, hidden=128
+        ) as engine,
+    ):
+        prompt = list(range(20 * engine.chunk_tokens))
+        assert engine.store(prompt, "r1")
+        assert engine.lookup(prompt, "r2") == 20
+        assert engine.retrieve(prompt, "r2") is not None
+        engine.end("r2")
+        engine.lookup(list(range(5, 10 * engine.chunk_tokens)), "r3")
+        engine.end("r3")
+        time.sleep(1.0)  # until L2 has it
+        yield
+
+
+def main(given: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "llama-3-8b").mkdir()
+        (folder / "llama-3-8b" / "config.json").write_text(json.dumps(_MODEL))
+        with server_in_use(folder):
+            names = {_SHOWN_FOLDER: name}
+            environment = {**quiet_environment(), "COLUMNS": "120"}
+            for page in [Path(path) for path in given] or pages():
+                page.write_text(renewed(page.read_text(), names, environment))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
