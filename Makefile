@@ -10,6 +10,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More arguments for pytest, for example `make test PYTEST_ARGS="-k ladder -x"`.
 PYTEST_ARGS ?=
+# Processes that run tests: most of them wait for others most of the time.  1 for one after the other, as a debugger wants it.
+PYTEST_PROCESSES ?= 2
 # What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
 BENCH_ARGS ?=
 
@@ -20,9 +22,16 @@ TYPED := $(DISTRIBUTIONS:%=%/src) $(wildcard $(DISTRIBUTIONS:%=%/tests)) benchma
 NATIVE := plugins/native
 NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $(NATIVE)/tests -prune -o -type f -not -name "*.pyc" -print)
 
+# What the engine's environment has of ours, beside the public package.
+OWN := core plugins/kv_layout plugins/engine_vllm
+# Tests of one file stay together: they share servers and engines; files in the order of testpaths, the longest first.
+SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
+
 PROJECT_READY := .venv/.ready
 NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
+ENGINE_OWN := .venv-engine/.own
+SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
 .PHONY: help setup demo test test-all bench check clean
@@ -36,18 +45,18 @@ help:
 	@echo "make check     ruff, mypy and the import rules"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
-setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(MODEL)
+setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(MODEL) $(SYSTEM_READY)
 
 demo: setup
 	@.venv/bin/python -m demo.demo
 
 test: setup check
-	.venv/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 test-all: setup check
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+	.venv/bin/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
-bench: $(PROJECT_READY) $(ENGINE_READY)
+bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN)
 	@.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 check: $(PROJECT_READY)
@@ -63,6 +72,7 @@ clean:
 $(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps -r requirements-dev.txt
+	@.venv/bin/python -m scripts.cpu_torch requirements-dev.txt $(TORCH_INDEX)
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps --no-build-isolation $(patsubst %,-e %,$(filter-out $(NATIVE),$(DISTRIBUTIONS)))
 	@touch $@
 
@@ -70,10 +80,19 @@ $(NATIVE_READY): $(PROJECT_READY) $(NATIVE_SOURCES)
 	@.venv/bin/python -m scripts.build_native
 	@touch $@
 
+$(SYSTEM_READY): $(PROJECT_READY) scripts/system_packages.py
+	@.venv/bin/python -m scripts.system_packages
+	@touch $@
+
 $(ENGINE_READY): demo/requirements-engine.txt
 	@test -x .venv-engine/bin/pip || $(PYTHON) -m venv .venv-engine
 	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps -r $<
 	@.venv-engine/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
+	@touch $@
+
+$(ENGINE_OWN): $(ENGINE_READY) $(NATIVE_READY) $(OWN:%=%/pyproject.toml)
+	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps --no-build-isolation $(OWN:%=-e %) \
+		$$(find .venv/wheels -name "lmcache_native-*.whl" 2>/dev/null)
 	@touch $@
 
 $(MODEL): demo/make_model.py demo/tiny-llama.json $(ENGINE_READY)
