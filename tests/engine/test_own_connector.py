@@ -11,11 +11,12 @@ from demo.engine_process import EngineProcess
 from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from tests.conftest import StartServer
-from tests.engine.comparison import assert_branch, assert_cached, assert_computed, assert_right
-from tests.engine.ladder import PROMPTS, SHARED_TOKENS, branch, chunk_count
+from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.every_tier import check_every_tier
+from tests.engine.ladder import PROMPTS
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
-from tests.engine.site import ALLOWANCE_SECONDS, HEARTBEAT_SECONDS, Site
+from tests.engine.site import HEARTBEAT_SECONDS, Site
 from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 
 pytestmark = pytest.mark.engine
@@ -38,42 +39,15 @@ def own_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory)
     site.close()
 
 
-def check_branch(site: Site, reference: Reference, seed: int) -> None:
-    """A prompt that shares its beginning with one of the ladder takes that beginning from the cache."""
-    prompt = branch(seed)
-    (answer,), (truth,) = site.engine.ask([prompt]), reference.answers([prompt])
-    assert_branch(answer, truth, SHARED_TOKENS, site.chunk_tokens)
-
-
 def test_the_same_answers_from_every_tier(own_site: OwnSite, reference: Reference) -> None:
-    site, truth = own_site, reference.answers(PROMPTS)
-    cold = site.engine.ask(PROMPTS)
-    assert_computed(cold)
-    assert_right(cold, truth)
+    def check_hits_at_once() -> None:
+        together = own_site.engine.ask_together(PROMPTS)
+        assert_cached(together, CHUNK_TOKENS)
+        assert_right(together, reference.answers(PROMPTS))
 
-    from_l1 = site.engine.ask(PROMPTS)
-    assert_cached(from_l1, CHUNK_TOKENS)
-    assert_right(from_l1, truth)
-    check_branch(site, reference, seed=3)
-
-    together = site.engine.ask_together(PROMPTS)
-    assert_cached(together, CHUNK_TOKENS)
-    assert_right(together, truth)
-
-    site.wait_stored(chunk_count(CHUNK_TOKENS))
-    site.crash_server()
-
-    surprise = [random_prompt(2, 1_000)]
-    at_once = site.engine.ask(surprise, timeout_seconds=HEARTBEAT_SECONDS + ALLOWANCE_SECONDS)
-    assert_right(at_once, reference.answers(surprise))
-
-    site.wait_reconnected()
-    check_branch(site, reference, seed=4)
-    from_l2 = site.engine.ask(PROMPTS)
-    assert_cached(from_l2, CHUNK_TOKENS)
-    assert_right(from_l2, truth)
-    site.wait_nothing_held()
-    assert "Traceback" not in site.engine.log.split("skip_tokenizer_init=True`")[-1]
+    check_every_tier(own_site, reference, check_hits_at_once)
+    own_site.wait_nothing_held()
+    assert "Traceback" not in own_site.engine.log.split("skip_tokenizer_init=True`")[-1]
 
 
 @pytest.mark.slow

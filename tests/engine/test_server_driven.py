@@ -9,11 +9,11 @@ import pytest
 
 from demo.engine_process import EngineProcess
 from demo.prompts import random_prompt
-from tests.engine.comparison import assert_branch, assert_cached, assert_computed, assert_right
-from tests.engine.ladder import PROMPTS, SHARED_TOKENS, branch, chunk_count
+from tests.engine.comparison import assert_cached, assert_computed, assert_right
+from tests.engine.every_tier import check_every_tier
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
-from tests.engine.site import ALLOWANCE_SECONDS, HEARTBEAT_SECONDS, Site
+from tests.engine.site import HEARTBEAT_SECONDS, Site
 
 pytestmark = pytest.mark.engine
 
@@ -36,32 +36,14 @@ def driven_site(engine_environment: None, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_the_same_answers_from_every_tier(driven_site: DrivenSite, reference: Reference) -> None:
-    site, truth = driven_site, reference.answers(PROMPTS)
-    cold = site.engine.ask(PROMPTS)
-    assert_computed(cold)
-    assert_right(cold, truth)
+    def check_that_the_server_copied() -> None:
+        moved = driven_site.server.status()["modules"]["lmcache_driven"]
+        assert moved["stored_bytes"] > 0
+        assert moved["retrieved_bytes"] > 0
+        assert moved["transfers_failed"] == 0
+        assert moved["registrations_refused"] == {}
 
-    from_l1 = site.engine.ask(PROMPTS)
-    assert_cached(from_l1, CHUNK_TOKENS)
-    assert_right(from_l1, truth)
-    (answer,), (expected,) = site.engine.ask([branch(3)]), reference.answers([branch(3)])
-    assert_branch(answer, expected, SHARED_TOKENS, CHUNK_TOKENS)
-    moved = site.server.status()["modules"]
-    assert moved["lmcache_driven"]["stored_bytes"] > 0
-    assert moved["lmcache_driven"]["retrieved_bytes"] > 0
-    assert moved["lmcache_driven"]["transfers_failed"] == 0
-    assert moved["lmcache_driven"]["registrations_refused"] == {}
-
-    site.wait_stored(chunk_count(CHUNK_TOKENS))
-    site.crash_server()
-    surprise = [random_prompt(2, 1_000)]
-    at_once = site.engine.ask(surprise, timeout_seconds=HEARTBEAT_SECONDS + ALLOWANCE_SECONDS)
-    assert_right(at_once, reference.answers(surprise))
-
-    site.wait_reconnected()
-    from_l2 = site.engine.ask(PROMPTS)
-    assert_cached(from_l2, CHUNK_TOKENS)
-    assert_right(from_l2, truth)
+    check_every_tier(driven_site, reference, check_that_the_server_copied)
 
 
 @pytest.mark.slow
