@@ -24,7 +24,7 @@ NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $
 
 # What the engine's environment has of ours, beside the public package.
 OWN := core plugins/kv_layout plugins/engine_vllm
-# Tests of one file stay together: they share servers and engines; files in the order of testpaths, the longest first.
+# Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 
 PROJECT_READY := .venv/.ready
@@ -34,7 +34,7 @@ ENGINE_OWN := .venv-engine/.own
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test test-all bench check clean
+.PHONY: help setup demo test test-all bench check wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
@@ -43,6 +43,7 @@ help:
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
 	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
+	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
 setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(MODEL) $(SYSTEM_READY)
@@ -64,6 +65,9 @@ check: $(PROJECT_READY)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(TYPED)
 	.venv/bin/lint-imports
+
+wheels:
+	@$(PYTHON) -m scripts.build_wheels dist
 
 clean:
 	rm -rf .venv .venv-engine $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

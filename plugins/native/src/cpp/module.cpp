@@ -1,3 +1,5 @@
+#include "fault_guard.h"
+#include "io/fault_gate.h"
 #include "page_copy_binding.h"
 #include "prompt.h"
 #include "recency.h"
@@ -8,11 +10,15 @@ constexpr int KERNEL_ABI = 1;
 // The same for copy_pages, which others use than core.
 constexpr int PAGE_COPY_ABI = 1;
 
+// The process's one guard, for the module beside this one.
+constexpr lmcache::io::FaultGuard FAULT_GUARD{lmcache::install_fault_guard, lmcache::run_guarded};
+
 NB_MODULE(_kernels, module) {
     // A server ends with its tables still in use, which is no leak worth a page on standard error.
     nanobind::set_leak_warnings(false);
     module.attr("KERNEL_ABI") = KERNEL_ABI;
     module.attr("PAGE_COPY_ABI") = PAGE_COPY_ABI;
+    module.attr("_fault_guard") = nanobind::capsule(&FAULT_GUARD);
     lmcache::bind_page_copy(module);
     lmcache::bind_prompt(module);
     lmcache::bind_recency(module);

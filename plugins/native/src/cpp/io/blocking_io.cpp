@@ -1,0 +1,69 @@
+#include "blocking_io.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "digest.h"
+#include "memory_copy.h"
+#include "operation_file.h"
+#include "transfer.h"
+
+namespace lmcache::io {
+
+namespace {
+
+// So much is read and then hashed: of what comes through the page cache, no more than stays in a core's cache; of what the
+// medium writes to memory by itself, enough to keep it busy.
+constexpr std::uint64_t CACHED_BLOCK = std::uint64_t{1} << 20;
+constexpr std::uint64_t DIRECT_BLOCK = std::uint64_t{4} << 20;
+
+int read_all(const Operation& operation, Transfer& transfer, std::uint64_t block, Digest& digest) {
+    if (!operation.digest_from) return transfer.read({0, operation.length});
+    const std::uint64_t from = *operation.digest_from;
+    int failed = transfer.read({0, from});
+    for (std::uint64_t at = from; failed == 0 && at < operation.length;) {
+        const std::uint64_t end = std::min(operation.length, (at / block + 1) * block);
+        failed = transfer.read({at, end});
+        if (failed == 0 && !digest.update(operation.memory + at, end - at)) failed = -EFAULT;
+        at = end;
+    }
+    return failed;
+}
+
+int write_all(const Operation& operation, Transfer& transfer, const OperationFile& file) {
+    const std::uint64_t head = operation.head_bytes;
+    int failed = transfer.write({head, operation.length});
+    if (failed != 0 || head == 0) return failed;
+    if (operation.durability == Durability::before_head_and_answer) failed = file.sync();
+    return failed != 0 ? failed : transfer.write({0, head});
+}
+
+}  // namespace
+
+Outcome run_blocking(const Operation& operation, OperationFile& file) {
+    Outcome outcome;
+    Digest digest;
+    Transfer transfer(operation, file);
+    int failed = 0;
+    if (operation.kind == Kind::sync) {
+        failed = file.sync();
+    } else if (operation.reads()) {
+        failed = read_all(operation, transfer, file.direct() ? DIRECT_BLOCK : CACHED_BLOCK, digest);
+    } else {
+        failed = write_all(operation, transfer, file);
+    }
+    const auto moved = operation.kind == Kind::sync ? 0 : static_cast<std::int64_t>(operation.length);
+    outcome.result = file.conclude(operation, failed != 0 ? failed : moved);
+    outcome.bounced = transfer.bounced();
+    if (outcome.result >= 0 && operation.digest_from) outcome.digest = digest.finish();
+    return outcome;
+}
+
+Outcome run_blocking(const Operation& operation) {
+    if (operation.kind == Kind::copy) return copy_memory(operation);
+    OperationFile file;
+    if (const int failed = file.open(operation); failed != 0) return {.result = failed};
+    return run_blocking(operation, file);
+}
+
+}  // namespace lmcache::io

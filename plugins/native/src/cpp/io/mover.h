@@ -1,0 +1,32 @@
+// What moves the bytes of operations that are in flight: by blocking calls on threads, or with io_uring.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "exchange.h"
+
+namespace lmcache::io {
+
+class Mover {
+public:
+    Mover() = default;
+    Mover(const Mover&) = delete;
+    Mover& operator=(const Mover&) = delete;
+    // Only once nothing is in flight.  Waits for the threads.
+    virtual ~Mover() = default;
+
+    // Any thread; does not block.  Each is answered through the exchange, and what it admits then is started.
+    virtual void start(std::vector<Operation>&& operations) = 0;
+
+    // False where there is no use for it, or no room.
+    virtual bool register_memory(std::byte*, std::uint64_t) { return false; }
+    virtual bool register_file(int) { return false; }
+};
+
+std::unique_ptr<Mover> make_thread_mover(Exchange& exchange, unsigned workers);
+// Throws std::system_error where this kernel has it not, or does not let us.
+std::unique_ptr<Mover> make_ring_mover(Exchange& exchange, unsigned workers);
+bool has_io_uring();
+
+}  // namespace lmcache::io

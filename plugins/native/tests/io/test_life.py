@@ -1,0 +1,91 @@
+"""From the first thread to the last: closing, collecting, forking, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from lmcache_native.io import COPY, READ, SYNC, IoEngine
+from plugins.native.tests.io.held_memory import HeldMemory
+from plugins.native.tests.io.io_rig import Memory, Rig, opened
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_close_waits_for_what_is_under_way_and_cancels_the_rest(kind: str) -> None:
+    held, memory = HeldMemory(), Memory(4096)
+    rig = Rig(IoEngine(kind, 1, 1, 1 << 20))
+    under_way = rig.submit((COPY, held.address, memory.address, 8, 0, -1))
+    waiting = rig.submit((SYNC, 0), (SYNC, 0))
+    assert not rig.engine.close(0)
+    assert not rig.engine.close(0.05)
+    assert rig.wait(waiting) == [(-errno.ECANCELED, None)] * 2
+    with pytest.raises(RuntimeError, match="closed"):
+        rig.engine.submit([(SYNC, 0, 0)])
+    assert not rig.engine.register_memory(memory.address, 4096)
+    held.release()
+    assert rig.engine.close(60)
+    assert rig.wait(under_way) == [(8, None)]
+    assert rig.engine.close(0)
+    assert rig.engine.answers() == []
+
+
+def test_an_engine_that_is_collected_waits_for_what_is_under_way(kind: str) -> None:
+    held, memory, before = HeldMemory(), Memory(4096), threads()
+    rig = Rig(IoEngine(kind, 2, 4, 1 << 20))
+    rig.submit(*[(COPY, held.address, memory.address, 8, 0, -1)] * 2)
+    releasing = threading.Timer(0.2, held.release)
+    releasing.start()
+    del rig
+    gc.collect()
+    releasing.join()
+    assert threads() == before
+
+
+def test_a_child_of_a_fork_may_not_touch_it(kind: str) -> None:
+    """It has no threads of the engine: it must neither wait for them nor take their lock."""
+    rig = Rig(IoEngine(kind, 2, 4, 1 << 20))
+    child = os.fork()
+    if child == 0:  # only system calls from here on: the test process's other threads are gone
+        status = 1
+        try:
+            rig.engine.submit([(SYNC, 0, 0)])
+        except RuntimeError:
+            status = 0
+        del rig
+        os._exit(status)
+    assert os.waitpid(child, 0) == (child, 0)
+    memory = Memory(4096)
+    assert rig.do_one(COPY, memory.address, memory.address, 8, 0, -1) == (8, None)
+    assert rig.engine.close(30)
+
+
+@pytest.mark.parametrize(
+    "rounds", [100, pytest.param(10_000, marks=pytest.mark.slow)]  # the latter for some 10 s
+)  # fmt: skip
+def test_nothing_is_left_behind(kind: str, rounds: int, tmp_path: Path) -> None:
+    path, memory = tmp_path / "file", Memory(4096)
+    path.write_bytes(bytes(4096))
+    IoEngine(kind, 1, 1, 1).close(30)
+    before = threads(), descriptors()
+    with opened(path) as fd:
+        for round_ in range(rounds):
+            rig = Rig(IoEngine(kind, 2, 4, 1 << 20))
+            rig.engine.register_memory(memory.address, 4096)
+            rig.engine.register_file(fd)
+            assert rig.do_one(READ, fd, 0, memory.address, 4096, 0, 0)[0] == 4096
+            if round_ % 2:
+                assert rig.engine.close(30)
+    del rig
+    assert (threads(), descriptors()) == before

@@ -1,0 +1,69 @@
+"""Registered memory and files are faster at most: never other bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from lmcache_native.io import READ, WRITE, IoEngine
+from plugins.native.tests.io.io_rig import Memory, Rig, opened
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def own(kind: str) -> Rig:
+    return Rig(IoEngine(kind, 2, 8, 64 * MIB))
+
+
+@pytest.mark.parametrize("align", [0, 4096])
+def test_registered_or_not_bytes_are_the_same(own: Rig, tmp_path: Path, align: int) -> None:
+    path, memory, content = tmp_path / "file", Memory(16 * MIB), os.urandom(8 * MIB)
+    path.write_bytes(content)
+    registered = own.engine.register_memory(memory.address + MIB, 4 * MIB)
+    assert own.engine.counters()["registered_bytes"] == (4 * MIB if registered else 0)
+    with opened(path, os.O_RDWR | (os.O_DIRECT if align else 0)) as fd:
+        own.engine.register_file(fd)
+        for at in (0, MIB // 2, MIB, 3 * MIB, 8 * MIB):  # before it, across its edges, in it, behind it
+            answer = own.do_one(READ, fd, 0, memory.address + at, 8 * MIB, align, 0)
+            assert answer == (8 * MIB, xxhash.xxh3_128_digest(content))
+            assert memory.view[at : at + 8 * MIB] == content
+        assert own.do_one(WRITE, fd, 0, memory.address + 8 * MIB, 8 * MIB, align, 4096, 0) == (8 * MIB, None)
+    assert path.read_bytes() == content
+    assert own.engine.close(30)
+    assert own.engine.counters()["registered_bytes"] == 0
+
+
+def test_the_threads_engine_has_no_use_for_it() -> None:
+    engine, memory = IoEngine("threads", 1, 1, 1), Memory(4096)
+    assert not engine.register_memory(memory.address, 4096)
+    assert not engine.register_file(0)
+    assert engine.close(30)
+
+
+def test_overlapping_memory_is_registered_once(own: Rig) -> None:
+    memory = Memory(4 * MIB)
+    if not own.engine.register_memory(memory.address + MIB, MIB):
+        pytest.skip("no memory can be registered here")
+    for begin, length in ((0, 4), (1, 1), (1, 2), (0, 2)):
+        assert not own.engine.register_memory(memory.address + begin * MIB, length * MIB)
+    assert own.engine.register_memory(memory.address, MIB)
+    assert own.engine.register_memory(memory.address + 2 * MIB, MIB)
+    assert own.engine.close(30)
+
+
+def test_a_descriptor_that_became_another_file_is_read_as_that(own: Rig, tmp_path: Path) -> None:
+    """Its number was registered, and was used again since."""
+    old, new, memory = tmp_path / "old", tmp_path / "new", Memory(4096)
+    old.write_bytes(b"o" * 4096)
+    new.write_bytes(b"n" * 4096)
+    with opened(old) as fd:
+        own.engine.register_file(fd)
+        with opened(new) as other:
+            os.dup2(other, fd)
+        assert own.do_one(READ, fd, 0, memory.address, 4096, 0, -1)[0] == 4096
+    assert memory.view == b"n" * 4096
+    assert own.engine.close(30)
