@@ -31,6 +31,10 @@ SOURCE = """
         ("'', 'a:b'", "summary is '', not one line of text"),
         ("'s', 'a:b', capabilities=7", "capabilities is 7, not a Capability such as Capability.NONE"),
         ("'s', 'a:b', capabilities='DELETE'", "capabilities is 'DELETE', not a Capability such as Capability.NONE"),
+        (
+            "'s', 'a:b', optional_capabilities=['DURABLE']",
+            "optional_capabilities is ['DURABLE'], not a Capability such as Capability.NONE",
+        ),
         ("'s', 'a:b', default='no'", "default is 'no', not True or False"),
         ("'s', 'a:b', default=1", "default is 1, not True or False"),
         (

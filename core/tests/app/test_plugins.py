@@ -152,7 +152,7 @@ def test_selected_plugins_and_the_builtin_one_alone_are_considered(install: Inst
     install("acme")
     install("other")
     plugins = load_plugins(["acme"])
-    assert {"acme", "memory"} == adapters(plugins)
+    assert {"acme", "memory", "mock", "fault_inject"} == adapters(plugins)
     assert row(plugins, "other").status is Status.BLOCKED
     assert "other_plugin" not in sys.modules
 
@@ -323,7 +323,8 @@ def test_an_unknown_name_is_answered_with_what_is_installed_and_what_could_be(on
     with pytest.raises(ConfigError) as caught:
         plugins.offer("l2_adapter", "s4")
     assert str(caught.value) == (
-        "no L2 adapter is called 's4'. Installed: memory (lmcache-core 0.1.0). "
+        "no L2 adapter is called 's4'. Installed: fault_inject (lmcache-core 0.1.0), memory (lmcache-core 0.1.0), "
+        "mock (lmcache-core 0.1.0). "
         "Known but not installed: s3 -> pip install lmcache-l2-s3"
     )
     with pytest.raises(ConfigError, match="did you mean 'LRU'"):

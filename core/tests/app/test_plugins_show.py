@@ -181,7 +181,7 @@ def test_every_example_of_core_is_a_configuration(only_core: None) -> None:
             adapter_specs(settings.l2_adapter, plugins)
             offer_specs(settings, plugins)
             tried += 1
-    assert tried == 8
+    assert tried == 10
 
 
 class Colour(Enum):

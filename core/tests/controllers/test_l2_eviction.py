@@ -296,6 +296,35 @@ def test_usage_that_fails_costs_nothing(site: Site, monkeypatch: pytest.MonkeyPa
     assert site.delete()
 
 
+def test_an_adapter_that_still_learns_what_it_holds_is_waited_for_in_silence(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(site.adapter, "usage", lambda: None)
+    with caplog.at_level(logging.WARNING):
+        site.store(*range(90))
+        site.later()
+    assert site.port.is_learning
+    assert site.deletes() == []
+    assert caplog.records == []
+    monkeypatch.undo()
+    site.later()
+    assert len(site.delete()) == 18
+
+
+def test_a_listing_begins_when_the_adapter_knows_how_large_its_objects_are(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
+    site.adapter.lists = (KeyPage(tuple(key(number) for number in range(90)), None),)
+    answers = [None, None]
+    usage = site.adapter.usage
+    monkeypatch.setattr(site.adapter, "usage", lambda: answers.pop() if answers else usage())
+    L2Listing(site.port, site.eviction).run()
+    site.turn()
+    assert answers == []
+    assert site.eviction.status()["known_bytes"] == 90 * OBJECT
+
+
 def test_what_was_there_before_is_listed_and_can_go(site: Site) -> None:
     site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
     keys = [key(number) for number in range(90)]

@@ -89,6 +89,8 @@ def _own_fields(values: Mapping[str, Any], where: str, offer: Offer, fields: set
     if "persist_enabled" in fields:
         if "persist_enabled" in values:
             own["persist_enabled"] = persist
+    elif not persist and offer.wraps:
+        raise ConfigError(f"{where}: field 'persist_enabled' belongs into the object that names the adapter inside")
     elif not persist and Capability.DURABLE in offer.capabilities:
         raise ConfigError(
             f"{where}: field 'persist_enabled' is False, but adapter '{offer.name}' always keeps what it stored; "

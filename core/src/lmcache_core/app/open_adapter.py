@@ -31,12 +31,12 @@ def open_adapter(
         except Exception:  # what is half made cannot always be closed
             logger.debug("l2 adapter failed to close adapter=%s", context.name, exc_info=True)
         raise PluginContractError(owner.name, f"L2 adapter '{name}' ({owner.owner}): {fault}")
-    offered = plugins.offer(OfferKind.L2_ADAPTER, name).capabilities
-    if adapter.capabilities != offered:
+    offer = plugins.offer(OfferKind.L2_ADAPTER, name)
+    if not offer.allows(adapter.capabilities):
         logger.warning(
             "l2 adapter has other capabilities than its offer says, and its own count adapter=%s offer=[%s] adapter's=[%s]",
             context.name,
-            capability_words(offered),
+            capability_words(offer.capabilities),
             capability_words(adapter.capabilities),
         )
     return adapter

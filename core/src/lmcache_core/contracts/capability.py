@@ -12,7 +12,7 @@ class Capability(Flag):
     DELETE = auto()
     """`submit_delete` removes objects."""
     USAGE = auto()
-    """`usage` is exact once nothing is in flight."""
+    """`usage` is exact once nothing is in flight; None until it is known what was there at the start."""
     LIST = auto()
     """`list_keys` names every object, and survives changes between two pages."""
     DURABLE = auto()

@@ -72,7 +72,8 @@ class L2Adapter(ABC):
 
     @abstractmethod
     def usage(self) -> Usage | None:
-        """What is stored now; None when the adapter does not know.  Must not block."""
+        """What is stored now; None while the adapter does not know: where it declares USAGE, only until it has learned what
+        was there when it was opened.  Must not block."""
 
     @abstractmethod
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:

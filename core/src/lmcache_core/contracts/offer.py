@@ -21,5 +21,15 @@ class Offer:
     open: str
     settings: str | None = None
     capabilities: Capability = Capability.NONE
+    optional_capabilities: Capability = Capability.NONE
+    """What an adapter promises with some of its settings only: the opened one says which of them it has."""
     default: bool = False
     """True: active without being named.  For subscribers, request modules and HTTP routes."""
+    wraps: bool = False
+    """True: an L2 adapter around another one, which its settings name; its capabilities follow from that one's."""
+
+    def allows(self, capabilities: Capability) -> bool:
+        """May an adapter of this offer declare these?  All that it has in any case, and of the others only optional ones."""
+        if self.wraps:
+            return True
+        return capabilities & ~self.optional_capabilities == self.capabilities & ~self.optional_capabilities

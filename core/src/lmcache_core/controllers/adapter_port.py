@@ -114,6 +114,11 @@ class AdapterPort:
         usage = self._guard("usage", self.adapter.usage)
         return usage if isinstance(usage, Usage) else None
 
+    @property
+    def is_learning(self) -> bool:
+        """Does it not know yet what it holds, though it promises to know?"""
+        return Capability.USAGE in self.capabilities and self.usage() is None
+
     def circuit(self) -> CircuitStatus | None:
         """Of its circuit breaker; None where it has none or fails."""
         circuit = self._guard("circuit", lambda: getattr(self.adapter, "circuit", None))

@@ -36,7 +36,8 @@ class L2Listing:
 
     def run(self) -> None:
         while self.state == "listing" and not self._stop.is_set():
-            if self._controller.waiting > PAGES_AHEAD:
+            # Objects that are listed count as large as the average, which an adapter that still learns cannot tell.
+            if self._controller.waiting > PAGES_AHEAD or self._port.is_learning:
                 self._stop.wait(PAUSE_SECONDS)
             elif not self._list_page():
                 self._rest()

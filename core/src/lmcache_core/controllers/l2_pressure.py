@@ -41,6 +41,8 @@ class L2Pressure:
     def excess(self) -> Usage | None:
         """What is used, if that is more than the watermark allows; None too where that is not known."""
         usage = self._port.usage()
+        if usage is None and self._port.is_learning:
+            return None
         if usage is None or usage.used_bytes < 0 or not usage.capacity_bytes or usage.capacity_bytes < 0:
             self._say_once(
                 "does nothing, the adapter does not say how much it holds and may hold",

@@ -79,8 +79,9 @@ def seal(run: memoryview, key: ObjectKey, created_ns: int) -> None:
     run[:HEADER_BYTES] = page
 
 
-def check(run: memoryview | bytes, key: ObjectKey) -> Check:
-    """Is `run` the whole, unaltered object `key`?  `run` has the length that the object must have in L1."""
+def check(run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None = None) -> Check:
+    """Is `run` the whole, unaltered object `key`?  `run` has the length that the object must have in L1.  `payload_digest` is
+    what whoever moved the bytes has computed of them on the way (`digest` of `run[HEADER_BYTES:]`); without, it is now."""
     if bytes(run[:8]) != MAGIC:
         return Check(Outcome.FOREIGN, "the magic is not ours")
     found = inspect(run[:HEADER_BYTES])
@@ -90,7 +91,8 @@ def check(run: memoryview | bytes, key: ObjectKey) -> Check:
         return Check(Outcome.FOREIGN, "the header names another object")
     if found.stored_bytes != len(run) - HEADER_BYTES or found.payload_bytes != found.stored_bytes:
         return Check(Outcome.DAMAGED, f"{len(run) - HEADER_BYTES} payload bytes, the header says {found.stored_bytes}")
-    if digest(run[HEADER_BYTES:]) != found.stored_digest or found.payload_digest != found.stored_digest:
+    moved = digest(run[HEADER_BYTES:]) if payload_digest is None else payload_digest
+    if moved != found.stored_digest or found.payload_digest != found.stored_digest:
         return Check(Outcome.DAMAGED, "the digest of the payload does not match")
     return _INTACT
 

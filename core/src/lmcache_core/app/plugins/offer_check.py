@@ -44,8 +44,9 @@ def _fault_of_strings(offer: Any) -> str | None:
 
 
 def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
-    if not isinstance(offer.capabilities, Capability):
-        return f"capabilities is {_short(offer.capabilities)}, not a Capability such as Capability.NONE"
+    for part, flags in (("capabilities", offer.capabilities), ("optional_capabilities", offer.optional_capabilities)):
+        if not isinstance(flags, Capability):
+            return f"{part} is {_short(flags)}, not a Capability such as Capability.NONE"
     if not isinstance(offer.default, bool):
         return f"default is {_short(offer.default)}, not True or False"
     if offer.default and kind not in _MAY_BE_DEFAULT:

@@ -15,6 +15,7 @@ from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_report import capability_words, offer_record, record
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.setting_text import default_text, limits, type_name
+from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import ConfigError, LMCacheError
 
 _UNITS: Final = {
@@ -39,7 +40,7 @@ def offer_text(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> str:
     facts = [
         ("plugin", f"{row.candidate.name} ({row.candidate.owner}), {row.status}"),
         ("active", "by itself" if offer.default else "when it is named"),
-        ("capabilities", capability_words(offer.capabilities) or "-"),
+        ("capabilities", _abilities(offer)),
         ("opens with", offer.open),
     ]
     try:
@@ -54,6 +55,17 @@ def offer_text(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> str:
         [("SETTING", "TYPE", "REQUIRED", "DEFAULT", "UNIT, LIMITS", "DESCRIPTION"), *_setting_rows(model)]
     )
     return "\n".join([*lines, "", *([f"  {about}"] if about else []), *(f"  {line}" for line in table)])
+
+
+def _abilities(offer: Offer) -> str:
+    if offer.wraps:
+        return "those of the adapter inside"
+    always = capability_words(offer.capabilities) or "-"
+    return (
+        f"{always} (with some settings: {words})"
+        if (words := capability_words(offer.optional_capabilities))
+        else always
+    )
 
 
 def plugin_text(plugins: LoadedPlugins, row: PluginRow) -> str:

@@ -67,6 +67,7 @@ def offer_record(offered: Offered) -> dict[str, Any]:
         "summary": offer.summary,
         "default": offer.default,
         "capabilities": [str(each.name) for each in offer.capabilities],
+        "optional_capabilities": [str(each.name) for each in offer.optional_capabilities],
         "settings": offer.settings,
         "open": offer.open,
     }
