@@ -14,6 +14,8 @@ from demo.environment import quiet_environment
 from demo.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[1]
+CORE = ["builtin", "testing"]
+"""The plugins of core's own distribution."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,7 +35,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_path: Path) -> None:
-    for folder in ("core", "plugins/l2_fs"):
+    for folder in ("core", "plugins/l2_fs", "plugins/object_files"):
         run(
             sys.executable,
             "-m",
@@ -46,20 +48,20 @@ def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_pat
             tmp_path,
             ROOT / folder,
         )
-    core, plugin = sorted(tmp_path.glob("*.whl"))
+    core, plugin, library = sorted(tmp_path.glob("*.whl"))
     venv.create(tmp_path / "clean", with_pip=True)
     python, lmcache = tmp_path / "clean/bin/python", tmp_path / "clean/bin/lmcache"
     run(python, "-m", "pip", "install", "-q", core, cwd=tmp_path)
     assert "torch" not in run(python, "-m", "pip", "list")
-    assert [row["name"] for row in listed(lmcache)] == ["builtin"]
+    assert [row["name"] for row in listed(lmcache)] == CORE
     with ServerProcess(
         ["--l1-size-gb", "0.1", "--l2-adapter", '{"type": "memory"}'], tmp_path / "log", executable=lmcache
     ) as server:
         assert server.status()["l2"][0]["name"] == "memory"
-    run(python, "-m", "pip", "install", "-q", plugin, cwd=tmp_path)
-    assert [row["name"] for row in listed(lmcache)] == ["builtin", "fs"]
+    run(python, "-m", "pip", "install", "-q", library, plugin, cwd=tmp_path)
+    assert [row["name"] for row in listed(lmcache)] == [*CORE, "fs"]
     run(python, "-m", "pip", "uninstall", "-q", "-y", "lmcache-l2-fs")
-    assert [row["name"] for row in listed(lmcache)] == ["builtin"]
+    assert [row["name"] for row in listed(lmcache)] == CORE
 
 
 def listed(lmcache: Path) -> list[dict[str, str]]:

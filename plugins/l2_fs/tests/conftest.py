@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context
 from lmcache_l2_fs.adapter import FsAdapter, open_fs
 from lmcache_l2_fs.config import FsSettings
@@ -25,12 +26,15 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def open_here(root: Path, memory: LentMemory) -> Iterator[OpenFs]:
-    """`open_here(fsync=True, ...)` opens an adapter on `root`; the test's end closes all of them."""
+    """`open_here(fsync=True, ...)` opens an adapter on `root` and, unless `known=False`, waits until it knows what is
+    there; the test's end closes all of them."""
     opened: list[FsAdapter] = []
 
-    def open_here(*, boot_id: str = "", clock: Any = None, **settings: Any) -> FsAdapter:
+    def open_here(*, boot_id: str = "", clock: Any = None, known: bool = True, **settings: Any) -> FsAdapter:
         context = adapter_context(memory, boot_id=boot_id, clock=clock, name="fs")
         opened.append(open_fs(FsSettings.model_validate({"base_path": str(root), **settings}), context))
+        if known:
+            L2Driver(opened[-1]).usage()
         return opened[-1]
 
     yield open_here

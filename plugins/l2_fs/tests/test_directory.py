@@ -208,14 +208,14 @@ def test_a_directory_that_cannot_be_read_is_a_warning(
     keys = put(driver, memory, 2)
     driver.adapter.close(30)
     closed = str((root / media_path(keys[0])).parent)
-    scandir = os.scandir
+    system_open = os.open
 
-    def guarded(path: str) -> object:
+    def guarded(path: str, *rest: int) -> int:
         if str(path).rstrip("/") == closed:
             raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
+        return system_open(path, *rest)
 
-    monkeypatch.setattr(os, "scandir", guarded)
+    monkeypatch.setattr(os, "open", guarded)
     adapter = open_here()
     assert "Permission denied" in caplog.text
     assert L2Driver(adapter).has(keys[1]) == (DONE,)

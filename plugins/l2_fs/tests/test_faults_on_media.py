@@ -87,7 +87,9 @@ def test_a_damaged_file_is_moved_aside_and_stored_anew(
     assert load_and_check(driver, memory, hurt) is DAMAGED
     assert driver.has(hurt, other) == (MISSING, DONE)
     settle(driver)
-    assert adapter.counters() == {"objects": 1, "bytes": OBJECT_BYTES, "foreign": 0, "damaged": 1, "rejected_full": 0}
+    assert adapter.counters() == {
+        "objects": 1, "bytes": OBJECT_BYTES, "recovering": 0, "foreign": 0, "damaged": 1, "rejected_full": 0,
+    }  # fmt: skip
     assert not (root / media_path(hurt)).exists()
     (aside,) = (root / ".damaged").iterdir()
     assert aside.name.endswith(f"-{hurt.object_id.hex()}.kv")
@@ -157,7 +159,9 @@ def test_a_foreign_file_in_our_place_is_neither_served_nor_replaced_nor_deleted(
                 assert driver.delete(key) == (MISSING,)
         assert driver.has(key) == (MISSING,)
         settle(driver)
-        assert adapter.counters() == {"objects": 0, "bytes": 0, "foreign": 1, "damaged": 0, "rejected_full": 0}
+        assert adapter.counters() == {
+            "objects": 0, "bytes": 0, "recovering": 0, "foreign": 1, "damaged": 0, "rejected_full": 0,
+        }  # fmt: skip
         assert path.read_bytes() == letter
 
 

@@ -43,7 +43,7 @@ def test_a_path_is_all_it_needs() -> None:
     settings = FsSettings.model_validate({"base_path": "/data"})
     assert settings.model_dump() == {
         "base_path": Path("/data"), "relative_tmp_dir": ".tmp", "read_ahead_size": None, "use_odirect": False,
-        "max_capacity_gb": 0.0, "fsync": False, "num_workers": 4,
+        "max_capacity_gb": 0.0, "fsync": False, "persist_enabled": True, "num_workers": 4,
     }  # fmt: skip
 
 

@@ -18,9 +18,8 @@ import pytest
 from lmcache_core import HEADER_BYTES, Outcome, StoreItem, check, media_path
 from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs.adapter import FsAdapter
-from lmcache_l2_fs.directory import ObjectDirectory
 from lmcache_l2_fs.object_io import ObjectIO
 
 DONE, REJECTED, FAILED = Outcome.DONE, Outcome.REJECTED, Outcome.FAILED
@@ -37,34 +36,6 @@ def test_two_threads_that_store_one_key_are_both_done_with_one_file(
     assert [driver.finish(job) for job in jobs] == [(DONE,)] * 80
     assert counted(driver) == (20, 20 * (HEADER_BYTES + 5_000))
     assert len(list(root.rglob("*.kv"))) == 20
-
-
-def test_of_many_who_publish_one_name_exactly_one_does(root: Path, memory: LentMemory) -> None:
-    root.mkdir()
-    (root / ".lock").touch()
-    directory = ObjectDirectory(root, ".tmp", adapter_context(memory))
-    io = ObjectIO(direct=False, fsync=False, read_ahead_bytes=None)
-    key = object_key(0)
-    buffers = [memory.sealed(key, bytes([number]) * 9_000) for number in range(8)]
-    barrier = threading.Barrier(8)
-    published: list[int] = []
-
-    def publish(number: int) -> None:
-        barrier.wait(30)
-        try:
-            directory.publish(key, buffers[number].view, io)
-        except FileExistsError:
-            return
-        published.append(number)
-
-    threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = published
-    assert Path(directory.path(key)).read_bytes() == buffers[winner].view
-    assert list(directory.temporaries.iterdir()) == []
 
 
 def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
@@ -144,7 +115,7 @@ def test_eight_writers_never_exceed_the_capacity(
     assert outcomes.count(REJECTED) == 40 - room
     assert sum(on_disk) == sum(path.stat().st_size for path in root.rglob("*.kv")) == room * OBJECT_BYTES
     assert adapter.counters() == {
-        "objects": room, "bytes": room * OBJECT_BYTES, "foreign": 0, "damaged": 0, "rejected_full": 40 - room,
+        "objects": room, "bytes": room * OBJECT_BYTES, "recovering": 0, "foreign": 0, "damaged": 0, "rejected_full": 40 - room,
     }  # fmt: skip
     driver.delete(*keys)
     assert driver.store((keys[-1], memory.sealed(keys[-1], b"x"))) == (DONE,)

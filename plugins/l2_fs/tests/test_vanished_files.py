@@ -15,7 +15,6 @@ from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_core.testing.lent_memory import LentMemory, object_key
 from lmcache_l2_fs.adapter import FsAdapter
-from lmcache_l2_fs.index import ObjectIndex
 from lmcache_l2_fs.object_io import ObjectIO
 
 DONE, MISSING, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED
@@ -58,19 +57,6 @@ def test_what_was_stored_while_a_load_found_no_file_is_not_forgotten(
     assert driver.has(key) == (DONE,)
     assert counted(driver) == (1, OBJECT_BYTES)
     assert driver.load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
-
-
-def test_only_what_was_not_seen_since_is_dropped() -> None:
-    index = ObjectIndex(100)
-    index.put(b"a", 10)
-    old = index.seen(b"a")
-    index.put(b"a", 10)
-    assert not index.drop_if_not_seen_since(b"a", old)
-    assert not index.drop_if_not_seen_since(b"a", None)
-    assert index.room.used_bytes == 10
-    assert index.drop_if_not_seen_since(b"a", index.seen(b"a"))
-    assert not index.drop_if_not_seen_since(b"a", None)
-    assert (len(index), index.room.used_bytes) == (0, 0)
 
 
 def test_the_index_does_not_vouch_for_a_disk_that_is_broken(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from pathlib import Path
 
-DIRECT_ALIGN = 4096
-"""What O_DIRECT is used with: lent buffers are aligned to no more, and no common device asks for more."""
+from lmcache_object_files import DIRECT_ALIGN
 
 # A FIFO or a link where a file belongs must neither block a thread nor lead elsewhere.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -19,10 +17,11 @@ class ObjectIO:
     """How files are read and written here; the same for the life of an adapter.  Any thread.  Raises OSError."""
 
     def __init__(self, *, direct: bool, fsync: bool, read_ahead_bytes: int | None) -> None:
+        """`read_ahead_bytes`: of a file that is read, where it is not read `direct`; None: all of it."""
         self.direct = direct
         self.fsync = fsync
         self._flags = os.O_DIRECT if direct else 0
-        self._read_ahead_bytes = None if direct else read_ahead_bytes
+        self._read_ahead_bytes = read_ahead_bytes
 
     def create(self, path: str, data: memoryview) -> None:
         """Write a new file.  What is left after an error is the caller's to remove."""
@@ -67,35 +66,14 @@ class ObjectIO:
             at += written
 
     def _read(self, fd: int, data: memoryview) -> bool:
-        step = self._read_ahead_bytes or max(len(data), 1)
+        if not self.direct:  # or the kernel fetches little by little, and waits for each part
+            os.posix_fadvise(fd, 0, min(self._read_ahead_bytes or len(data), len(data)), os.POSIX_FADV_WILLNEED)
         at = 0
         while at < len(data):
-            if self._read_ahead_bytes:
-                os.posix_fadvise(fd, at + step, step, os.POSIX_FADV_WILLNEED)
-            got = os.preadv(fd, [data[at : at + step]], at)
+            got = os.preadv(fd, [data[at:]], at)
             if self.direct:
                 got -= got % DIRECT_ALIGN
             if got <= 0:
                 return False
             at += got
         return True
-
-
-def accepts_direct(directory: Path) -> bool:
-    """Does the file system of this directory take O_DIRECT, with our alignment?  Raises OSError for any other fault."""
-    probe = str(directory / "probe.tmp")
-    page = mmap.mmap(-1, DIRECT_ALIGN)
-    try:
-        fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_DIRECT, 0o600)
-        try:
-            return os.pwrite(fd, page, 0) == DIRECT_ALIGN and os.preadv(fd, [page], 0) == DIRECT_ALIGN
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-            return False
-        raise
-    finally:
-        page.close()
-        if os.path.exists(probe):
-            os.unlink(probe)

@@ -1,0 +1,45 @@
+"""A directory of objects, one file each: what adapters that keep files share.
+
+    files = open_object_files(settings, context)          # owned, and learned in the background
+    pending = files.admit(key, buffer.length)             # or the outcome, where nothing is to be written
+    with pending:
+        write(pending.path, buffer.view)                  # the adapter's own way of moving bytes
+        return pending.publish()
+
+Whatever one of them wrote, any other reads: names, format, lock and temporaries are the same.
+"""
+
+from lmcache_object_files.direct_io import DIRECT_ALIGN, accepts_direct
+from lmcache_object_files.directory_lock import DirectoryLock
+from lmcache_object_files.file_names import FoundFile
+from lmcache_object_files.file_settings import FileSettings
+from lmcache_object_files.finding import Finding, examine
+from lmcache_object_files.object_directory import ObjectDirectory
+from lmcache_object_files.object_files import FileCounts, ObjectFiles
+from lmcache_object_files.object_index import ObjectIndex, Sighting
+from lmcache_object_files.opening import open_object_files, unusable
+from lmcache_object_files.pending_file import PendingFile
+from lmcache_object_files.placed_file import PlacedFile
+from lmcache_object_files.recovery import Recovery
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DIRECT_ALIGN",
+    "DirectoryLock",
+    "FileCounts",
+    "FileSettings",
+    "Finding",
+    "FoundFile",
+    "ObjectDirectory",
+    "ObjectFiles",
+    "ObjectIndex",
+    "PendingFile",
+    "PlacedFile",
+    "Recovery",
+    "Sighting",
+    "accepts_direct",
+    "examine",
+    "open_object_files",
+    "unusable",
+]

@@ -1,0 +1,246 @@
+"""What an adapter does with the objects in its directory, but for the moving of bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from lmcache_core import AdapterContext, KeyPage, ObjectKey, Outcome, Usage, media_path
+from lmcache_object_files.directory_lock import DirectoryLock
+from lmcache_object_files.finding import examine, is_full, is_in_the_way, size_of
+from lmcache_object_files.object_directory import ObjectDirectory
+from lmcache_object_files.object_index import ObjectIndex, Sighting
+from lmcache_object_files.pending_file import PendingFile
+from lmcache_object_files.placed_file import PlacedFile
+from lmcache_object_files.recovery import Recovery
+from lmcache_object_files.removal import remove_objects
+
+CountName = Literal["foreign", "damaged", "rejected_full"]
+
+
+class FileCounts:
+    """How often, since the start, a `foreign` or `damaged` file was met, or a store was `rejected_full`.  Any thread."""
+
+    NAMES: Final[tuple[CountName, ...]] = ("foreign", "damaged", "rejected_full")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the one below
+        self._counts: Counter[CountName] = Counter()
+
+    def add(self, name: CountName, count: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += count
+
+    def now(self) -> dict[str, int]:
+        with self._lock:
+            return {name: self._counts[name] for name in self.NAMES}
+
+
+class ObjectFiles:
+    """Objects by key: the index in memory says what is there, the file's header has the last word.  Any thread, but for one
+    key `admit`, `delete` and `discard` one at a time, as core calls an adapter; what is asked of the medium may block and
+    raises OSError.
+
+    Made by `open_object_files`.  Until `recovered`, what the index does not know is looked for on the medium."""
+
+    def __init__(
+        self, directory: ObjectDirectory, lock: DirectoryLock, index: ObjectIndex, context: AdapterContext, *,
+        durable: bool, keep: bool,
+    ) -> None:  # fmt: skip
+        """Takes over the directory and its lock; `close` gives them back.  `durable`: a file that was published is on the
+        medium; `keep`: objects outlive this."""
+        self.directory = directory
+        self._lock = lock
+        self._index = index
+        self._context = context
+        self._durable = durable
+        self._keep = keep
+        self.counts = FileCounts()
+        self._recovery = Recovery(directory, index, lambda found: self.counts.add("foreign", found), context)
+
+    # --- what is there
+
+    @property
+    def recovered(self) -> bool:
+        """Is everything known that was there at the start?"""
+        return self._index.complete
+
+    def contains(self, key: ObjectKey) -> bool:
+        object_id = key.object_id
+        if object_id in self._index:
+            return True
+        if not self._index.may_hold(object_id):
+            return False
+        size = size_of(self.directory.path(key))
+        if size is not None:
+            self._index.adopt([(object_id, size)])
+        return object_id in self._index
+
+    def knows(self, key: ObjectKey) -> bool:
+        """As far as the index goes, which never blocks: `contains` finds more until `recovered`."""
+        return key.object_id in self._index
+
+    def may_hold(self, key: ObjectKey) -> bool:
+        """False: there is no such object, and `contains` does not ask the medium.  Never blocks."""
+        return self._index.may_hold(key.object_id)
+
+    def usage(self) -> Usage | None:
+        """None until `recovered`."""
+        if not self._index.complete:
+            return None
+        return Usage(self._index.room.used_bytes, self._index.room.capacity_bytes, len(self._index))
+
+    def counters(self) -> Mapping[str, int]:
+        """`objects` and `bytes` that are known now, `recovering` (1 until everything is known), and the counts."""
+        return {
+            "objects": len(self._index),
+            "bytes": self._index.room.used_bytes,
+            "recovering": int(not self._index.complete),
+            **self.counts.now(),
+        }
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key."""
+        keys: list[ObjectKey] = []
+        for file in self.directory.files(cursor):
+            if file.object_id is None or not self._index.may_hold(file.object_id):
+                continue
+            finding = examine(f"{self.directory.root}/{file.path}")
+            if finding.outcome is Outcome.DONE and finding.key and media_path(finding.key) == file.path:
+                keys.append(finding.key)
+                if len(keys) == limit:
+                    return KeyPage(tuple(keys), file.path)
+        return KeyPage(tuple(keys), None)
+
+    # --- loading
+
+    def sighting(self, key: ObjectKey) -> Sighting | None:
+        """To be taken before the file is opened; for `not_opened`."""
+        return self._index.seen(key.object_id)
+
+    def not_opened(self, key: ObjectKey, sighting: Sighting | None, error: OSError) -> Outcome:
+        """The outcome where the file could not be opened (O_NOFOLLOW): MISSING or FOREIGN.  Raises any other error."""
+        if isinstance(error, FileNotFoundError):
+            self.directory.require()
+            self._index.drop_if_not_seen_since(key.object_id, sighting)  # a store may run beside
+            return Outcome.MISSING
+        if is_in_the_way(error):
+            return Outcome.FOREIGN
+        raise error
+
+    def misfit(self, key: ObjectKey) -> Outcome:
+        """Why the file is not as long as the object: FOREIGN or DAMAGED.  What to reject it as, too."""
+        foreign = self.directory.examine(key).outcome is Outcome.FOREIGN
+        return Outcome.FOREIGN if foreign else Outcome.DAMAGED
+
+    # --- storing and deleting
+
+    def admit(self, key: ObjectKey, size: int) -> PendingFile | Outcome:
+        """A file to write, with room for it; or DONE where it is there already, REJECTED where there is no room or something
+        foreign stands there.  A damaged file is moved aside for the new one."""
+        if self._index.may_hold(key.object_id):
+            standing = self.standing(key, size)
+            if standing is not Outcome.MISSING:
+                return standing
+        if not self._reserve(size):
+            return Outcome.REJECTED
+        return PendingFile(key, size, self.directory, self._index, durable=self._durable, standing=self.standing)
+
+    def place(self, key: ObjectKey, size: int) -> PlacedFile | Outcome:
+        """Room for a file that an engine writes and names in one operation, or REJECTED.  Asks nothing of the medium: where
+        `may_hold`, ask for its `standing` first."""
+        if not self._reserve(size):
+            return Outcome.REJECTED
+        return PlacedFile(key, size, self.directory, self._index, durable=self._durable, standing=self.standing)
+
+    def standing(self, key: ObjectKey, size: int) -> Outcome:
+        """Is there a place for a file of this object?  MISSING: yes; DONE: it is there already; REJECTED: something
+        foreign is.  A damaged file is moved aside for the new one."""
+        finding = self.directory.examine(key)
+        match finding.outcome:
+            case Outcome.DONE if finding.size == size:
+                self._index.put(key.object_id, size)
+                return Outcome.DONE
+            case Outcome.MISSING:
+                self._index.drop(key.object_id)
+            case Outcome.FOREIGN:
+                self._leave(key)
+                return Outcome.REJECTED
+            case _:
+                self._set_aside(key)
+        return Outcome.MISSING
+
+    def not_written(self, error: OSError) -> Outcome:
+        """The outcome where a file could not be written or published: REJECTED where the medium is full.  Raises any other
+        error."""
+        if not is_full(error):
+            raise error
+        self.counts.add("rejected_full")
+        return Outcome.REJECTED
+
+    def delete(self, key: ObjectKey) -> Outcome:
+        if not self._index.may_hold(key.object_id):
+            return Outcome.MISSING
+        standing = self.directory.examine(key).outcome
+        if standing is Outcome.FOREIGN:
+            self._leave(key)
+            return Outcome.MISSING
+        if standing is Outcome.DAMAGED:
+            self._set_aside(key)
+            return Outcome.DONE
+        removed = self.directory.remove(key)
+        self._index.drop(key.object_id)
+        return Outcome.DONE if removed else Outcome.MISSING
+
+    def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        """What was loaded is DAMAGED (moved aside) or FOREIGN (left alone, and not offered again)."""
+        if not self._index.may_hold(key.object_id):
+            return True  # dealt with before; a store looks at what is there anyway
+        standing = self.directory.examine(key).outcome
+        if Outcome.FOREIGN in (outcome, standing) and standing is not Outcome.DAMAGED:
+            self._leave(key)
+        else:
+            self._set_aside(key)
+        return True
+
+    # --- the beginning and the end
+
+    def start(self) -> None:
+        """Learn in the background what is there."""
+        self._recovery.start()
+
+    def close(self) -> None:
+        """Give back the directory.  No other method may run or follow.  Where objects are not kept, it removes them first:
+        every file whose name and header say that it is one."""
+        self._recovery.stop()
+        try:
+            if not self._keep:
+                removed = remove_objects(self.directory)
+                self._context.logger.info("objects removed adapter=%s files=%d", self._context.name, removed)
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Give back the directory as it is: what an adapter does that could not be opened."""
+        self._recovery.stop()
+        try:
+            self.directory.close()
+        finally:
+            self._lock.release()
+
+    def _reserve(self, size: int) -> bool:
+        if self._index.room.reserve(size):
+            return True
+        self.counts.add("rejected_full")
+        return False
+
+    def _set_aside(self, key: ObjectKey) -> None:
+        self.directory.set_aside(key)
+        self._index.drop(key.object_id)
+        self.counts.add("damaged")
+
+    def _leave(self, key: ObjectKey) -> None:
+        self._index.drop(key.object_id)
+        self.counts.add("foreign")

@@ -1,0 +1,126 @@
+"""Which objects there are, how large they are, and how much room is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Final, NewType
+
+from lmcache_core import ByteLedger
+
+Sighting = NewType("Sighting", int)
+"""A file as it was last seen: its size, and which of all sightings it was.  Two of the same size differ."""
+
+_TURN_BITS: Final = 30
+_TURNS: Final = 1 << _TURN_BITS
+
+
+class ObjectIndex:
+    """Object id to file size, and the room that is left for more.  Any thread; its lock covers no I/O.
+
+    An object costs an id, a number and a place in one table: about 140 bytes (tests/test_million_files.py).
+
+    **While it is not complete** a walk adds what it finds (`adopt`), and only what nobody has decided about since the
+    beginning: an id that was dropped stays dropped until somebody puts it in again.  So what a walk saw before a delete
+    cannot come back after it, and what is not known may still be there (`may_hold`)."""
+
+    def __init__(self, capacity_bytes: int | None, *, complete: bool = False) -> None:
+        """`complete`: what is there is what will be put in."""
+        self.room = ByteLedger(capacity_bytes)
+        self._lock = threading.Lock()  # guards all below; what is used of the room is the sum of the sizes
+        self._files: dict[bytes, Sighting] = {}
+        self._turn = 0
+        self._decided: set[bytes] = set()
+        """Dropped since the beginning; empty once complete."""
+        self._complete = complete
+
+    def __contains__(self, object_id: bytes) -> bool:
+        return object_id in self._files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def complete(self) -> bool:
+        """Is everything known that is there?"""
+        return self._complete
+
+    def may_hold(self, object_id: bytes) -> bool:
+        """False: there is no such object.  True: there is one, or only a look at the medium can tell."""
+        with self._lock:
+            return object_id in self._files or not (self._complete or object_id in self._decided)
+
+    def seen(self, object_id: bytes) -> Sighting | None:
+        """The newest sighting."""
+        return self._files.get(object_id)
+
+    def commit(self, object_id: bytes, size: int) -> None:
+        """The file is there for which this room was reserved."""
+        with self._lock:
+            self.room.commit(size)
+            self._replace(object_id, size)
+
+    def put(self, object_id: bytes, size: int) -> None:
+        """There is a file of this size, whether there is room for it or not."""
+        with self._lock:
+            self._put(object_id, size)
+
+    def adopt(self, found: Iterable[tuple[bytes, int]]) -> list[bytes]:
+        """What a look at the medium found, before `finish`.  Returns the ids that were known before."""
+        known = []
+        with self._lock:
+            for object_id, size in found:
+                if object_id in self._files:
+                    known.append(object_id)
+                elif not (self._complete or object_id in self._decided):
+                    self._put(object_id, size)
+        return known
+
+    def finish(self) -> None:
+        """Whatever was there at the beginning was adopted."""
+        with self._lock:
+            self._complete = True
+            self._decided.clear()
+
+    def drop(self, object_id: bytes) -> bool:
+        """It is gone, or not to be offered.  False where it was not known."""
+        with self._lock:
+            return self._drop(object_id)
+
+    def drop_if_not_seen_since(self, object_id: bytes, sighting: Sighting | None) -> bool:
+        """There was no file after this sighting.  False, and nothing is dropped, where there is a newer one."""
+        with self._lock:
+            if sighting is None or self._files.get(object_id) != sighting:
+                return False
+            return self._drop(object_id)
+
+    def _put(self, object_id: bytes, size: int) -> None:
+        old = self._files.get(object_id)
+        if old is None or size_of_sighting(old) != size:
+            self.room.adopt(size)
+            self._replace(object_id, size)
+        else:  # nothing is entered twice, not even for a moment: a writer would miss the room
+            self._files[object_id] = self._sighting(size)
+
+    def _drop(self, object_id: bytes) -> bool:
+        if not self._complete:
+            self._decided.add(object_id)
+        file = self._files.pop(object_id, None)
+        if file is None:
+            return False
+        self.room.drop(size_of_sighting(file))
+        return True
+
+    def _replace(self, object_id: bytes, size: int) -> None:
+        # The new size was entered before: a writer must never see room that is not there.
+        if (old := self._files.get(object_id)) is not None:
+            self.room.drop(size_of_sighting(old))
+        self._files[object_id] = self._sighting(size)
+
+    def _sighting(self, size: int) -> Sighting:
+        self._turn = (self._turn + 1) % _TURNS
+        return Sighting(size << _TURN_BITS | self._turn)
+
+
+def size_of_sighting(sighting: Sighting) -> int:
+    return sighting >> _TURN_BITS

@@ -1,0 +1,41 @@
+"""Removes every object of a directory, for servers that are to leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lmcache_core import media_path
+from lmcache_object_files.file_names import DIRECTORY_LEVELS
+from lmcache_object_files.finding import examine
+from lmcache_object_files.object_directory import ObjectDirectory, remove_file
+
+
+def remove_objects(directory: ObjectDirectory) -> int:
+    """Every file whose name and header say that it is an object of ours, damaged ones that were moved aside, and directories
+    that are empty then.  Returns how many files it were.  Reads one header page for each.  Raises OSError."""
+    removed = 0
+    for file in directory.files():
+        path = f"{directory.root}/{file.path}"
+        if file.object_id is None:
+            continue
+        key = examine(path).key
+        if key is not None and media_path(key) == file.path:
+            removed += remove_file(path)
+    _remove_empty(directory.root, 0, directory.own_names)
+    return removed + directory.remove_damaged()
+
+
+def _remove_empty(directory: Path, level: int, skip: tuple[str, ...] = ()) -> None:
+    """Directories of our names below this one, the deepest first."""
+    if level == len(DIRECTORY_LEVELS):
+        return
+    for below in list(directory.iterdir()):
+        if below.name in skip or not DIRECTORY_LEVELS[level].fullmatch(below.name):
+            continue
+        if below.is_dir() and not below.is_symlink():
+            _remove_empty(below, level + 1)
+            try:
+                os.rmdir(below)
+            except OSError:
+                pass  # somebody else's files are in it
