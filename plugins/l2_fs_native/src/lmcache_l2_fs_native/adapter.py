@@ -1,0 +1,162 @@
+"""The `fs_native` adapter: what becomes of one object.  Files are lmcache_object_files' matter, bytes the engine's."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from lmcache_core import (
+    HEADER_BYTES,
+    AdapterContext,
+    AsyncL2Adapter,
+    Capability,
+    KeyPage,
+    LentBuffer,
+    ObjectKey,
+    Outcome,
+    Usage,
+    check,
+)
+from lmcache_l2_fs_native.arena_pinning import LOOK_SECONDS, ArenaPinning
+from lmcache_l2_fs_native.direct_alignment import DirectAlignment
+from lmcache_native.async_io import AsyncIo
+from lmcache_native.io import IoEngine
+from lmcache_object_files import ObjectFiles, PlacedFile
+
+CAPABILITIES = (
+    Capability.DELETE
+    | Capability.USAGE
+    | Capability.LIST
+    | Capability.DURABLE
+    | Capability.ZERO_COPY
+    | Capability.VERIFIES
+)
+PUBLISH_ATTEMPTS: Final = 4
+"""A store writes again after directories were made, or when what stood in its place was moved aside."""
+STOP_SECONDS: Final = 5.0
+
+_PASSING = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
+"""A signal, a lock of the file system, a handle that a network file system has to look up again."""
+
+
+class FsNativeAdapter(AsyncL2Adapter):
+    """Each object a file.  One loop gives whole batches to the engine and hears of them when their bytes have passed; what
+    else may wait for the medium (directories, deletes, looks at headers) is done on threads beside it."""
+
+    capabilities = CAPABILITIES
+    contains_is_local = True  # the index
+
+    def __init__(
+        self, context: AdapterContext, files: ObjectFiles, engine: IoEngine, alignment: DirectAlignment, *,
+        concurrency: int, fsync: bool, read_ahead_bytes: int | None, pinning: ArenaPinning | None,
+    ) -> None:  # fmt: skip
+        """Takes over directory and engine: both are given back when all work has ended after `close`.  `read_ahead_bytes`
+        of a file that goes through the page cache; None: all of it.  `pinning` None: L1 is not registered."""
+        self._files = files
+        self._engine = engine
+        self._alignment = alignment
+        self._sync = int(fsync)
+        self._read_ahead_bytes = read_ahead_bytes
+        self._pinning = pinning
+        super().__init__(context, concurrency)
+
+    async def started(self) -> None:
+        self._io = AsyncIo(self._engine)
+        self._pinned = asyncio.create_task(self._pin())
+
+    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        if self._files.may_hold(key):
+            standing = await self.in_thread(self._files.standing, key, buffer.length)
+            if standing is not Outcome.MISSING:
+                return standing
+        file = self._files.place(key, buffer.length)
+        return file if isinstance(file, Outcome) else await self._place(file, buffer)
+
+    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        sighting = self._files.sighting(key)
+        try:
+            _, digest = await self._io.read_file(
+                os.fsencode(self._files.directory.path(key)), buffer.address, buffer.length,
+                self._alignment.of(buffer.length), digest_from=HEADER_BYTES,
+                read_ahead_bytes=self._read_ahead_bytes or buffer.length,
+            )  # fmt: skip
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                return await self.in_thread(self._files.misfit, key)
+            return await self.in_thread(self._files.not_opened, key, sighting, error)
+        outcome = check(buffer.view, key, digest).outcome
+        return await self.in_thread(self._files.misfit, key) if outcome is Outcome.FOREIGN else outcome
+
+    async def contains(self, key: ObjectKey) -> bool:
+        if self._files.knows(key):
+            return True
+        return self._files.may_hold(key) and await self.in_thread(self._files.contains, key)
+
+    async def delete(self, key: ObjectKey) -> Outcome:
+        return await self.in_thread(self._files.delete, key)
+
+    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        return await self.in_thread(self._files.discard, key, outcome)
+
+    def is_transient(self, error: Exception) -> bool:
+        return super().is_transient(error) or (isinstance(error, OSError) and error.errno in _PASSING)
+
+    def usage(self) -> Usage | None:
+        return self._files.usage()
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        return self._files.list_keys(cursor, limit)
+
+    def counters(self) -> Mapping[str, int]:
+        """Those of the files, and of the engine: `engine_io_uring` (1, or 0 for threads), and `engine_` before each of its
+        own (`operations`, `bytes_read`, `bytes_written`, `bounced`, `errors`, `in_flight`, `waiting`)."""
+        counts = {f"engine_{name}": count for name, count in self._engine.counters().items()}
+        return {**self._files.counters(), "engine_io_uring": int(self._engine.kind == "io_uring"), **counts}
+
+    async def stopped(self) -> None:
+        self._pinned.cancel()
+        await asyncio.wait((self._pinned,))
+        if not await self._io.close(STOP_SECONDS):
+            # The directory stays locked until this process ends: its engine may still write there.
+            self.context.logger.error("the i/o engine did not stop adapter=%s; it is left behind", self.context.name)
+            return
+        await self.in_thread(self._files.close)
+
+    async def _pin(self) -> None:
+        while self._pinning is not None and not await self.in_thread(self._pinning.proceed):
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _place(self, file: PlacedFile, buffer: LentBuffer) -> Outcome:
+        try:
+            return await self._write(file, buffer)
+        except asyncio.CancelledError:
+            await self.in_thread(file.find_out)  # the engine has ended it, one way or the other, and nobody heard how
+            raise
+        except OSError as error:
+            return self._files.not_written(error)
+        finally:
+            file.end()
+
+    async def _write(self, file: PlacedFile, buffer: LentBuffer) -> Outcome:
+        """Have the engine write it and give it its name.  Whatever comes of it, the engine leaves no temporary."""
+        if not file.has_directories():
+            await self.in_thread(file.make_directories)
+        for _ in range(PUBLISH_ATTEMPTS):
+            try:
+                await self._io.write_file(
+                    os.fsencode(file.temporary), os.fsencode(file.path), buffer.address, buffer.length,
+                    self._alignment.of(buffer.length), sync=self._sync,
+                )  # fmt: skip
+            except FileNotFoundError:
+                await self.in_thread(file.make_directories)
+            except FileExistsError:
+                standing = await self.in_thread(file.make_room)
+                if standing is not Outcome.MISSING:
+                    return standing
+            else:
+                file.placed()
+                return Outcome.DONE
+        return Outcome.FAILED
