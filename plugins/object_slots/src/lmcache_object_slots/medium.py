@@ -1,0 +1,56 @@
+"""What an adapter needs of a medium that is cut into slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lmcache_core import LentBuffer
+from lmcache_object_slots.geometry import SlotGeometry
+
+
+class SlotMedium(Protocol):
+    """Moves runs between lent memory and slots.  All coroutines run on the loop that `start` ran on, many at a time, and raise
+    OSError.  A lent buffer is touched until its coroutine has ended and no longer, also where that is cancelled."""
+
+    @property
+    def geometry(self) -> SlotGeometry: ...
+
+    @property
+    def neighbours(self) -> int:
+        """So many slots in a row are best asked for their headers together; 1: those that are wanted, one by one."""
+
+    async def start(self) -> None:
+        """Called once, before anything else."""
+
+    async def write(self, slot: int, buffer: LentBuffer) -> None:
+        """The first `geometry.head_bytes` of the run get there only after all the rest has."""
+
+    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
+        """Fill the buffer; returns the xxh3-128 of what stands behind its header page."""
+
+    async def clear_header(self, slot: int) -> None:
+        """Nothing is in this slot any more: its header page is zero, and so stands on the medium, when this returns."""
+
+    async def read_headers(self, slots: Sequence[int]) -> Sequence[bytes]:
+        """The header pages of these slots, 4,096 bytes each.  A `range` is read in one piece where there are
+        `neighbours`."""
+
+    async def close(self) -> None:
+        """Give back what `start` took.  Nothing is under way any more."""
+
+    def counters(self) -> Mapping[str, int]:
+        """What the medium counts.  Any thread."""
+
+
+class MetaRegion(Protocol):
+    """The bytes in front of the slots.  Blocking; any thread, one at a time; raises OSError."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """All of it is written, but maybe not on the medium yet."""
+
+    def sync(self) -> None:
+        """What was written is on the medium."""

@@ -1,0 +1,104 @@
+"""A checkpoint says what the index says, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmcache_core import ConfigError
+from lmcache_object_slots import SlotGeometry, SlotIndex, meta_bytes_for
+from lmcache_object_slots.checkpoint import Checkpoints
+from lmcache_object_slots.slot_state import SlotState
+from plugins.object_slots.tests.simulated import SLOT_BYTES, Disk, DiskRegion, KilledError, geometry_of
+
+SLOTS = 300
+
+objects = st.dictionaries(st.binary(min_size=16, max_size=16), st.integers(4097, 2**32 - 1), max_size=40)
+
+
+def filled(stored: dict[bytes, int]) -> SlotIndex:
+    index = SlotIndex(SLOTS)
+    for slot, (object_id, length) in enumerate(stored.items()):
+        index.take(slot * 7 % SLOTS)
+        index.commit(object_id, slot * 7 % SLOTS, length)
+    return index
+
+
+def content(index: SlotIndex) -> dict[bytes, tuple[int, int]]:
+    places = {object_id: index.find(object_id) for object_id, _ in index.page(b"", SLOTS)}
+    return {object_id: place[:2] for object_id, place in places.items() if place is not None}
+
+
+def loaded(disk: Disk, epoch: int = 1) -> dict[bytes, tuple[int, int]] | None:
+    """What a start finds."""
+    found = Checkpoints(DiskRegion(disk), disk.geometry).load(epoch)
+    if found is None:
+        return None
+    index = SlotIndex(SLOTS)
+    assert sum(index.load(bucket, SlotState.HELD, SLOTS) for bucket in found.buckets()) == 0
+    assert len(index) == found.objects
+    return content(index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(objects)
+def test_what_was_written_is_what_is_loaded(stored: dict[bytes, int]) -> None:
+    disk, index = Disk(geometry_of(SLOTS)), filled(stored)
+    assert Checkpoints(DiskRegion(disk), disk.geometry).write(index, 1, exact=False) == len(stored)
+    assert loaded(disk) == content(index)
+
+
+@settings(max_examples=60, deadline=None)
+@given(objects, objects, st.integers(0, 3), st.floats(0, 1))
+def test_one_that_is_torn_leaves_the_one_before(
+    stored: dict[bytes, int], more: dict[bytes, int], writes: int, share: float
+) -> None:
+    disk = Disk(geometry_of(SLOTS))
+    checkpoints = Checkpoints(DiskRegion(disk), disk.geometry)
+    checkpoints.write(filled(stored), 1, exact=False)
+    disk.writes_left, disk.torn_share = writes, share
+    try:
+        checkpoints.write(filled(more), 1, exact=False)
+    except KilledError:
+        disk.revive()
+        assert loaded(disk) in (content(filled(stored)), content(filled(more)))
+    else:
+        assert loaded(disk) == content(filled(more))
+
+
+@settings(max_examples=60, deadline=None)
+@given(objects, st.integers(0, 10**6))
+def test_a_changed_bit_anywhere_is_found(stored: dict[bytes, int], where: int) -> None:
+    disk = Disk(geometry_of(SLOTS))
+    Checkpoints(DiskRegion(disk), disk.geometry).write(filled(stored), 1, exact=True)
+    disk.bytes[where % len(disk.bytes)] ^= 0x20
+    assert loaded(disk) in (None, content(filled(stored)))
+
+
+def test_it_is_exact_only_in_its_own_epoch() -> None:
+    disk = Disk(geometry_of(SLOTS))
+    Checkpoints(DiskRegion(disk), disk.geometry).write(filled({}), 3, exact=True)
+    found = [Checkpoints(DiskRegion(disk), disk.geometry).load(epoch) for epoch in (2, 3, 4)]
+    assert [one is not None and one.exact for one in found] == [False, True, False]
+
+
+def test_a_slot_that_is_claimed_twice_has_one_object() -> None:
+    disk, index = Disk(geometry_of(SLOTS)), filled({bytes([n]) * 16: 5000 for n in range(9)})
+    Checkpoints(DiskRegion(disk), disk.geometry).write(index, 1, exact=False)
+    found = Checkpoints(DiskRegion(disk), disk.geometry).load(1)
+    assert found is not None
+    again = SlotIndex(SLOTS, SlotState.UNKNOWN)
+    again.take(7)
+    again.commit(b"somebody else   ", 7, 4500)
+    assert sum(again.load(bucket, SlotState.DOUBTED, SLOTS) for bucket in found.buckets()) == 1
+    assert again.totals() == (8 * 5000 + 4500, 9)
+    assert again.claimant(7) == b"somebody else   "
+
+
+def test_metadata_that_are_too_small_say_how_much_is_needed() -> None:
+    least = meta_bytes_for(SLOTS)
+    Checkpoints(DiskRegion(Disk(geometry_of(SLOTS))), SlotGeometry(SLOT_BYTES, SLOTS, meta_bytes=least))
+    tight = SlotGeometry(SLOT_BYTES, SLOTS, meta_bytes=least - 4096)
+    with pytest.raises(ConfigError, match=f"too small for two checkpoints of {SLOTS} slots; give it {least} or more"):
+        Checkpoints(DiskRegion(Disk(tight)), tight)

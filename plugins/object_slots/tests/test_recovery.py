@@ -1,0 +1,89 @@
+"""A medium that cannot be read in places, or for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import repeat
+
+import pytest
+
+from lmcache_object_slots import recovery
+from lmcache_object_slots.recovery import Recovery
+from lmcache_object_slots.slot_keeper import SlotKeeper
+from lmcache_object_slots.slot_state import SlotState
+from lmcache_object_slots.volume_keeper import VolumeKeeper
+from plugins.object_slots.tests.simulated import (
+    Disk,
+    DiskMedium,
+    KilledError,
+    Objects,
+    geometry_of,
+    in_this_thread,
+    volume_on,
+)
+
+SLOTS = 40
+OBJECTS = Objects(30)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "PAUSE_SECONDS", 0.001)
+
+
+async def recovered(disk: Disk, store: int = 0, neighbours: int = 1) -> SlotKeeper:
+    """The keeper of a process that has recovered, and then stored so many objects."""
+    volume = volume_on(disk)
+    index, exact = volume.index(verify=False)
+    volume_keeper = VolumeKeeper(volume, index, in_this_thread, exact=exact)
+    keeper = SlotKeeper(DiskMedium(disk, repeat(1), neighbours), index, volume_keeper.begin_changes)
+    log = logging.getLogger("tests")
+    await Recovery(keeper, volume.swept, volume.wipes, volume_keeper.swept_to, log, "slots").run()
+    for number in range(store):
+        assert await keeper.put(OBJECTS.key(number).object_id, OBJECTS[number])
+    return keeper
+
+
+@pytest.mark.parametrize("neighbours", [1, 8])
+def test_slots_that_cannot_be_read_cost_the_others_nothing(neighbours: int) -> None:
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=30))
+    disk.broken = {3, 17}
+    index = asyncio.run(recovered(disk, neighbours=neighbours)).index
+    assert len(index) == 28
+    assert index.slots_in(SlotState.WITHHELD) == 2
+    disk.broken = set()
+    assert len(asyncio.run(recovered(disk)).index) == 30, "the next start looks again"
+
+
+def test_a_medium_that_comes_back_is_recovered() -> None:
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=30))
+    disk.broken = set(range(SLOTS))
+
+    async def come_back() -> None:
+        await asyncio.sleep(0.2)
+        disk.broken = set()
+
+    async def both() -> int:
+        keeper, _ = await asyncio.gather(recovered(disk), come_back())
+        return len(keeper.index)
+
+    assert asyncio.run(both()) == 30
+
+
+@pytest.mark.parametrize("writes", range(0, 40, 3))
+def test_forgetting_that_is_killed_goes_on_where_it_was(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "SWEEP", 8)
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=20))
+    volume_on(disk).forget()
+    disk.writes_left = writes
+    try:
+        keeper = asyncio.run(recovered(disk))
+    except KilledError:
+        disk.revive()
+        keeper = asyncio.run(recovered(disk))
+    assert len(keeper.index) == 0
+    assert keeper.index.slots_in(SlotState.FREE) + keeper.index.slots_in(SlotState.SOILED) == SLOTS
