@@ -1,0 +1,82 @@
+"""Devices that are striped know each other: each but the first says which volume it is part of, and in which place.
+
+The first has the superblock and the checkpoints of them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from lmcache_core import ResourceError
+from lmcache_object_slots import MetaRegion, Volume, VolumeIdentity, open_volume
+from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
+
+MAGIC: Final = b"LMKVSTR1"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A device's place among `devices`; the first has place 0."""
+
+    volume: str
+    place: int
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripedDevice:
+    """What is asked of a device before it is used.  `is_blank` reads much of it."""
+
+    name: str
+    region: MetaRegion
+    is_blank: Callable[[], bool]
+
+    def member(self) -> Member | None:
+        """What it says of itself; None where it is none of ours.  Raises OSError."""
+        fields = unpack_page(MAGIC, self.region.read(0, PAGE_BYTES))
+        return None if fields is None else Member(**fields)
+
+
+def open_striped_volume(
+    devices: Sequence[StripedDevice], wanted: VolumeIdentity, *, overwrite: bool
+) -> tuple[Volume, list[str]]:
+    """The volume on all of them, and the names of those that are new in it: empty, where others hold objects already.
+
+    A device that holds something else, or belongs to another volume or place, is a ResourceError and nothing was written;
+    with `overwrite` everything on all of them is given up.  Raises OSError.  Blocking."""
+    first, *others = devices
+    members = [device.member() for device in others]
+    for device, member in zip(others, members, strict=True):
+        if member is None and not overwrite and not device.is_blank():
+            raise _refused(device, "is not empty, and holds no further part of striped slots")
+    volume = open_volume(first.region, wanted, overwrite=overwrite, is_blank=lambda: _are_blank(first, members))
+    places = [Member(volume.id, place, len(devices)) for place in range(1, len(devices))]
+    strangers = [
+        device for device, member, place in zip(others, members, places, strict=True) if member not in (None, place)
+    ]
+    if strangers and not overwrite:
+        raise _refused(strangers[0], f"belongs to other devices than '{first.name}', or in another place among them")
+    if strangers:
+        volume.forget(wipe=True)
+    new = [device for device, member, place in zip(others, members, places, strict=True) if member != place]
+    if new:
+        volume.begin_changes()  # a checkpoint that speaks of what they held is not exact any more
+    for device, place in zip(others, places, strict=True):
+        if device in new:
+            device.region.write(0, pack_page(MAGIC, asdict(place)))
+            device.region.sync()
+    return volume, [device.name for device in new]
+
+
+def _are_blank(first: StripedDevice, members: Sequence[Member | None]) -> bool:
+    """May a new volume be begun?  Not where others hold their part of one whose first device is missing."""
+    return not any(members) and first.is_blank()
+
+
+def _refused(device: StripedDevice, why: str) -> ResourceError:
+    return ResourceError(
+        f"{device.name} {why}; it was left as it is. Name another, put them in their old order, or say "
+        "overwrite_device: true to give up what is on all of them"
+    )
