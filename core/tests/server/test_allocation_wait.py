@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from core.tests.injected import injected
 from core.tests.server import conftest
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.plugins.loading import load_plugins
@@ -101,11 +102,11 @@ def test_a_burst_that_l2_cannot_take_is_stored_in_part_and_always_answered(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times L1, while the store controller holds everything that has been stored: no byte may leave L1."""
-    monkeypatch.setattr(conftest, "load_plugins", lambda: load_plugins(["lmcache_core.testing.faulty_offer"]))
+    monkeypatch.setattr(conftest, "load_plugins", lambda: load_plugins(safe_mode=True))
     server = start_server(
         l1_size_gb=L1_GB,
         l1_allocation_wait_ms=10,
-        l2_adapter=({"type": "faulty", "stall": 1.0},),
+        l2_adapter=(injected(stall=1.0),),
         l2_store_max_backlog_gb=1,
     )
     stored = 0

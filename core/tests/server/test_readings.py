@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from core.tests.app.test_cli import free_port
+from core.tests.injected import FAULT_INJECT, injected
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.readings.catalogue import READING_KINDS
@@ -30,7 +31,7 @@ def start() -> Iterator[Callable[..., Server]]:
 
     def start(**settings: object) -> Server:
         given = {"host": "127.0.0.1", "port": free_port(), "chunk_size": 16, "http_enabled": False, **settings}
-        servers.append(build(ServerSettings(**given), load_plugins(["lmcache_core.testing.faulty_offer"])))  # type: ignore[arg-type]
+        servers.append(build(ServerSettings(**given), load_plugins(safe_mode=True)))  # type: ignore[arg-type]
         servers[-1].start()
         return servers[-1]
 
@@ -122,13 +123,8 @@ def test_every_value_is_of_a_kind(start: Callable[..., Server]) -> None:
 
 def test_it_adds_up_whenever_it_is_read(start: Callable[..., Server]) -> None:
     """Two engines store, look up and retrieve through an L1 that is too small and an adapter that fails now and then."""
-    adapter = {
-        "type": "faulty",
-        "fail": 0.2,
-        "seed": 3,
-        "inner_settings": {"max_size_gb": 0.01},
-        "eviction": {"eviction_policy": "LRU"},
-    }
+    memory = {"type": "memory", "max_size_gb": 0.01}
+    adapter = injected(memory, error=0.2, also={"seed": 3, "eviction": {"eviction_policy": "LRU"}})
     server = start(l1_size_gb=1 / 128, l2_adapter=(adapter,))
     stop = threading.Event()
     failures: list[BaseException] = []
@@ -168,7 +164,7 @@ def test_it_adds_up_whenever_it_is_read(start: Callable[..., Server]) -> None:
     check(last)
     assert sum(last["lmcache.l2.store.pending"].values()) == 0
     assert sum(last["lmcache_mp.l1_evicted"].values()) > 0, "L1 was never full"
-    assert last["lmcache.l2.store.ended"]["faulty", "failed", "failed"] > 0, "nothing ever failed"
+    assert last["lmcache.l2.store.ended"][FAULT_INJECT, "failed", "failed"] > 0, "nothing ever failed"
     assert sum(last["lmcache_mp.lookup_hit_l2"].values()) > 0, "nothing ever came from L2"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from core.tests.injected import FAULT_INJECT, injected
 from core.tests.server.changing_server import (
     CHUNKS,
     MEMORY,
@@ -304,16 +305,16 @@ def test_a_policy_that_fails_later_is_taken_back_with_all_that_hung_on_it(
 
 
 def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) -> None:
-    slow = {"type": "faulty", "delay": 1.0, "delay_seconds": 0.1}
+    slow = injected(delay=1.0, also={"delay_seconds": 0.1})
     server = start(slow, l2_store_max_backlog_gb=CHUNKS * 12288 / 2**30)
     store = server._parts.store
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        wait_for(lambda: store.views()["faulty"].account.in_flight > 0)
-        assert store.views()["faulty"].account.waiting > 0
-        server._parts.adapters.remove("faulty", 3600.0, False)
+        wait_for(lambda: store.views()[FAULT_INJECT].account.in_flight > 0)
+        assert store.views()[FAULT_INJECT].account.waiting > 0
+        server._parts.adapters.remove(FAULT_INJECT, 3600.0, False)
     assert server.stop(20.0)
-    assert store.views()["faulty"].account.stored == CHUNKS
+    assert store.views()[FAULT_INJECT].account.stored == CHUNKS
 
 
 def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow_opening: Gate) -> None:
@@ -335,12 +336,12 @@ def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow
 
 def test_an_adapter_that_lingers_holds_up_no_stop(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_removal, "LINGER_SECONDS", 0.1)
-    server = start({"type": "faulty", "lose": 1.0}, MEMORY)
+    server = start(injected(lost=1.0), MEMORY)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: server.status()["store"]["adapters"]["memory"]["stored"] == CHUNKS)
-        server._parts.adapters.remove("faulty", 60.0, force=True)
-        wait_for(lambda: state_of(server, "faulty") == "lingering")
+        server._parts.adapters.remove(FAULT_INJECT, 60.0, force=True)
+        wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
         wait_for(lambda: server.status()["store"]["backlog_bytes"] == 0)
     begun = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from core.tests.app.test_cli import free_port
+from core.tests.injected import mock
 from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
@@ -41,7 +42,7 @@ def start() -> Iterator[Callable[..., Server]]:
             "disable_logging": True,
             **settings,
         }
-        servers.append(build(ServerSettings(**given), load_plugins(["lmcache_core.testing.faulty_offer"])))  # type: ignore[arg-type]
+        servers.append(build(ServerSettings(**given), load_plugins(safe_mode=True)))  # type: ignore[arg-type]
         servers[-1].start()
         return servers[-1]
 
@@ -54,13 +55,8 @@ def prompt(number: int) -> list[int]:
     return [number, *range(TOKENS - 1)]
 
 
-def slow_adapter(**more: object) -> dict[str, object]:
-    return {
-        "type": "faulty",
-        "inner_settings": {"max_size_gb": L2_BYTES / 2**30},
-        "bytes_per_second": LINK_BYTES_PER_SECOND,
-        **more,
-    }
+def slow_adapter(bytes_per_second: float = LINK_BYTES_PER_SECOND, **more: object) -> dict[str, object]:
+    return {**mock(L2_BYTES / 2**30, bytes_per_second), **more}
 
 
 @pytest.mark.parametrize("rule", ["newest", "oldest", "deepest"])
@@ -72,7 +68,7 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
             assert engine.store(prompt(number), f"s{number}")
             now = server.status()
             assert now["l1"]["used_bytes"] <= L1_BYTES
-            account = now["store"]["adapters"]["faulty"]
+            account = now["store"]["adapters"]["mock"]
             assert account["backlog_bytes"] <= L1_BYTES
             check_account(account)
         assert server._parts.store.drain(30)
@@ -87,7 +83,7 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
             return bool(status["chunks"]["stored"] == status["l1"]["cached"] + status["l1"]["evicted"])
 
         wait_for(every_object_is_in_l1_or_was_evicted)
-        account, l1, l2 = status["store"]["adapters"]["faulty"], status["l1"], status["l2"][0]
+        account, l1, l2 = status["store"]["adapters"]["mock"], status["l1"], status["l2"][0]
         stored = status["chunks"]["stored"]
         check_account(account)
         assert account["waiting"] == account["in_flight"] == l1["held"] == 0
@@ -129,7 +125,7 @@ def test_a_stop_waits_for_the_backlog_no_longer_than_it_was_told(start: Callable
     server = start(l2_adapter=(slow_adapter(bytes_per_second=1e3),))
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         assert engine.store(prompt(1))
-        wait_for(lambda: server.status()["store"]["adapters"]["faulty"]["in_flight"])
+        wait_for(lambda: server.status()["store"]["adapters"]["mock"]["in_flight"])
     begun = time.monotonic()
     assert not server.stop(0.2)
     assert time.monotonic() - begun >= 0.2

@@ -17,9 +17,15 @@ def test_every_name_of_the_kit_can_be_imported_and_the_three_lists_agree() -> No
         _ = kit.L3AdapterSuite
 
 
-@pytest.mark.parametrize("module", ["lmcache_core.testing", "lmcache_core.testing.faulty_offer"])
+@pytest.mark.parametrize("module", ["lmcache_core.testing", "lmcache_core.testing.offers"])
 def test_opening_the_door_loads_no_library(module: str) -> None:
     assert loaded_by(module, "{'pytest', 'hypothesis', 'pydantic', 'zmq'}") == "[]"
+
+
+@pytest.mark.parametrize("module", ["mock_adapter", "fault_inject_opening", "fault_inject_settings"])
+def test_what_a_server_opens_needs_no_library_of_tests(module: str) -> None:
+    """They come with core, and those libraries with its extra alone."""
+    assert loaded_by(f"lmcache_core.testing.{module}", "{'pytest', 'hypothesis'}") == "[]"
 
 
 def test_the_pytest_plugin_loads_nothing_of_core_but_the_doors() -> None:

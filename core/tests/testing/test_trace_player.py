@@ -10,7 +10,7 @@ import pytest
 
 from lmcache_core import L2Adapter
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
-from lmcache_core.testing import Fault, FaultPlan, FaultyAdapter, L2Driver, LentMemory, TracePlayer
+from lmcache_core.testing import Fault, FaultInjectAdapter, FaultPlan, L2Driver, LentMemory, TracePlayer
 from lmcache_core.testing.lent_memory import adapter_context, payload_of
 
 REQUESTS: tuple[list[int], ...] = ([0, 1, 2], [0, 1, 2], [0, 1, 7, 8], [9], [0, 1, 7, 8, 10, 11], [])
@@ -52,7 +52,8 @@ def test_no_more_requests_are_played_than_wanted(trace: Path, adapter: L2Adapter
 
 
 def test_torn_loads_are_missed_and_never_wrong(trace: Path, adapter: L2Adapter, memory: LentMemory) -> None:
-    faulty = FaultyAdapter(adapter, FaultPlan({Fault.TEAR: 0.5}, seed=3))
+    plan = FaultPlan({"load": {Fault.TORN: 0.5}}, seed=3)
+    faulty = FaultInjectAdapter(adapter_context(memory), adapter, plan)
     driver = L2Driver(faulty)
     replays = [TracePlayer(trace).play_adapter(driver, memory) for _ in range(3)]
     faulty.close(5)

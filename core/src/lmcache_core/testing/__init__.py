@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lmcache_core.testing.fake_clock import FakeClock
     from lmcache_core.testing.fake_engine import FakeEngine
     from lmcache_core.testing.fake_server_view import FakeServerView
+    from lmcache_core.testing.fault_inject import FaultInjectAdapter
     from lmcache_core.testing.fault_plan import Fault, FaultPlan
-    from lmcache_core.testing.faulty_adapter import FaultyAdapter
     from lmcache_core.testing.http_routes_suite import HttpRoutesSuite
     from lmcache_core.testing.l2.media import Media
     from lmcache_core.testing.l2_driver import L2Driver
@@ -45,8 +45,8 @@ _HOMES = {
     "fake_clock": ("FakeClock",),
     "fake_engine": ("FakeEngine",),
     "fake_server_view": ("FakeServerView",),
+    "fault_inject": ("FaultInjectAdapter",),
     "fault_plan": ("Fault", "FaultPlan"),
-    "faulty_adapter": ("FaultyAdapter",),
     "http_routes_suite": ("HttpRoutesSuite",),
     "l2.media": ("Media",),
     "l2_driver": ("L2Driver",),
@@ -72,8 +72,8 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "FakeEngine",
     "FakeServerView",
     "Fault",
+    "FaultInjectAdapter",
     "FaultPlan",
-    "FaultyAdapter",
     "HttpRoutesSuite",
     "L2AdapterSuite",
     "L2Driver",

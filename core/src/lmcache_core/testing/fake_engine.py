@@ -40,10 +40,14 @@ class FakeEngine:
     ) -> None:
         self.scheduler = EngineClient(endpoint, timeout_seconds)
         self.worker = EngineClient(endpoint, timeout_seconds)
-        self.instance_id = secrets.randbits(62)
-        self.chunk_tokens = self.scheduler.get_chunk_size()
-        self.layout = ObjectLayout(1, layers, self.chunk_tokens, hidden, dtype)
         self.segment: mmap.mmap | None = None
+        self.instance_id = secrets.randbits(62)
+        try:
+            self.chunk_tokens = self.scheduler.get_chunk_size()
+        except BaseException:
+            self.close()
+            raise
+        self.layout = ObjectLayout(1, layers, self.chunk_tokens, hidden, dtype)
         self._model, self._world_size, self._worker_id, self._salt = model, world_size, worker_id, salt
         self._maps_memory = maps_memory
 

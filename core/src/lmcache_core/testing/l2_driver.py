@@ -14,7 +14,7 @@ from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDo
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import check
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Outcome, Usage
 
 WAIT_SECONDS = 30.0
 CLOSE_GRACE_SECONDS = 4.0
@@ -88,6 +88,14 @@ class L2Driver:
             keys += page.keys
             if (cursor := page.cursor) is None:
                 return keys
+
+    def usage(self) -> Usage | None:
+        """What the adapter says that it holds; where it declares USAGE, as soon as it knows.  Fails where it takes too long."""
+        end = time.monotonic() + self._wait_seconds
+        while (usage := self.adapter.usage()) is None and Capability.USAGE in self.adapter.capabilities:
+            assert time.monotonic() < end, f"USAGE is declared, and usage() is None for {self._wait_seconds:g} s"
+            time.sleep(0.002)
+        return usage
 
     def close(self, deadline_seconds: float) -> None:
         """Close the adapter.  Fails when that takes much longer than the deadline."""

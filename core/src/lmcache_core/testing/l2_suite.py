@@ -59,6 +59,6 @@ def put(driver: L2Driver, memory: LentMemory, count: int, first: int = 0) -> lis
 
 def counted(driver: L2Driver) -> tuple[int, int]:
     """Objects and bytes that are stored, of an adapter that declares USAGE."""
-    usage = driver.adapter.usage()
+    usage = driver.usage()
     assert usage is not None
     return usage.objects, usage.used_bytes

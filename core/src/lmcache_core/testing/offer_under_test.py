@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import pytest
 
@@ -15,6 +15,8 @@ from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
+
+_FLAGS: Final = ("capabilities", "optional_capabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,17 @@ class OpenableOffer:
         return OpenableOffer(self.offer, {**self.settings, **changes})
 
     def to_json(self) -> str:
-        about = {**asdict(self.offer), "capabilities": self.offer.capabilities.value}
+        about = asdict(self.offer)
+        for name in _FLAGS:
+            about[name] = about[name].value
         return json.dumps({"offer": about, "settings": self.settings}, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         about = json.loads(text)
-        capabilities = Capability(about["offer"].pop("capabilities"))
-        return cls(Offer(**about["offer"], capabilities=capabilities), about["settings"])
+        for name in _FLAGS:
+            about["offer"][name] = Capability(about["offer"][name])
+        return cls(Offer(**about["offer"]), about["settings"])
 
 
 class OfferSuite:

@@ -81,6 +81,6 @@ def _assert_listed_once(listed: list[ObjectKey], stay: list[ObjectKey]) -> None:
 
 
 def _skip_where_many(rig: Rig, limit: int) -> None:
-    usage = rig.driver.adapter.usage()
+    usage = rig.driver.usage()
     if usage is not None and usage.objects > MANY * limit:
         pytest.skip(f"the backend holds {usage.objects} objects, too many to list {limit} at a time")

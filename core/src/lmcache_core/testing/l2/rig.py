@@ -48,7 +48,7 @@ class Rig:
         self.unremovable: list[ObjectKey] = []
         """Keys under which the test left something that an adapter must not delete."""
         self.driver = self.open()
-        self._before = self.driver.adapter.usage()
+        self._before = self.driver.usage()
 
     # --- the adapter
 
@@ -63,7 +63,7 @@ class Rig:
 
     def require_room(self, wanted_bytes: int) -> None:
         """Skip the test where the adapter says that it has less room."""
-        usage = self.driver.adapter.usage()
+        usage = self.driver.usage()
         if usage and usage.capacity_bytes is not None and usage.capacity_bytes - usage.used_bytes < wanted_bytes:
             room = usage.capacity_bytes - usage.used_bytes
             pytest.skip(f"the backend has room for {room} bytes, and this needs {wanted_bytes}")
@@ -134,7 +134,7 @@ class Rig:
 
     def stored(self) -> Stored:
         """Now less at the beginning.  For adapters that declare USAGE."""
-        now, before = self.driver.adapter.usage(), self._before
+        now, before = self.driver.usage(), self._before
         assert now is not None, "USAGE is declared, and usage() is None"
         assert before is not None
         return Stored(now.objects - before.objects, now.used_bytes - before.used_bytes)
