@@ -1,4 +1,4 @@
-"""Programs of the operating system that some tests run: Prometheus, and a browser.
+"""Programs of the operating system that some tests run: Prometheus, a browser, fio, and what mounts FUSE file systems.
 
 Usage: ENVIRONMENT/bin/python -m scripts.system_packages
 
@@ -13,7 +13,13 @@ import subprocess
 import sys
 from typing import Final
 
-PROGRAMS: Final = {"prometheus": "prometheus", "promtool": "prometheus", "chromium": "chromium"}
+PROGRAMS: Final = {
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "chromium": "chromium",
+    "fio": "fio",
+    "fusermount3": "fuse3",
+}
 """Packages by the program that is looked for."""
 
 

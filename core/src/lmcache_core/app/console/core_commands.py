@@ -20,6 +20,7 @@ CORE_COMMANDS: Final = MappingProxyType(
         "adapters": "add, drain and remove L2 adapters of a running server",
         "config": "show a configuration, and where each value comes from, or change a running server's",
         "doctor": "look at a machine and a configuration, and say what to change",
+        "bench": "measure L2 adapters beside what their media can do",
         "plugins": "list, show, check or start plugins",
         "completion": "print a script with which a shell completes commands and flags",
         "version": "show the version",

@@ -1,0 +1,67 @@
+"""Which medium an adapter is compared with, read from its settings."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.model.errors import ConfigError
+
+AUTO, NONE, MEMORY = "auto", "none", "memory"
+_IN_MEMORY: Final = frozenset({"memory", "dax"})
+"""Adapters whose medium is memory, whatever path they map."""
+_KINDS: Final = {"posix": "threads", "threads": "threads", "io_uring": "io_uring"}
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """A medium to measure: memory where `folder` is None.  `reason` says why there is none to measure."""
+
+    folder: Path | None = None
+    is_direct: bool = False
+    is_fresh: bool = False
+    """Are blocks allocated anew with each pass, as for new files?"""
+    engine: str = "auto"
+    reason: str | None = None
+
+
+def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
+    """`asked` is `auto`, `none`, `memory`, or a directory on a medium like the adapter's.  Nothing is written to a device that
+    the adapter owns.  Raises ConfigError for what is no directory."""
+    given = spec.settings
+    is_direct = bool(getattr(given, "use_odirect", False))
+    engine = _KINDS.get(str(getattr(given, "io_engine", "")), "auto")
+    files, device = (_path(getattr(given, field, None)) for field in ("base_path", "device_path"))
+    if asked == NONE:
+        return Yardstick(reason="not asked for")
+    if asked == MEMORY or (asked == AUTO and spec.offer.name in _IN_MEMORY):
+        return Yardstick()
+    if asked != AUTO:
+        if not Path(asked).is_dir():
+            raise ConfigError(
+                f"--medium '{asked}' is no directory; name one on a medium like the adapter's, or auto, memory, none"
+            )
+        return Yardstick(Path(asked).absolute(), is_direct, device is None, engine)
+    if files is not None:
+        return Yardstick(files.absolute(), is_direct, True, engine)
+    if device is not None and _is_plain(device):
+        return Yardstick(device.absolute().parent, is_direct, False, engine)
+    if device is not None:
+        return Yardstick(
+            reason=f"'{device}' is the adapter's own; name a directory on a device of the same kind with --medium"
+        )
+    return Yardstick(reason="its settings name no path; --medium memory, or a directory, compares it with that")
+
+
+def _path(value: Any) -> Path | None:
+    return Path(value) if isinstance(value, str | Path) and str(value) else None
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False

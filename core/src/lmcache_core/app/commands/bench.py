@@ -1,0 +1,12 @@
+"""`lmcache bench`"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lmcache_core.app.console.command_group import CommandGroup
+
+_GROUP: Final = CommandGroup("bench", {"l2": "measure L2 adapters beside what their media can do"})
+
+run = _GROUP.run
+parsers = _GROUP.parsers
