@@ -139,15 +139,16 @@ def test_settings_are_shown_as_they_are_now(start_server: StartServer) -> None:
 
 @pytest.mark.parametrize("field", ["token", "password"])
 def test_secrets_of_what_is_added_are_nowhere_to_be_seen(start_server: StartServer, tmp_path: Path, field: str) -> None:
-    """`inner_settings` takes anything, so that a name is all that tells a secret."""
-    options = ("--eviction-policy", "LRU", "--plugin", "lmcache_core.testing.faulty_offer")
+    """`inner` takes anything, so that a name is all that tells a secret."""
+    options = ("--eviction-policy", "LRU")
     server = start_server(*SMALL_SERVER, *options)
-    adapter = {"type": "faulty", "inner_settings": {field: SECRET}}
+    adapter = {"type": "fault_inject", "inner": {"type": "memory", field: SECRET}}
     code, problem = ask(server, "POST", "/l2/adapters", adapter)
     assert code in (409, 422), "the memory adapter has no such field"
     assert SECRET not in json.dumps(problem)
-    code, added = ask(server, "POST", "/l2/adapters", {"type": "faulty", "inner_settings": {"max_size_gb": 0.5}})
-    assert (code, added["settings"]["inner_settings"]) == (201, {"max_size_gb": 0.5})
+    inner = {"type": "memory", "max_size_gb": 0.5}
+    code, added = ask(server, "POST", "/l2/adapters", {"type": "fault_inject", "inner": inner})
+    assert (code, added["settings"]["inner"]) == (201, inner)
     everything = [ask(server, "GET", path)[1] for path in ("/status", "/config", "/l2/adapters", "/settings")]
     assert SECRET not in json.dumps(everything)
     assert SECRET not in server.log

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 import lmcache_core
+from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -21,6 +22,7 @@ from lmcache_core.contracts import hookspecs
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.wire.operations import KNOWN_REQUESTS
 from scripts import plugin_docs
+from scripts.adapter_fields import page_of
 from tests.docs.markdown import DOCS, blocks
 
 HOOKS = [name for name, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec")]
@@ -72,12 +74,12 @@ def test_every_capability_is_documented() -> None:
 
 
 def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugins) -> None:
-    """Core's in docs/configuration.md, a distribution's in its README."""
+    """An L2 adapter's in docs/l2, core's other ones in docs/configuration.md, a distribution's in its README."""
     missing = []
     for row in plugins.rows():
         for offered in row.offers:
             model = plugins.model(offered.kind, offered.offer.name)
-            page = readme_of(row.candidate.name) if row.candidate.name != "builtin" else DOCS / "configuration.md"
+            page = page_about(offered.kind, offered.offer.name, row.candidate)
             text = page.read_text()
             missing += [
                 f"{page.parent.name}: {name}"
@@ -85,6 +87,12 @@ def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugin
                 if f"`{name}`" not in text
             ]
     assert missing == []
+
+
+def page_about(kind: OfferKind, offer: str, plugin: Candidate) -> Path:
+    if kind is OfferKind.L2_ADAPTER:
+        return page_of(offer)
+    return DOCS / "configuration.md" if plugin.origin is Origin.BUILTIN else readme_of(plugin.name)
 
 
 def readme_of(plugin: str) -> Path:

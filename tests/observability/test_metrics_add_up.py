@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from core.tests.injected import injected, mock
 from demo.server_process import HOST, ServerProcess, free_port
 from lmcache_core.testing import FakeEngine
 from lmcache_core.wire.operations import END_SESSION, LOOKUP
@@ -156,21 +157,11 @@ def resets(labels: Labels) -> bool:
 @pytest.fixture
 def server_and_port(tmp_path: Path) -> tuple[ServerProcess, int]:
     port = free_port()
-    shaky = {
-        "type": "faulty",
-        "inner_settings": {"max_size_gb": 0.002},
-        "eviction": EVICTION,
-        "seed": 42,  # no job is lost among the first few hundred: nothing is given to an adapter after that
-        "fail": 0.3,
-        "stall": 0.002,
-        "lose": 0.002,
-        "tear": 0.02,
-        "delay": 0.2,
-        "bytes_per_second": 2e6,
-    }
+    also = {"eviction": EVICTION, "seed": 42}
+    shaky = injected(mock(0.002, 2e6), error=0.3, stall=0.002, lost=0.002, torn=0.02, delay=0.2, also=also)
     steady = {"type": "memory", "max_size_gb": 0.002, "eviction": EVICTION}
     options = ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.008", "--eviction-policy", "IsolatedLRU"]
-    for plugin in ("lmcache_core.testing.faulty_offer", "observability", "policies"):
+    for plugin in ("observability", "policies"):
         options += ["--plugin", plugin]
     options += ["--l2-adapter", json.dumps(shaky), "--l2-adapter", json.dumps(steady)]
     options += ["--l2-timeout-seconds", "0.5", "--lookup-timeout-seconds", "0.4", "--drain-seconds", "1"]

@@ -11,5 +11,5 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     core = build_wheel("core", tmp_path_factory.mktemp("wheels"))
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean"))
     environment.pip("install", f"{core}[testing]")
-    assert list(environment.plugins()) == ["builtin"]
+    assert list(environment.plugins()) == ["builtin", "testing"]
     return environment

@@ -31,6 +31,7 @@ command line wins over the environment, the environment over the file, the file 
 stop the start; an unknown `LMCACHE_` variable is a warning. Sizes in GB are GiB. The key in the file is the variable
 without `LMCACHE_`, in lower case. A switch is `--name` or `--no-name`, and `true` or `false` elsewhere.
 """
+_FIELD_HEAD = ("Field", "Type", "Default", "Meaning")
 
 
 def server_reference(plugins: LoadedPlugins) -> str:
@@ -48,20 +49,33 @@ def server_reference(plugins: LoadedPlugins) -> str:
 def offer_reference(plugins: LoadedPlugins, kind: OfferKind, name: str) -> str:
     """What one offer takes."""
     model = plugins.model(kind, name)
-    rows = [_field_row(field, info) for field, info in model.model_fields.items()] if model else []
     intro = " ".join((model.__doc__ or "").split()) if model else "It takes no settings."
     title = f"{kind.label[:1].upper()}{kind.label[1:]} `{name}`"
-    return _section(title, ("Field", "Type", "Default", "Meaning"), rows, intro)
+    return _section(title, _FIELD_HEAD, _field_rows(plugins, kind, name), intro)
+
+
+def fields_table(plugins: LoadedPlugins, kind: OfferKind, name: str) -> str:
+    """The fields of one offer as a table alone, empty for one without; ends with a line break."""
+    return "\n".join([*_table(_FIELD_HEAD, _field_rows(plugins, kind, name)), ""])
 
 
 def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], intro: str = "") -> str:
     lines = [f"## {title}", ""]
     if intro:
         lines += [intro, ""]
+    return "\n".join([*lines, *_table(head, rows)]) + "\n"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     cells = [head, ["---"] * len(head), *rows]
-    if len(cells) > 2:
-        lines += [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in cells]
-    return "\n".join(lines) + "\n"
+    if len(cells) == 2:
+        return []
+    return [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in cells]
+
+
+def _field_rows(plugins: LoadedPlugins, kind: OfferKind, name: str) -> list[list[str]]:
+    model = plugins.model(kind, name)
+    return [_field_row(field, info) for field, info in model.model_fields.items()] if model else []
 
 
 def _setting_row(name: str, field: FieldInfo) -> list[str]:

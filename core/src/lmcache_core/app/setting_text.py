@@ -19,6 +19,7 @@ _WORDS: Final = {
     SecretStr: "secret text",
     SecretBytes: "secret text",
 }
+_PLURALS: Final = ((str, "names"), (Path, "paths"))
 
 
 def type_text(field: FieldInfo) -> str:
@@ -67,7 +68,7 @@ def type_name(kind: Any) -> str:
     if hasattr(kind, "__metadata__"):
         return type_name(options[0])
     if options and get_origin(kind) in (tuple, list, set, frozenset):
-        return "list of " + ("names" if options[0] is str else "objects")
+        return "list of " + next((words for each, words in _PLURALS if options[0] is each), "objects")
     return " or ".join(dict.fromkeys(type_name(each) for each in options)) or getattr(kind, "__name__", str(kind))
 
 

@@ -11,6 +11,7 @@ from lmcache_core.app.doctor.adapter_trial import Trial
 from lmcache_core.app.doctor.adapters import adapter_trials
 from lmcache_core.app.doctor.case import Case, Probe
 from lmcache_core.app.doctor.compute_speed import ComputeSpeed, measured_speed
+from lmcache_core.app.doctor.devices import devices
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.doctor.folders import folders
 from lmcache_core.app.doctor.huge_pages import huge_pages
@@ -38,6 +39,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     plugin_faults,
     configuration_faults,
     folders,
+    devices,
 )
 
 

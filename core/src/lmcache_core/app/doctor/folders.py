@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import seconds_text, size_text
+from lmcache_core.app.doctor.adapter_places import adapter_folders
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
-from lmcache_core.app.doctor.mounts import MEMORY, NETWORK, mount_of
+from lmcache_core.app.doctor.mounts import file_system_remark, mount_of
 
-_FOLDER_NAMES: Final = ("base_path", "path", "dir", "directory", "folder")
 _ROOM_MIN_BYTES: Final = 2**30
 _SKEW_SECONDS: Final = 2.0
 _PAGE: Final = 4096
@@ -28,18 +28,6 @@ def folders(case: Case) -> Iterator[Finding]:
     for spec in case.adapters:
         for path in adapter_folders(spec):
             yield from _folder(case, spec, path)
-
-
-def adapter_folders(spec: AdapterSpec) -> list[Path]:
-    """What of an adapter's settings is a path, by its type or by its name."""
-    if spec.settings is None:
-        return []
-    found = []
-    for name in type(spec.settings).model_fields:
-        value = getattr(spec.settings, name)
-        if isinstance(value, Path) or (isinstance(value, str) and name in _FOLDER_NAMES and value.startswith("/")):
-            found.append(Path(value))
-    return found
 
 
 def _folder(case: Case, spec: AdapterSpec, path: Path) -> Iterator[Finding]:
@@ -63,19 +51,11 @@ def _folder(case: Case, spec: AdapterSpec, path: Path) -> Iterator[Finding]:
     if mount and "ro" in mount.options:
         yield Finding(probe, Level.FAIL, f"{mount.point} is mounted read-only", "mount it read-write", facts=facts)
         return
-    yield from _kind(probe, path, kind)
+    if remark := file_system_remark(path, kind):
+        yield Finding(probe, Level.WARN, *remark)
     yield from _room(case, spec, probe, there)
     if there == path.absolute():
         yield from _times_and_direct_io(spec, probe, there, kind)
-
-
-def _kind(probe: str, path: Path, kind: str) -> Iterator[Finding]:
-    if kind in MEMORY:
-        text = f"{path} is on {kind}: it is memory, and empty after a restart of the machine"
-        yield Finding(probe, Level.WARN, text, "use a disk, or give the memory to L1 (--l1-size-gb)")
-    elif kind in NETWORK:
-        text = f"{path} is on {kind}, so its speed is that of the network, and a stall there stalls loads"
-        yield Finding(probe, Level.WARN, text, "set --l2-timeout-seconds to what you can wait; see the speeds below")
 
 
 def _room(case: Case, spec: AdapterSpec, probe: str, there: Path) -> Iterator[Finding]:

@@ -38,3 +38,14 @@ def mount_of(machine: Machine, path: Path) -> Mount | None:
         if path.is_relative_to(point) and (found is None or len(point) >= len(found.point)):
             found = Mount(point, kind[0], tuple(fields[5].split(",")))
     return found
+
+
+def file_system_remark(path: Path, kind: str) -> tuple[str, str] | None:
+    """What is worth a warning where a backend is on a file system of this kind, and what to do about it."""
+    if kind in MEMORY:
+        text = f"{path} is on {kind}: it is memory, and empty after a restart of the machine"
+        return text, "use a disk, or give the memory to L1 (--l1-size-gb)"
+    if kind in NETWORK:
+        text = f"{path} is on {kind}, so its speed is that of the network, and a stall there stalls loads"
+        return text, "set --l2-timeout-seconds to what you can wait; see the speeds below"
+    return None
