@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core import AsyncL2Adapter, BlockingL2Adapter, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, AsyncL2Adapter, BlockingL2Adapter, LentBuffer, ObjectKey, Outcome
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState
+from lmcache_core.jobs.object_adapter import LOOKUPS_TOGETHER
 from lmcache_core.testing.fake_clock import FakeClock
 from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
@@ -120,6 +122,57 @@ def test_an_answer_of_another_type_is_a_failure_too(
     adapter.answer = 1
     assert driver.lookup(A) == (FAILED,)
     assert "returned 1 where a value of bool belongs" in caplog.text
+
+
+class Asked(OnALoop):
+    """Remembers by which task of the loop each key was asked for; one key has no answer."""
+
+    def __init__(self, context: AdapterContext, operation_timeout_seconds: float = 20.0) -> None:
+        self.tasks: list[asyncio.Task[object] | None] = []
+        self.silent: ObjectKey | None = None
+        super().__init__(context, 4, operation_timeout_seconds)
+
+    async def contains(self, key: ObjectKey) -> bool:
+        self.tasks.append(asyncio.current_task())
+        if key == self.silent:
+            await asyncio.Event().wait()
+        return True
+
+
+KEYS = [object_key(number) for number in range(2 * LOOKUPS_TOGETHER + 1)]
+
+
+def test_many_lookups_on_a_loop_are_few_tasks(memory: LentMemory) -> None:
+    adapter = Asked(adapter_context(memory))
+    assert L2Driver(adapter).has(*KEYS) == (DONE,) * len(KEYS)
+    assert len(adapter.tasks) == len(KEYS)
+    assert len(set(adapter.tasks)) == 3
+    adapter.contains_is_local = False
+    adapter.tasks.clear()
+    L2Driver(adapter).has(*KEYS)
+    assert len(set(adapter.tasks)) == len(KEYS), "what asks a backend does not wait for one another"
+    adapter.close(WAIT_SECONDS)
+
+
+def test_a_lookup_without_an_answer_times_out_with_those_behind_it_and_keeps_no_pin(memory: LentMemory) -> None:
+    adapter = Asked(adapter_context(memory), operation_timeout_seconds=0.05)
+    adapter.silent = KEYS[3]
+    outcomes = L2Driver(adapter).lookup(*KEYS)
+    behind = LOOKUPS_TOGETHER - 3
+    assert outcomes == (DONE,) * 3 + (Outcome.TIMED_OUT,) * behind + (DONE,) * (LOOKUPS_TOGETHER + 1)
+    free = [adapter._ObjectL2Adapter__guard.begin_removal(key.object_id) for key in KEYS]  # type: ignore[attr-defined]
+    assert free == [outcome is not DONE for outcome in outcomes]
+    adapter.close(WAIT_SECONDS)
+
+
+def test_lookups_that_a_close_finds_waiting_are_failed_and_keep_no_pin(memory: LentMemory) -> None:
+    adapter = Asked(adapter_context(memory))
+    adapter.silent = KEYS[0]
+    driver = L2Driver(adapter)
+    jobs = [adapter.submit_lookup(KEYS[:LOOKUPS_TOGETHER]) for _ in range(8)]  # four run, four wait
+    adapter.close(0.2)
+    assert [driver.finish(job) for job in jobs] == [(FAILED,) * LOOKUPS_TOGETHER] * 8
+    assert all(adapter._ObjectL2Adapter__guard.begin_removal(key.object_id) for key in KEYS)  # type: ignore[attr-defined]
 
 
 def test_adapters_that_do_not_say_so_are_asked_through_the_breaker() -> None:

@@ -165,6 +165,19 @@ def test_a_foreign_file_in_our_place_is_neither_served_nor_replaced_nor_deleted(
         assert path.read_bytes() == letter
 
 
+def test_a_directory_that_is_as_long_as_the_object_is_foreign(open_here: Open, root: Path, memory: LentMemory) -> None:
+    key = object_key(0)
+    adapter = open_here()
+    path = root / media_path(key)
+    path.mkdir(parents=True)
+    for number in range(1_000):
+        if path.stat().st_size >= HEADER_BYTES:
+            break
+        (path / str(number)).touch()  # tmpfs counts entries, others blocks
+    assert L2Driver(adapter).load((key, memory.lend(path.stat().st_size))) == (FOREIGN,)
+    assert adapter.circuit.failures_in_a_row == 0
+
+
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "file where a directory belongs"])
 def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMemory, kind: str) -> None:
     key = object_key(0)

@@ -123,11 +123,30 @@ def test_what_the_medium_says_becomes_an_outcome(
     put(driver, memory, 2)  # the room was given back
 
 
+def test_a_file_where_a_directory_belongs_is_no_fault_of_the_backend(
+    open_here: Open, root: Path, memory: LentMemory, io_engine: str
+) -> None:
+    """Or it would open the circuit, and take the adapter from everybody else."""
+    adapter = open_here(io_engine=io_engine)
+    driver = L2Driver(adapter)
+    (key,) = put(driver, memory, 1)
+    driver.delete(key)
+    fan_out = (root / media_path(key)).parent
+    fan_out.rmdir()
+    fan_out.write_bytes(b"in the way")
+    for _ in range(20):
+        assert driver.store((key, memory.sealed(key, b"x" * 50))) == (REJECTED,)
+    assert fan_out.read_bytes() == b"in the way"
+    assert adapter.circuit.failures_in_a_row == 0
+    assert counted(driver) == (0, 0)
+    assert temporaries(root) == []
+
+
 @pytest.mark.parametrize("written", [True, False])
 def test_a_store_that_was_cancelled_is_counted_as_what_it_is(
     open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
-    """The cancellation passes when the engine has answered, and the answer is lost with it."""
+    """The cancellation passes when the engine has answered, and the answer is lost with it: what is there is DONE."""
     adapter = open_here(max_capacity_gb=2 * OBJECT_BYTES / 2**30)
     driver = L2Driver(adapter)
     write_file = AsyncIo.write_file
@@ -142,7 +161,9 @@ def test_a_store_that_was_cancelled_is_counted_as_what_it_is(
     key = object_key(9 if written else 1)
     if written:
         driver.delete(key)
-    assert driver.store((key, memory.sealed(key, payload_of(9, OBJECT_BYTES - HEADER_BYTES)))) == (FAILED,)
+    assert driver.store((key, memory.sealed(key, payload_of(9, OBJECT_BYTES - HEADER_BYTES)))) == (
+        DONE if written else FAILED,
+    )
     monkeypatch.undo()
     assert driver.has(key) == ((DONE,) if written else (MISSING,))
     assert (root / media_path(key)).exists() is written

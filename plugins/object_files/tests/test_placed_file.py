@@ -73,7 +73,7 @@ def test_what_nobody_heard_of_is_looked_at(open_files: OpenFiles, written: bool)
     file.make_directories()
     if written:
         write(file)
-    file.find_out()
+    assert file.find_out() is written
     file.end()
     assert used(files) == ((1, SIZE) if written else (0, 0))
     assert files.contains(KEY) is written

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from lmcache_core import Outcome, media_path
 from lmcache_core.testing.lent_memory import object_key
+from lmcache_object_files import removal
+from lmcache_object_files.finding import Finding, examine
 from plugins.object_files.tests.conftest import OpenFiles
 from plugins.object_files.tests.stored import store
 
@@ -49,6 +55,26 @@ def test_what_is_not_ours_stays(open_files: OpenFiles, root: Path) -> None:
     files.close()
     assert not home.exists()
     assert {path: path.read_bytes() for path in foreign} == foreign
+
+
+def test_a_file_that_cannot_be_read_does_not_save_the_others(
+    open_files: OpenFiles, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = open_files(persist_enabled=False)
+    for number in range(4):
+        store(files, object_key(number))
+    first = str(min(root.rglob("*.kv")))
+
+    def failing(path: str) -> Finding:
+        if path == first:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return examine(path)
+
+    monkeypatch.setattr(removal, "examine", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        files.close()
+    assert [str(path) for path in root.rglob("*.kv")] == [first]
+    open_files().close()  # the directory was given back all the same
 
 
 def test_a_server_that_could_not_be_opened_removes_nothing(open_files: OpenFiles, root: Path) -> None:

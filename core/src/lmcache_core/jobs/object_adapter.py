@@ -19,11 +19,15 @@ from lmcache_core.jobs.executor import Executor, Task
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.job_table import Job, JobTable
 from lmcache_core.jobs.object_guard import ObjectGuard
-from lmcache_core.jobs.object_task import LookupTask, ObjectTask, UnreportedTask, Verb
+from lmcache_core.jobs.object_task import LookupTask, ObjectTask, TaskRun, UnreportedTask, Verb
 from lmcache_core.jobs.object_verbs import ObjectVerbs
 from lmcache_core.jobs.retry import RetryPolicy
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+LOOKUPS_TOGETHER: Final = 64
+"""Where lookups are answered from memory, so many are one task of an event loop: about a millisecond, for which transfers
+wait.  A task for each would cost more than its answer."""
 
 
 class ObjectL2Adapter(L2Adapter):
@@ -33,7 +37,8 @@ class ObjectL2Adapter(L2Adapter):
     """A longer object is REJECTED without asking `store`.  None: no limit."""
     contains_is_local: bool = False
     """True: `contains` answers from an index in memory and asks no backend.  Lookups then say nothing about the backend:
-    they go through while it is left alone, neither count as its failures nor as its answers, and are not retried.  With
+    they go through while it is left alone, neither count as its failures nor as its answers, and are not retried.  On an
+    event loop they are asked one after the other, `LOOKUPS_TOGETHER` in a task, so let few of them wait.  With
     False, an index in memory would vouch for a backend that is down, and the breaker would never open."""
 
     def __init__(
@@ -107,7 +112,9 @@ class ObjectL2Adapter(L2Adapter):
 
     def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
         job = self.__jobs.open(len(keys), lends_buffers=False)
-        return self.__start(self.__executor.submit_lookups, job, LookupTask, self.__verbs.lookup, keys)
+        together = self.contains_is_local and self.__executor.awaits
+        submit = self.__submit_together if together else self.__executor.submit_lookups
+        return self.__start(submit, job, LookupTask, self.__verbs.lookup, keys)
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
         self.__guard.unpin(key.object_id for key in keys)
@@ -136,6 +143,10 @@ class ObjectL2Adapter(L2Adapter):
                 )  # fmt: skip
 
     # How.
+
+    def __submit_together(self, lookups: Sequence[Task]) -> bool:
+        starts = range(0, len(lookups), LOOKUPS_TOGETHER)
+        return self.__executor.submit_lookups([TaskRun(lookups[at : at + LOOKUPS_TOGETHER]) for at in starts])
 
     def __start(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from lmcache_core.jobs.author import Author
@@ -46,6 +46,33 @@ class LookupTask(ObjectTask):
         if not reported and outcome is Outcome.DONE:
             self._author.unpin((self._subject,))
         return reported
+
+
+class TaskRun(Task):
+    """Several tasks that hardly ever wait, one after the other, as one piece of work.  Where it is cut short, so are those
+    that have not ended."""
+
+    __slots__ = ("_ended", "_tasks")
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._ended = 0
+
+    async def run(self) -> Outcome:
+        for task in self._tasks:
+            outcome = await task.run()
+            self._ended += 1
+            task.settle(outcome)
+        return Outcome.DONE
+
+    def settle(self, outcome: Outcome) -> bool:
+        for task in self._tasks[self._ended :]:
+            task.settle(outcome)
+        return True
+
+    def give_up(self) -> None:
+        for task in self._tasks[self._ended :]:
+            task.give_up()
 
 
 class UnreportedTask(Task):

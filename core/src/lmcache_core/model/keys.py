@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -15,6 +16,9 @@ HASH_BYTES = 32
 LAYOUT_BYTES = 16
 CANONICAL_MAX_BYTES = 2048
 """The header page gives the canonical key this much room; a registration whose key would not fit is refused."""
+
+SPACES_KEPT = 256
+"""Spaces that were read from keys last; each takes at most about 10 KiB."""
 
 _U16 = struct.Struct("<H")
 _RANK_AND_GROUP = struct.Struct("<IH")
@@ -102,11 +106,16 @@ class ObjectKey(NamedTuple):
 
 def parse_canonical(data: bytes) -> ObjectKey:
     """Read a canonical key back.  Raises ProtocolError when `data` is not exactly one key."""
+    return ObjectKey(_parse_tail(data[HASH_BYTES:]), data[:HASH_BYTES])
+
+
+@lru_cache(SPACES_KEPT)
+def _parse_tail(data: bytes) -> KeySpace:
+    """What stands behind the chunk hash.  Whoever reads a million keys reads the same few spaces."""
     try:
-        at = HASH_BYTES
-        (size,) = _U16.unpack_from(data, at)
-        model_name = data[at + 2 : at + 2 + size].decode()
-        at += 2 + size
+        (size,) = _U16.unpack_from(data)
+        model_name = data[2 : 2 + size].decode()
+        at = 2 + size
         kv_rank, object_group = _RANK_AND_GROUP.unpack_from(data, at)
         at += _RANK_AND_GROUP.size
         (size,) = _U16.unpack_from(data, at)
@@ -118,11 +127,11 @@ def parse_canonical(data: bytes) -> ObjectKey:
         space = KeySpace(model_name, kv_rank, object_group, cache_salt, chunk_tokens, HashChain(chain), layout)
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise ProtocolError(f"not a canonical object key: {error}") from None
-    if len(data) != HASH_BYTES + len(space.tail):
+    if len(data) != len(space.tail):
         raise ProtocolError(
-            f"not a canonical object key: {len(data)} bytes where {HASH_BYTES + len(space.tail)} belong"
+            f"not a canonical object key: {HASH_BYTES + len(data)} bytes where {HASH_BYTES + len(space.tail)} belong"
         )
-    return ObjectKey(space, data[:HASH_BYTES])
+    return space
 
 
 def pack_kv_rank(world_size: int, worker_id: int) -> int:

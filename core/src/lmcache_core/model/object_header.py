@@ -84,7 +84,7 @@ def check(run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None 
     what whoever moved the bytes has computed of them on the way (`digest` of `run[HEADER_BYTES:]`); without, it is now."""
     if bytes(run[:8]) != MAGIC:
         return Check(Outcome.FOREIGN, "the magic is not ours")
-    found = inspect(run[:HEADER_BYTES])
+    found = _inspect(bytes(run[:HEADER_BYTES]), key)
     if isinstance(found, Check):
         return found
     if found.key != key:
@@ -99,7 +99,11 @@ def check(run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None 
 
 def inspect(page: memoryview | bytes) -> ObjectHeader | Check:
     """Read a header page alone: the header, or what is wrong with it.  Says nothing about the payload."""
-    raw = bytes(page)
+    return _inspect(bytes(page), None)
+
+
+def _inspect(raw: bytes, expected: ObjectKey | None) -> ObjectHeader | Check:
+    """`expected` is not read anew where it is what the page names: that is most of the work."""
     if len(raw) < HEADER_BYTES:
         return Check(Outcome.DAMAGED if raw[:8] == MAGIC else Outcome.FOREIGN, f"only {len(raw)} bytes of a header")
     magic, version, flags, digest_id, chain, serdes = _PREFIX.unpack_from(raw)
@@ -115,8 +119,9 @@ def inspect(page: memoryview | bytes) -> ObjectHeader | Check:
     created_ns, payload_bytes, stored_bytes, stored, payload, key_bytes = _BODY.unpack_from(raw, _PREFIX.size)
     if key_bytes > CANONICAL_MAX_BYTES:
         return Check(Outcome.DAMAGED, f"a key of {key_bytes} bytes")
+    canonical = raw[_KEY_AT : _KEY_AT + key_bytes]
     try:
-        key = parse_canonical(raw[_KEY_AT : _KEY_AT + key_bytes])
+        key = expected if expected and expected.canonical == canonical else parse_canonical(canonical)
     except ProtocolError as error:
         return Check(Outcome.DAMAGED, str(error))
     if key.space.chain != chain:

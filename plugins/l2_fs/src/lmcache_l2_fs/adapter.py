@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Mapping
 from typing import Final
 
@@ -57,12 +58,13 @@ class FsAdapter(BlockingL2Adapter):
         except OSError as error:
             return self._refuse(key, self._files.not_opened(key, sighting, error))
         try:
-            fits = os.fstat(fd).st_size == buffer.length
+            status = os.fstat(fd)
+            fits = stat.S_ISREG(status.st_mode) and status.st_size == buffer.length
             if fits and self._io.read(fd, buffer.view):
                 return Outcome.DONE
         finally:
             os.close(fd)
-        return self._refuse(key, self._files.misfit(key))
+        return self._refuse(key, self._files.misfit(key, sighting))
 
     def contains(self, key: ObjectKey) -> bool:
         return self._files.contains(key)

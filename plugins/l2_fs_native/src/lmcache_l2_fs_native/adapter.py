@@ -84,11 +84,12 @@ class FsNativeAdapter(AsyncL2Adapter):
                 read_ahead_bytes=self._read_ahead_bytes or buffer.length,
             )  # fmt: skip
         except OSError as error:
-            if error.errno == errno.ENODATA:
-                return await self.in_thread(self._files.misfit, key)
-            return await self.in_thread(self._files.not_opened, key, sighting, error)
-        outcome = check(buffer.view, key, digest).outcome
-        return await self.in_thread(self._files.misfit, key) if outcome is Outcome.FOREIGN else outcome
+            if error.errno != errno.ENODATA:
+                return await self.in_thread(self._files.not_opened, key, sighting, error)
+        else:
+            if check(buffer.view, key, digest).outcome is Outcome.DONE:
+                return Outcome.DONE
+        return await self.in_thread(self._files.misfit, key, sighting)
 
     async def contains(self, key: ObjectKey) -> bool:
         if self._files.knows(key):
@@ -133,7 +134,9 @@ class FsNativeAdapter(AsyncL2Adapter):
         try:
             return await self._write(file, buffer)
         except asyncio.CancelledError:
-            await self.in_thread(file.find_out)  # the engine has ended it, one way or the other, and nobody heard how
+            # The engine has ended it, one way or the other, and nobody heard how.  What is there is DONE.
+            if await self.in_thread(file.find_out):
+                return Outcome.DONE
             raise
         except OSError as error:
             return self._files.not_written(error)
@@ -142,17 +145,17 @@ class FsNativeAdapter(AsyncL2Adapter):
 
     async def _write(self, file: PlacedFile, buffer: LentBuffer) -> Outcome:
         """Have the engine write it and give it its name.  Whatever comes of it, the engine leaves no temporary."""
-        if not file.has_directories():
-            await self.in_thread(file.make_directories)
         for _ in range(PUBLISH_ATTEMPTS):
             try:
+                if not file.has_directories():
+                    await self.in_thread(file.make_directories)
                 await self._io.write_file(
                     os.fsencode(file.temporary), os.fsencode(file.path), buffer.address, buffer.length,
                     self._alignment.of(buffer.length), sync=self._sync,
                 )  # fmt: skip
             except FileNotFoundError:
                 await self.in_thread(file.make_directories)
-            except FileExistsError:
+            except (FileExistsError, NotADirectoryError):
                 standing = await self.in_thread(file.make_room)
                 if standing is not Outcome.MISSING:
                     return standing

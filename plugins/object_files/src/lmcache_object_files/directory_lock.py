@@ -42,11 +42,15 @@ class DirectoryLock:
         return cls(fd)
 
     def release(self) -> None:
-        """Let go.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name."""
+        """Let go.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name.  Again:
+        nothing, since the descriptor's number may be another file's by then."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
         try:
-            os.ftruncate(self._fd, 0)
+            os.ftruncate(fd, 0)
         finally:
-            os.close(self._fd)
+            os.close(fd)
 
 
 def _identity(context: AdapterContext) -> bytes:

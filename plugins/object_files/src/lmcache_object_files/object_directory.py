@@ -46,8 +46,9 @@ class ObjectDirectory:
         self._damaged = root / ".damaged"
         self._damaged_lock = threading.Lock()  # guards the pruning of .damaged
         self._numbers = itertools.count()
+        # Emptied where they are too many.
         self._durable: set[str] = set()  # directories whose entries are on the medium all the way up
-        self._made: set[str] = set()  # places that were there once; emptied where they are too many
+        self._made: set[str] = set()  # places that were there once
         if self.temporaries.is_dir():
             remove_temporaries(self.temporaries)  # the numbers begin anew
         self.temporaries.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -112,9 +113,7 @@ class ObjectDirectory:
     def make_place(self, path: str, *, durable: bool) -> None:
         """The directories of this file, for whoever links it there by themselves."""
         self._make_directories(path, durable=durable)
-        if len(self._made) >= PLACES_MAX:
-            self._made.clear()
-        self._made.add(os.path.dirname(path))
+        _remember(self._made, os.path.dirname(path))
 
     def remove(self, key: ObjectKey) -> bool:
         """False where there is no such file."""
@@ -165,7 +164,7 @@ class ObjectDirectory:
             if durable:
                 _sync_directory(parent)
         if durable:
-            self._durable.add(at)
+            _remember(self._durable, at)
 
     def _try_link(self) -> None:
         """Raises OSError where files cannot be published: no hard links, or another file system."""
@@ -192,6 +191,12 @@ def remove_file(path: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _remember(places: set[str], place: str) -> None:
+    if len(places) >= PLACES_MAX:
+        places.clear()
+    places.add(place)
 
 
 def _sync_directory(path: str) -> None:

@@ -117,7 +117,7 @@ class ObjectFiles:
     # --- loading
 
     def sighting(self, key: ObjectKey) -> Sighting | None:
-        """To be taken before the file is opened; for `not_opened`."""
+        """To be taken before the file is opened; for `not_opened` and `misfit`."""
         return self._index.seen(key.object_id)
 
     def not_opened(self, key: ObjectKey, sighting: Sighting | None, error: OSError) -> Outcome:
@@ -130,10 +130,13 @@ class ObjectFiles:
             return Outcome.FOREIGN
         raise error
 
-    def misfit(self, key: ObjectKey) -> Outcome:
-        """Why the file is not as long as the object: FOREIGN or DAMAGED.  What to reject it as, too."""
-        foreign = self.directory.examine(key).outcome is Outcome.FOREIGN
-        return Outcome.FOREIGN if foreign else Outcome.DAMAGED
+    def misfit(self, key: ObjectKey, sighting: Sighting | None) -> Outcome:
+        """Why the file that was opened is not the whole object: FOREIGN or DAMAGED, what to reject it as, too.  MISSING where
+        it has gone, or another has taken its place since: that one must not be rejected for it."""
+        standing = self.directory.examine(key).outcome
+        if standing in (Outcome.FOREIGN, Outcome.MISSING):
+            return standing
+        return Outcome.DAMAGED if self._index.seen(key.object_id) == sighting else Outcome.MISSING
 
     # --- storing and deleting
 
@@ -199,7 +202,9 @@ class ObjectFiles:
         if not self._index.may_hold(key.object_id):
             return True  # dealt with before; a store looks at what is there anyway
         standing = self.directory.examine(key).outcome
-        if Outcome.FOREIGN in (outcome, standing) and standing is not Outcome.DAMAGED:
+        if standing is Outcome.MISSING:
+            self._index.drop(key.object_id)
+        elif Outcome.FOREIGN in (outcome, standing) and standing is not Outcome.DAMAGED:
             self._leave(key)
         else:
             self._set_aside(key)

@@ -8,6 +8,7 @@ from pathlib import Path
 from lmcache_core import AdapterContext, ResourceError
 from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.file_settings import FileSettings
+from lmcache_object_files.finding import is_full
 from lmcache_object_files.object_directory import ObjectDirectory
 from lmcache_object_files.object_files import ObjectFiles
 from lmcache_object_files.object_index import ObjectIndex
@@ -43,6 +44,11 @@ def unusable(root: Path, error: OSError, context: AdapterContext) -> ResourceErr
     where = f"{context.name}: base_path '{root}'"
     if error.errno == errno.EXDEV:
         return ResourceError(f"{where}: relative_tmp_dir is on another file system; choose one on the same")
+    if is_full(error):
+        return ResourceError(
+            f"{where} cannot be used, there is no room for its lock or its temporaries ({error.strerror}); "
+            "free some space, or name another"
+        )
     return ResourceError(
         f"{where} cannot be used ({error.strerror}: '{error.filename or root}'); "
         "name one that this server may create and write to, where there are hard links"

@@ -48,11 +48,13 @@ class PlacedFile:
         self._index.commit(self.key.object_id, self.size)
         self._ended = True
 
-    def find_out(self) -> None:
-        """It may be there or not, since nobody heard what the engine answered: look."""
+    def find_out(self) -> bool:
+        """Is it there?  Nobody heard what the engine answered: look."""
         finding = self._directory.examine(self.key)
-        if finding.outcome is Outcome.DONE and finding.size == self.size:
+        is_there = finding.outcome is Outcome.DONE and finding.size == self.size
+        if is_there:
             self.placed()
+        return is_there
 
     def end(self) -> None:
         """Give the room back where nothing was placed.  Again: nothing."""

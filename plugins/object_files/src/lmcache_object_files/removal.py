@@ -13,17 +13,25 @@ from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 
 def remove_objects(directory: ObjectDirectory) -> int:
     """Every file whose name and header say that it is an object of ours, damaged ones that were moved aside, and directories
-    that are empty then.  Returns how many files it were.  Reads one header page for each.  Raises OSError."""
+    that are empty then.  Returns how many files it were.  Reads one header page for each.  Raises OSError, when all else is
+    gone, where a file cannot be read or removed."""
     removed = 0
+    faults: list[OSError] = []
     for file in directory.files():
         path = f"{directory.root}/{file.path}"
         if file.object_id is None:
             continue
-        key = examine(path).key
-        if key is not None and media_path(key) == file.path:
-            removed += remove_file(path)
+        try:
+            key = examine(path).key
+            if key is not None and media_path(key) == file.path:
+                removed += remove_file(path)
+        except OSError as error:
+            faults.append(error)
     _remove_empty(directory.root, 0, directory.own_names)
-    return removed + directory.remove_damaged()
+    removed += directory.remove_damaged()
+    if faults:
+        raise faults[0]
+    return removed
 
 
 def _remove_empty(directory: Path, level: int, skip: tuple[str, ...] = ()) -> None:
