@@ -29,14 +29,14 @@ def nothing_left_in_shared_memory() -> Iterator[None]:
     assert not left, f"left behind: {', '.join(sorted(map(str, left)))}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def reference(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
     reference = Reference(tmp_path_factory.mktemp("reference") / "engine.log")
     yield reference
     reference.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(
     engine_environment: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
@@ -47,7 +47,7 @@ def site(
     site.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def busy_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusySite]:
     site = BusySite(tmp_path_factory.mktemp("busy-site"))
     yield site
