@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import resource
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -121,6 +124,24 @@ def test_the_head_is_not_written_when_the_rest_failed(rig: Rig, memory: Memory, 
         assert path.read_bytes()[:4096] == (b"old" * 1366)[:4096]
 
 
+@pytest.mark.parametrize("sync", [0, 1, 2])
+@pytest.mark.parametrize("most", [4096, LENGTH // 2 + 4096, LENGTH - 512])
+def test_the_head_is_not_written_when_the_rest_came_short(
+    rig: Rig, memory: Memory, tmp_path: Path, align: int, most: int, sync: int
+) -> None:
+    """The kernel writes what a limit still allows, and refuses the rest."""
+    path, before = tmp_path / "slots", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_bytes(b"o" * LENGTH)
+    with opened(path, os.O_RDWR | (os.O_DIRECT if align else 0)) as fd:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+        try:
+            result = rig.do_one(WRITE, fd, 0, memory.address, LENGTH, align, 4096, sync)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result == (-errno.EFBIG, None)
+    assert path.read_bytes()[:4096] == b"o" * 4096
+
+
 def test_what_has_no_offsets_is_refused(rig: Rig, memory: Memory) -> None:
     """A read of a pipe would wait for a writer that never comes."""
     reader, writer = os.pipe()
@@ -130,3 +151,25 @@ def test_what_has_no_offsets_is_refused(rig: Rig, memory: Memory) -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+@pytest.fixture
+def without_direct(tmp_path: Path) -> Iterator[Path]:
+    """A folder of a file system that has no O_DIRECT.  Skips where nothing may be mounted."""
+    folder = tmp_path / "ramfs"
+    folder.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"ramfs", os.fsencode(folder), b"ramfs", ctypes.c_ulong(0), None) != 0:
+        pytest.skip("no file system may be mounted here")
+    yield folder
+    assert libc.umount2(os.fsencode(folder), 0) == 0
+
+
+def test_a_file_system_without_direct_io_is_used_through_the_page_cache(
+    rig: Rig, memory: Memory, without_direct: Path
+) -> None:
+    """It makes the file that it then refuses to open."""
+    path = without_direct / "path"
+    assert write(rig, without_direct / "temporary", path, memory.address, LENGTH, 4096, sync=1) == LENGTH
+    assert os.listdir(without_direct) == ["path"]
+    assert read(rig, path, memory, LENGTH, 4096) == LENGTH

@@ -44,7 +44,7 @@ def test_close_waits_for_what_is_under_way_and_cancels_the_rest(kind: str) -> No
 def test_an_engine_that_is_collected_waits_for_what_is_under_way(kind: str) -> None:
     held, memory, before = HeldMemory(), Memory(4096), threads()
     rig = Rig(IoEngine(kind, 2, 4, 1 << 20))
-    rig.submit(*[(COPY, held.address, memory.address, 8, 0, -1)] * 2)
+    rig.submit(*[(COPY, held.address, memory.address + at, 8, 0, -1) for at in (0, 64)])
     releasing = threading.Timer(0.2, held.release)
     releasing.start()
     del rig

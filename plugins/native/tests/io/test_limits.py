@@ -22,9 +22,9 @@ def held() -> HeldMemory:
 
 def test_no_more_than_the_depth_is_in_flight(kind: str, held: HeldMemory) -> None:
     rig, memory = Rig(IoEngine(kind, 4, 2, 1 << 30)), Memory(64 * KIB)
-    copy = (COPY, memory.address, memory.address + PAGE, 8, 0, -1)
-    stuck = rig.submit(*[(COPY, held.address, memory.address, 8, 0, -1)] * 2)
-    others = rig.submit(copy, copy, copy)
+    targets = [memory.address + number * PAGE for number in range(1, 6)]
+    stuck = rig.submit(*[(COPY, held.address, target, 8, 0, -1) for target in targets[:2]])
+    others = rig.submit(*[(COPY, memory.address, target, 8, 0, -1) for target in targets[2:]])
     counters = rig.engine.counters()
     assert (counters["in_flight"], counters["waiting"]) == (2, 3)
     held.release()

@@ -150,10 +150,39 @@ def test_what_is_misaligned_is_counted(rig: Rig, memory: Memory, path: Path) -> 
     path.write_bytes(bytes(MIB))
     with opened(path, os.O_RDWR | os.O_DIRECT) as fd:
         before = rig.engine.counters()["bounced"]
-        rig.do((READ, fd, 0, memory.address, 8192, 4096, -1), (WRITE, fd, 0, memory.address, 8192, 4096, 4096, 0))
+        rig.do((READ, fd, 0, memory.address, 8192, 4096, -1), (WRITE, fd, 0, memory.address + MIB, 8192, 4096, 4096, 0))
         assert rig.engine.counters()["bounced"] == before
-        rig.do((READ, fd, 0, memory.address + 8, 8192, 4096, -1), (WRITE, fd, 100, memory.address, 5000, 4096, 0, 0))
+        rig.do(
+            (READ, fd, 0, memory.address + 8, 8192, 4096, -1), (WRITE, fd, 100, memory.address + MIB, 5000, 4096, 0, 0)
+        )
         assert rig.engine.counters()["bounced"] == before + 2
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "head"),
+    [(1, 1, 0), (512, 512, 0), (1024, 2048, 512), (100, 50, 10), (5000, 20, 20), (4095, 2, 1)],
+)
+def test_a_write_within_a_block_touches_no_other(
+    rig: Rig, memory: Memory, path: Path, offset: int, length: int, head: int
+) -> None:
+    """There is no whole block in it, and no end of it may be looked for before its beginning."""
+    content = noise(6, 16_384)
+    path.write_bytes(content)
+    memory.view[:length] = b"x" * length
+    with opened(path, os.O_RDWR | os.O_DIRECT) as fd:
+        assert rig.do_one(WRITE, fd, offset, memory.address, length, 4096, head, 0) == (length, None)
+    assert path.read_bytes() == content[:offset] + b"x" * length + content[offset + length :]
+
+
+@pytest.mark.parametrize("begin", [100, 4096])
+def test_where_a_digest_begins_is_no_matter_of_alignment(rig: Rig, memory: Memory, path: Path, begin: int) -> None:
+    content = noise(7, 2 * MIB)
+    path.write_bytes(content)
+    with opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
+        before = rig.engine.counters()["bounced"]
+        answer = rig.do_one(READ, fd, 0, memory.address, 2 * MIB, 4096, begin)
+    assert answer == (2 * MIB, xxhash.xxh3_128_digest(content[begin:]))
+    assert rig.engine.counters()["bounced"] == before
 
 
 def test_another_alignment_than_the_medium_has_is_no_error(rig: Rig, memory: Memory, path: Path) -> None:

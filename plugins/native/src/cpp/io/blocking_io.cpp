@@ -20,11 +20,12 @@ constexpr std::uint64_t DIRECT_BLOCK = std::uint64_t{4} << 20;
 int read_all(const Operation& operation, Transfer& transfer, std::uint64_t block, Digest& digest) {
     if (!operation.digest_from) return transfer.read({0, operation.length});
     const std::uint64_t from = *operation.digest_from;
-    int failed = transfer.read({0, from});
-    for (std::uint64_t at = from; failed == 0 && at < operation.length;) {
-        const std::uint64_t end = std::min(operation.length, (at / block + 1) * block);
+    int failed = 0;
+    for (std::uint64_t at = 0; failed == 0 && at < operation.length;) {
+        const std::uint64_t end = std::min(operation.length, at + block);
         failed = transfer.read({at, end});
-        if (failed == 0 && !digest.update(operation.memory + at, end - at)) failed = -EFAULT;
+        const std::uint64_t hashed = std::max(at, from);
+        if (failed == 0 && hashed < end && !digest.update(operation.memory + hashed, end - hashed)) failed = -EFAULT;
         at = end;
     }
     return failed;

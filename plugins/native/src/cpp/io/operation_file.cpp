@@ -91,11 +91,12 @@ int OperationFile::open_to_read(const Operation& operation) {
 }
 
 int OperationFile::open_to_write(const Operation& operation) {
-    const Opened opened = open_either(operation.temporary, O_WRONLY | O_CREAT | O_EXCL, operation.align != 0);
+    // Without O_DIRECT at first: a file system that has none makes the file, and only then refuses to open it.
+    const Opened opened = open_either(operation.temporary, O_WRONLY | O_CREAT | O_EXCL, false);
     if (opened.fd < 0) return opened.fd;
     own_fd_ = fd_ = opened.fd;
-    direct_ = opened.direct;
     made_temporary_ = true;
+    direct_ = operation.align != 0 && ::fcntl(fd_, F_SETFL, O_DIRECT) == 0;
     // With its final size, a file's parts may be written side by side; and a full disk says so at once.
     if (direct_ && operation.length > 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(operation.length)) != 0 &&
         errno == ENOSPC) {

@@ -132,7 +132,8 @@ int Transfer::write(Range range) {
 int Transfer::write_direct(Range range) {
     const std::uint64_t align = operation_.align, offset = operation_.offset;
     const std::uint64_t first = std::min(range.end, up(offset + range.begin, align) - offset);
-    const std::uint64_t last = std::max(first, down(offset + range.end, align) - offset);
+    // Within one block there is no whole one, and its beginning lies before the operation's.
+    const std::uint64_t last = std::max(offset + first, down(offset + range.end, align)) - offset;
     int failed = write_edge({range.begin, first});
     if (failed != 0) return failed;
     if (aligned(first)) {
