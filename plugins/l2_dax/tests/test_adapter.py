@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_dax.adapter import open_dax
 from lmcache_l2_dax.config import DaxSettings
+from lmcache_object_slots import SlotAdapter
 
 DONE, MISSING, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED
 MIB = 2**20
@@ -136,6 +138,18 @@ def test_what_holds_something_else_is_refused_and_left_as_it_is(
     assert loaded(driver, memory, 2) is DONE
 
 
+def test_what_was_given_up_stays_given_up_when_a_volatile_start_comes_between(
+    devices: list[Path], open_on: Open, memory: LentMemory
+) -> None:
+    """Without it, foreign bytes would keep their slots from the persistent start that follows."""
+    devices[0].write_bytes(os.urandom(DEVICE_BYTES))
+    open_on(devices[:1], overwrite_device=True).close(10)
+    driver = open_on(devices[:1], persist_enabled=True)
+    assert driver.usage() is not None
+    assert isinstance(driver.adapter, SlotAdapter)
+    assert driver.adapter.counters()["slots_withheld"] == 0
+
+
 def test_another_geometry_or_number_of_devices_is_refused(
     devices: list[Path], open_on: Open, memory: LentMemory
 ) -> None:
@@ -237,3 +251,18 @@ def test_a_device_without_room_for_one_slot_is_refused_and_closed(devices: list[
     with pytest.raises(Exception, match="hold no slot of 8388608 bytes"):
         open_on(devices, slot_bytes=8 * MIB)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_without_threads_for_the_copies_nothing_stays_locked(
+    devices: list[Path], open_on: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def engine(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "no threads")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr("lmcache_l2_dax.adapter.IoEngine", engine)
+        with pytest.raises(ResourceError, match=r"no threads.*lower num_store_workers"):
+            open_on(devices)
+    assert os.listdir("/proc/self/fd") == before
+    open_on(devices)

@@ -13,10 +13,20 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome
+from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import put
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_object_slots import SlotGeometry
-from plugins.l2_raw_block.tests.conftest import META_BYTES, SLOT_BYTES, SLOTS, OpenHere, counters, known_usage
+from plugins.l2_raw_block.tests.conftest import (
+    META_BYTES,
+    SLOT_BYTES,
+    SLOTS,
+    OpenHere,
+    counters,
+    known_usage,
+    settings_for,
+)
 from plugins.l2_raw_block.tests.slot_media import Slots
 
 DONE, MISSING, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
@@ -82,6 +92,37 @@ def test_a_torn_checkpoint_costs_nothing(device: Path, open_here: OpenHere, memo
     last = open_here()
     assert known_usage(last) == (6 * OBJECT_BYTES, SLOTS * OBJECT_BYTES, 6)
     assert last.has(*keys) == (DONE,) * 6
+
+
+def test_when_the_newer_superblock_is_lost_an_older_checkpoint_is_not_believed(
+    device: Path, open_here: OpenHere, memory: LentMemory
+) -> None:
+    """Also not when changes bring the older superblock's count of them to where the lost one's was."""
+    first = open_here()
+    old = put(first, memory, 4)
+    first.close(10)
+    second = open_here()
+    second.delete(*old[:2])
+    new = put(second, memory, 3, first=50)
+    for clean in (False, True):
+        if clean:
+            second.close(10)
+        left_behind = device.read_bytes()
+        copies = [left_behind[copy * 4096 : copy * 4096 + 4096] for copy in range(2)]
+        newer = max(range(2), key=lambda copy: int(copies[copy].split(b'"sequence":')[1].split(b",")[0]))
+        damaged = device.with_name(f"damaged {clean}")
+        damaged.write_bytes(left_behind[: newer * 4096 + 100] + b"??" + left_behind[newer * 4096 + 102 :])
+        driver = L2Driver(open_raw_block(settings_for(damaged), adapter_context(memory, name="raw_block")))
+        assert known_usage(driver).objects == 5
+        assert driver.has(*old, *new) == (MISSING, MISSING, *[DONE] * 5)
+        newest = put(driver, memory, 1, first=90)
+        killed = device.with_name(f"killed {clean}")
+        killed.write_bytes(damaged.read_bytes())
+        driver.close(10)
+        last = L2Driver(open_raw_block(settings_for(killed), adapter_context(memory, name="raw_block")))
+        assert known_usage(last).objects == 6
+        assert last.has(*newest) == (DONE,)
+        last.close(10)
 
 
 def test_what_is_forgotten_never_comes_back(open_here: OpenHere, memory: LentMemory, slots: Slots) -> None:

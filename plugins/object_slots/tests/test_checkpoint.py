@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+from array import array
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from lmcache_core import ConfigError
 from lmcache_object_slots import SlotGeometry, SlotIndex, meta_bytes_for
 from lmcache_object_slots.checkpoint import Checkpoints
+from lmcache_object_slots.slot_index import Bucket
 from lmcache_object_slots.slot_state import SlotState
 from plugins.object_slots.tests.simulated import SLOT_BYTES, Disk, DiskRegion, KilledError, geometry_of
 
@@ -74,6 +79,54 @@ def test_a_changed_bit_anywhere_is_found(stored: dict[bytes, int], where: int) -
     Checkpoints(DiskRegion(disk), disk.geometry).write(filled(stored), 1, exact=True)
     disk.bytes[where % len(disk.bytes)] ^= 0x20
     assert loaded(disk) in (None, content(filled(stored)))
+
+
+class Churned(SlotIndex):
+    """Slots change hands while it is written: objects that have gone are in it beside those that came in their place."""
+
+    def buckets(self) -> Iterator[Bucket]:
+        for number in range(40):
+            slots = array("I", range(100))
+            yield Bucket(b"".join(bytes([number, slot]) * 8 for slot in slots), slots, array("I", [5000] * 100))
+
+
+def test_one_with_more_objects_than_slots_stays_in_its_place() -> None:
+    disk = Disk(geometry_of(SLOTS))
+    slots = bytes([0xAB]) * (len(disk.bytes) - disk.geometry.meta_bytes)
+    disk.bytes[disk.geometry.meta_bytes :] = slots
+    checkpoints = Checkpoints(DiskRegion(disk), disk.geometry)
+    for epoch in (1, 2):  # one in each place
+        written = checkpoints.write(Churned(SLOTS), epoch, exact=False)
+        found = Checkpoints(DiskRegion(disk), disk.geometry).load(epoch)
+        assert found is not None
+        assert SLOTS <= found.objects == written < 40 * 100
+        assert sum(len(bucket.slots) for bucket in found.buckets()) == found.objects
+    assert disk.bytes[disk.geometry.meta_bytes :] == slots
+
+
+class BadSectors(DiskRegion):
+    """A `MetaRegion` that cannot be read where one begins."""
+
+    def __init__(self, disk: Disk, *starts: int) -> None:
+        super().__init__(disk)
+        self._starts = starts
+
+    def read(self, offset: int, length: int) -> bytes:
+        if any(offset <= start < offset + length for start in self._starts):
+            raise OSError(errno.EIO, "a bad sector")
+        return super().read(offset, length)
+
+
+def test_one_that_cannot_be_read_is_none() -> None:
+    disk = Disk(geometry_of(SLOTS))
+    checkpoints = Checkpoints(DiskRegion(disk), disk.geometry)
+    checkpoints.write(filled({b"a" * 16: 5000}), 1, exact=False)
+    checkpoints.write(filled({b"b" * 16: 5000, b"c" * 16: 5000}), 1, exact=False)
+    first = 4 * 4096
+    second = first + (disk.geometry.meta_bytes - first) // 2
+    for broken, objects_found in (((second,), 1), ((second + 4096,), 1), ((first,), 2), ((first, second), None)):
+        found = Checkpoints(BadSectors(disk, *broken), disk.geometry).load(1)
+        assert (found.objects if found else None) == objects_found
 
 
 def test_it_is_exact_only_in_its_own_epoch() -> None:

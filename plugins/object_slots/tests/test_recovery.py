@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from itertools import repeat
 
 import pytest
@@ -71,6 +72,45 @@ def test_a_medium_that_comes_back_is_recovered() -> None:
         return len(keeper.index)
 
     assert asyncio.run(both()) == 30
+
+
+class Repaired(DiskMedium):
+    """All can be read again when this slot is; then a slot that could not be gets another object."""
+
+    when = 24
+    lost, new = 1, 29
+    keeper: SlotKeeper | None = None
+
+    async def read_headers(self, slots: Sequence[int]) -> Sequence[bytes]:
+        if self.when in slots and self._disk.broken:
+            self._disk.broken = set()
+            assert self.keeper is not None
+            assert await self.keeper.remove(OBJECTS.key(self.lost).object_id)
+            assert await self.keeper.put(OBJECTS.key(self.new).object_id, OBJECTS[self.new])
+        return await super().read_headers(slots)
+
+
+def test_a_slot_that_was_given_away_meanwhile_is_not_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "WINDOW", 4)
+    monkeypatch.setattr(recovery, "ATTEMPTS", 1)
+    disk = Disk(geometry_of(SLOTS))
+    volume_on(disk).write_checkpoint(asyncio.run(recovered(disk, store=25)).index, exact=False)
+    volume = volume_on(disk)
+    index, exact = volume.index(verify=True)
+    disk.broken = {Repaired.lost}
+
+    async def run() -> None:
+        volume_keeper = VolumeKeeper(volume, index, in_this_thread, exact=exact)
+        medium = Repaired(disk, repeat(1))
+        medium.keeper = keeper = SlotKeeper(medium, index, volume_keeper.begin_changes)
+        log = logging.getLogger("tests")
+        await Recovery(keeper, volume.swept, volume.wipes, volume_keeper.swept_to, log, "slots").run()
+
+    asyncio.run(run())
+    place = index.find(OBJECTS.key(Repaired.new).object_id)
+    assert place is not None
+    assert place.slot == Repaired.lost
+    assert index.slots_in(SlotState.WITHHELD) == 0
 
 
 @pytest.mark.parametrize("writes", range(0, 40, 3))

@@ -63,6 +63,19 @@ def test_a_slot_that_is_read_is_not_given_out() -> None:
     assert index.reserve() is not None
 
 
+def test_a_slot_that_is_taken_is_not_what_it_was_to_become_when_a_reader_left() -> None:
+    index = SlotIndex(1, SlotState.UNKNOWN)
+    index.take(0)
+    index.commit(name(0), 0, LENGTH)
+    index.begin_reading(0)
+    index.withdraw(name(0))
+    index.unknow(0)
+    index.take(0)  # the recovery has found another object in it
+    index.commit(name(1), 0, LENGTH)
+    index.end_reading(0)
+    assert index.find(name(1)) == Place(0, LENGTH, sure=True)
+
+
 def test_what_comes_to_a_second_slot_leaves_the_first() -> None:
     index = SlotIndex(2)
     slot = stored(index, 0)

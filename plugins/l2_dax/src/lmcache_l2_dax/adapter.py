@@ -35,8 +35,25 @@ def open_dax(settings: DaxSettings, context: AdapterContext) -> SlotAdapter:
             volume = _volume(settings, devices, context)
         except OSError as error:
             raise ResourceError(f"{context.name}: a device cannot be used ({error})") from None
+        engines = _engines(settings, context)
         undo.pop_all()
-    return _adapter(settings, devices, volume, context)
+    return _adapter(settings, devices, volume, engines, context)
+
+
+def _engines(settings: DaxSettings, context: AdapterContext) -> tuple[IoEngine, IoEngine]:
+    """For stores, and for loads."""
+    storing, loading = settings.num_store_workers, settings.num_load_workers
+    try:
+        return _engine(storing), _engine(loading)
+    except OSError as error:
+        raise ResourceError(
+            f"{context.name}: {storing + loading} threads for copies cannot be had ({error.strerror}); "
+            "lower num_store_workers and num_load_workers"
+        ) from None
+
+
+def _engine(workers: int) -> IoEngine:
+    return IoEngine("threads", workers, _QUEUED * workers, _NO_LIMIT)
 
 
 def _volume(settings: DaxSettings, devices: Sequence[OwnedDevice], context: AdapterContext) -> Volume:
@@ -51,20 +68,17 @@ def _volume(settings: DaxSettings, devices: Sequence[OwnedDevice], context: Adap
     for device in devices:
         device.sign(context)
     if not settings.persist_enabled:
-        volume.forget()  # what is stored from now on is not to be found by a later start either
+        volume.forget(wipe=volume.wipes)  # what is stored from now on is not to be found by a later start either
     return volume
 
 
 def _adapter(
-    settings: DaxSettings, devices: Sequence[OwnedDevice], volume: Volume, context: AdapterContext
-) -> SlotAdapter:
+    settings: DaxSettings, devices: Sequence[OwnedDevice], volume: Volume, engines: tuple[IoEngine, IoEngine],
+    context: AdapterContext,
+) -> SlotAdapter:  # fmt: skip
     mapped = [device.mapped for device in devices]
-    storing, loading = (
-        IoEngine("threads", workers, _QUEUED * workers, _NO_LIMIT)
-        for workers in (settings.num_store_workers, settings.num_load_workers)
-    )
     prefault = Prefault(mapped, f"l2-{context.name}")
-    medium = StripedMedium(Stripes(volume.geometry, mapped), storing, loading, prefault)
+    medium = StripedMedium(Stripes(volume.geometry, mapped), *engines, prefault)
 
     def release() -> None:
         prefault.close()

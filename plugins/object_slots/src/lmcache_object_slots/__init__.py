@@ -8,9 +8,8 @@ adapter = SlotAdapter(context, medium, concurrency=64, release=close_descriptors
 from lmcache_object_slots.checkpoint import meta_bytes_for
 from lmcache_object_slots.device_medium import DeviceMedium
 from lmcache_object_slots.geometry import SlotGeometry
-from lmcache_object_slots.mapped_medium import MappedMedium
 from lmcache_object_slots.medium import MetaRegion, SlotMedium
-from lmcache_object_slots.meta_regions import FileRegion, MappedRegion
+from lmcache_object_slots.meta_regions import FileRegion
 from lmcache_object_slots.ownership import Ownership
 from lmcache_object_slots.slot_adapter import DURABLE, VOLATILE, SlotAdapter
 from lmcache_object_slots.slot_index import SlotIndex
@@ -23,8 +22,6 @@ __all__ = [
     "CheckpointTimes",
     "DeviceMedium",
     "FileRegion",
-    "MappedMedium",
-    "MappedRegion",
     "MetaRegion",
     "Ownership",
     "SlotAdapter",

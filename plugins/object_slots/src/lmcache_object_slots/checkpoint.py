@@ -70,10 +70,12 @@ class Checkpoints:
         self._sequence = 0
 
     def load(self, epoch: int) -> Loaded | None:
-        """The newer whole one; exact if it is the last word of this epoch."""
+        """The newer whole one; exact if it is the last word of this epoch.  One that cannot be read is none: the headers of
+        the slots say the same."""
         found = []
         for place in range(2):
-            fields = unpack_page(MAGIC, self._region.read(self._at[place], PAGE_BYTES))
+            page = self._read(self._at[place], PAGE_BYTES)
+            fields = unpack_page(MAGIC, page) if page else None
             if fields is not None:
                 found.append((int(fields["sequence"]), place, fields))
         for sequence, place, fields in sorted(found, key=lambda one: one[0], reverse=True):
@@ -81,8 +83,8 @@ class Checkpoints:
             size = int(fields["body_bytes"])
             if not 0 <= size <= self._half - PAGE_BYTES:
                 continue
-            body = self._region.read(self._at[place] + PAGE_BYTES, size)
-            if blake2b(body, digest_size=DIGEST_BYTES).hexdigest() == fields["digest"]:
+            body = self._read(self._at[place] + PAGE_BYTES, size)
+            if body is not None and blake2b(body, digest_size=DIGEST_BYTES).hexdigest() == fields["digest"]:
                 self._newest = place
                 exact = bool(fields["exact"]) and int(fields["epoch"]) == epoch
                 return Loaded(int(fields["objects"]), exact, memoryview(body))
@@ -90,11 +92,12 @@ class Checkpoints:
 
     def write(self, index: SlotIndex, epoch: int, *, exact: bool) -> int:
         """In the place of the older one, piece by piece, while the index goes on changing; `exact` says that it does not, and
-        that all slots without an object are blank.  On the medium when this returns.  Returns the number of objects."""
+        that all slots without an object are blank.  On the medium when this returns.  Returns the number of objects; some are
+        left out where more went and came meanwhile than there is room for."""
         place = 0 if self._newest is None else 1 - self._newest
         start = self._at[place]
         sealed, at, objects = blake2b(digest_size=DIGEST_BYTES), start + PAGE_BYTES, 0
-        for piece, count in _pieces(index):
+        for piece, count in _pieces(index, self._half - PAGE_BYTES):
             sealed.update(piece)
             self._region.write(at, piece)
             at += len(piece)
@@ -109,6 +112,12 @@ class Checkpoints:
         self._sequence += 1
         self._newest = place
         return objects
+
+    def _read(self, offset: int, length: int) -> bytes | None:
+        try:
+            return self._region.read(offset, length)
+        except OSError:
+            return None
 
     def forget(self) -> None:
         """There is no checkpoint any more."""
@@ -128,10 +137,13 @@ def _bytes_for(slots: int) -> int:
     return PAGE_BYTES + BUCKETS_MAX * NUMBER_BYTES + slots * ENTRY_BYTES
 
 
-def _pieces(index: SlotIndex) -> Iterator[tuple[bytes, int]]:
+def _pieces(index: SlotIndex, room_bytes: int) -> Iterator[tuple[bytes, int]]:
     """The body, a bounded piece at a time, and how many objects are in each."""
     piece, objects = bytearray(), 0
     for bucket in index.buckets():
+        room_bytes -= NUMBER_BYTES + len(bucket.slots) * ENTRY_BYTES
+        if room_bytes < 0:
+            break
         piece += _packed([len(bucket.slots)]) + bucket.ids + _packed(bucket.slots) + _packed(bucket.lengths)
         objects += len(bucket.slots)
         if len(piece) >= PIECE_BYTES:

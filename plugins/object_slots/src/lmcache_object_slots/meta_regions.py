@@ -1,9 +1,8 @@
-"""The metadata in front of the slots, of a descriptor or of mapped memory."""
+"""The metadata in front of the slots, of a descriptor."""
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 
 
@@ -30,19 +29,3 @@ class FileRegion:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
-
-
-class MappedRegion:
-    """The beginning of a mapping, which stays its owner's."""
-
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._memory[offset : offset + length]
-
-    def write(self, offset: int, data: bytes) -> None:
-        self._memory[offset : offset + len(data)] = data
-
-    def sync(self) -> None:
-        self._memory.flush()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from lmcache_core import HEADER_BYTES, Check, ObjectHeader, Outcome, inspect
+from lmcache_object_slots.header_reads import pages_or_errors
 from lmcache_object_slots.slot_index import SlotIndex
 from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper, examine
 from lmcache_object_slots.slot_state import SlotState
@@ -130,15 +131,12 @@ class Recovery:
 
     async def _read(self, slots: Sequence[int]) -> dict[int, bytes]:
         """The headers of those that can be read."""
-        try:
-            pages = dict(zip(slots, await self._medium.read_headers(slots), strict=True))
-        except OSError:
-            pages = {}
-            for slot in slots:
-                try:
-                    (pages[slot],) = await self._medium.read_headers([slot])
-                except OSError as error:
-                    self._log.debug("a header cannot be read adapter=%s slot=%d error=%s", self._name, slot, error)
+        pages = {}
+        for slot, found in (await pages_or_errors(self._medium, slots)).items():
+            if isinstance(found, OSError):
+                self._log.debug("a header cannot be read adapter=%s slot=%d error=%s", self._name, slot, found)
+            else:
+                pages[slot] = found
         self._has_read = self._has_read or bool(pages)
         return pages
 
@@ -200,6 +198,8 @@ class Recovery:
             len(slots), slots[0], self._name,
         )  # fmt: skip
         for slot in slots:
+            if self._index.state(slot) not in _UNSEEN:
+                continue  # it changed hands since
             if (claimant := self._index.claimant(slot)) is not None:
                 self._index.withdraw(claimant)
             self._index.withhold(slot)

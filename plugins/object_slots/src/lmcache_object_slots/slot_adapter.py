@@ -22,6 +22,7 @@ from lmcache_core import (
     check,
     inspect,
 )
+from lmcache_object_slots.header_reads import keys_at
 from lmcache_object_slots.medium import SlotMedium
 from lmcache_object_slots.recovery import Recovery
 from lmcache_object_slots.slot_index import ID_BYTES, SlotIndex
@@ -63,16 +64,17 @@ class SlotAdapter(AsyncL2Adapter):
         self._times = times or CheckpointTimes()
         self._volume = volume
         self.capabilities = DURABLE if volume else VOLATILE
-        index, exact = volume.index(verify=verify) if volume else (SlotIndex(medium.geometry.count), True)
-        self._index = index
-        self._volume_keeper = VolumeKeeper(volume, index, self.in_thread, exact=exact) if volume else None
-        self._keeper = SlotKeeper(medium, index, self._volume_keeper.begin_changes if self._volume_keeper else _at_will)
-        self._recovery: asyncio.Task[None] | None = None
-        self._checkpoints: asyncio.Task[None] | None = None
-        self._known = exact
-        self._last_use = time.monotonic()
-        self._loop: asyncio.AbstractEventLoop | None = None
         try:
+            index, exact = volume.index(verify=verify) if volume else (SlotIndex(medium.geometry.count), True)
+            self._index = index
+            self._volume_keeper = VolumeKeeper(volume, index, self.in_thread, exact=exact) if volume else None
+            begin_changes = self._volume_keeper.begin_changes if self._volume_keeper else _at_will
+            self._keeper = SlotKeeper(medium, index, begin_changes)
+            self._recovery: asyncio.Task[None] | None = None
+            self._checkpoints: asyncio.Task[None] | None = None
+            self._known = exact
+            self._last_use = time.monotonic()
+            self._loop: asyncio.AbstractEventLoop | None = None
             super().__init__(context, concurrency)
         except BaseException:
             release()
@@ -169,7 +171,7 @@ class SlotAdapter(AsyncL2Adapter):
             raise ValueError(f"{cursor!r} is no cursor of this listing")
         places = self._index.page(after, limit)
         assert self._loop is not None
-        keys = asyncio.run_coroutine_threadsafe(self._keys(places), self._loop).result()
+        keys = asyncio.run_coroutine_threadsafe(keys_at(self._medium, places), self._loop).result() if places else ()
         return KeyPage(keys, places[-1][0].hex() if len(places) == limit else None)
 
     def counters(self) -> Mapping[str, int]:
@@ -237,16 +239,6 @@ class SlotAdapter(AsyncL2Adapter):
             except OSError as error:
                 self.context.logger.warning("no checkpoint adapter=%s error=%s", self.context.name, error)
                 await asyncio.sleep(WRITE_PATIENCE_SECONDS)
-
-    async def _keys(self, places: list[tuple[bytes, int]]) -> tuple[ObjectKey, ...]:
-        """Those whose header says so: others have gone meanwhile."""
-        pages = await self._medium.read_headers([slot for _, slot in places]) if places else ()
-        headers = ((object_id, inspect(page)) for (object_id, _), page in zip(places, pages, strict=True))
-        return tuple(
-            header.key
-            for object_id, header in headers
-            if isinstance(header, ObjectHeader) and header.key.object_id == object_id
-        )
 
     def _refuse(self, key: ObjectKey, outcome: Outcome) -> Outcome:
         self.reject(key, outcome)

@@ -130,16 +130,9 @@ class SlotIndex:
             return Reservation(slot, state is SlotState.FREE)
         return None
 
-    def reserve_soiled(self) -> int | None:
-        """The same, of those that are to be cleared."""
-        slot = self._states.find(SlotState.SOILED)
-        if slot < 0:
-            return None
-        self._set(slot, SlotState.BUSY)
-        return slot
-
     def take(self, slot: int) -> None:
-        """The same, of one that is known to nobody else."""
+        """The same, of this one, which nobody else has a claim on; somebody may still read it."""
+        self._when_unread.pop(slot, None)
         self._set(slot, SlotState.BUSY)
 
     def commit(self, object_id: bytes, slot: int, length: int) -> int | None:

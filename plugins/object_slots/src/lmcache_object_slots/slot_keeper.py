@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -11,10 +11,13 @@ from lmcache_core import HEADER_BYTES, Check, LentBuffer, ObjectHeader, ObjectKe
 from lmcache_object_slots.medium import SlotMedium
 from lmcache_object_slots.slot_index import SlotIndex
 from lmcache_object_slots.slot_state import Place, SlotState
+from lmcache_object_slots.suspects import Suspects
 
 BLANK: Final = bytes(HEADER_BYTES)
 SECTOR_BYTES: Final = 512
 """Less of a page is never written, even where the power goes."""
+SOILED_TOGETHER: Final = 4096
+"""Slots among which the soiled ones are looked for at once."""
 
 
 def examine(page: bytes) -> ObjectHeader | Check:
@@ -38,8 +41,7 @@ class SlotKeeper:
         self.index = index
         self.counts: Counter[str] = Counter()
         self._begin_changes = begin_changes
-        self._suspects: dict[bytes, int] = {}
-        """Slots that failed to be written or cleared, and may say that they hold this object."""
+        self.suspects = Suspects()
         self.changes = 0
         """Of the index, since the start."""
         self.gone: set[bytes] | None = set()
@@ -48,17 +50,17 @@ class SlotKeeper:
     async def put(self, object_id: bytes, buffer: LentBuffer) -> bool:
         """Write it to a slot of its own.  False: there is none."""
         await self._begin_changes()
-        await self._clear_suspect(object_id)
+        await self._clear_suspects(object_id)
         place = self.index.reserve()
         if place is None:
             return False
+        if not place.blank:
+            await self._clear_soiled(place.slot)
         try:
-            if not place.blank:
-                await self.medium.clear_header(place.slot)
             await self.medium.write(place.slot, buffer)
         except BaseException:  # whatever it is: how far the header came is not known
             self.index.soil(place.slot)
-            self._suspects[object_id] = place.slot
+            self.suspects.add(place.slot, object_id)
             raise
         displaced = self.index.commit(object_id, place.slot, buffer.length)
         self.changes += 1
@@ -70,7 +72,7 @@ class SlotKeeper:
         """Clear its slot.  False: there is none.  Where that fails, it is doubted from then on."""
         if self.gone is not None:
             self.gone.add(object_id)
-        await self._clear_suspect(object_id)
+        await self._clear_suspects(object_id)
         place = self.index.find(object_id)
         if place is None:
             return False
@@ -95,10 +97,11 @@ class SlotKeeper:
         except BaseException as error:
             self.index.soil(slot)
             if object_id is not None:
-                self._suspects[object_id] = slot
+                self.suspects.add(slot, object_id)
             if isinstance(error, OSError):
                 return
             raise
+        self.suspects.cleared(slot)
         self.index.free(slot)
 
     async def sure_place(self, key: ObjectKey) -> Place | None:
@@ -151,26 +154,29 @@ class SlotKeeper:
             self.index.withhold(slot)
             self.changes += 1
 
-    async def _clear_suspect(self, object_id: bytes) -> None:
-        """Before it is stored again or deleted, or else it would be found there by the next start, whatever came of it."""
-        slot = self._suspects.get(object_id)
-        if slot is None:
-            return
-        if self.index.state(slot) is SlotState.SOILED:  # else it was cleared for another object
+    async def _clear_suspects(self, object_id: bytes) -> None:
+        """Before it is stored again or deleted, or else it would be found there by the next start, whatever came of it.
+        BlockingIOError where somebody else is about to: ask again."""
+        for slot in self.suspects.of(object_id):
+            if self.index.state(slot) is not SlotState.SOILED:
+                raise BlockingIOError(errno.EAGAIN, "a slot that may hold this object is being cleared")
             self.index.take(slot)
-            try:
-                await self.medium.clear_header(slot)
-            except BaseException:
-                self.index.soil(slot)
-                raise
+            await self._clear_soiled(slot)
             self.index.free(slot)
-        self._suspects.pop(object_id, None)
+
+    async def _clear_soiled(self, slot: int) -> None:
+        """One that is BUSY now, and SOILED again where that fails."""
+        try:
+            await self.medium.clear_header(slot)
+        except BaseException:
+            self.index.soil(slot)
+            raise
+        self.suspects.cleared(slot)
 
     async def empty_soiled(self) -> None:
-        """Clear what failed to be cleared."""
-        for _ in range(self.index.slots_in(SlotState.SOILED)):
-            slot = self.index.reserve_soiled()
-            if slot is None:
-                return
-            await self.empty(slot)
-            await asyncio.sleep(0)
+        """Clear what failed to be cleared, as far as that can be done now."""
+        for slots in self.index.windows((SlotState.SOILED,), SOILED_TOGETHER):
+            for slot in slots:
+                if self.index.state(slot) is SlotState.SOILED:
+                    self.index.take(slot)
+                    await self.empty(slot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from lmcache_object_slots.geometry import SlotGeometry
@@ -11,6 +11,8 @@ from lmcache_object_slots.medium import MetaRegion
 from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
 
 MAGIC: Final = b"LMKVSLT1"
+EPOCHS_LOST: Final = 2
+"""A superblock that was lost has begun at most one epoch, and this is one later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,15 @@ class SuperblockPages:
         self._block_bytes = block_bytes
 
     def read(self) -> Superblock | None:
-        """The newer whole one."""
-        found = [block for copy in range(2) if (block := self._read(copy)) is not None]
-        return max(found, key=lambda block: block.sequence, default=None)
+        """The newer whole one.  Where its forerunner is not there, that one's place may have held its successor, which is
+        lost: then its `epoch` is one of which no checkpoint speaks."""
+        found = sorted((block for copy in range(2) if (block := self._read(copy))), key=lambda block: block.sequence)
+        if not found:
+            return None
+        newest = found[-1]
+        if found[0].sequence != newest.sequence - 1:
+            return replace(newest, epoch=newest.epoch + EPOCHS_LOST)
+        return newest
 
     def write(self, block: Superblock) -> None:
         """In the place of the older one; on the medium when this returns."""

@@ -73,10 +73,12 @@ class Rig:
         return adapter_context(self.memory, name=self.under_test.offer.name)
 
     def open(self) -> L2Driver:
-        """One more adapter on the same backend; the end of the test closes it."""
-        adapter = self.under_test.open(self.context())
-        self._drivers.append(L2Driver(adapter, self._wait_seconds))
-        return self._drivers[-1]
+        """One more adapter on the same backend; the end of the test closes it.  It knows what is there, where it declares
+        USAGE: before, it may miss objects that it has not found yet."""
+        driver = L2Driver(self.under_test.open(self.context()), self._wait_seconds)
+        self._drivers.append(driver)
+        driver.usage()
+        return driver
 
     def reopen(self, memory: LentMemory | None = None) -> L2Driver:
         """Close the adapter and open another in its place, with another memory if one is given."""
