@@ -41,7 +41,11 @@ def adapter(**fields: object) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "status", "parts"),
     [
-        (adapter(type="s4"), USAGE, ["--l2-adapter[0]", "'s4'", "Installed: fs", "pip install lmcache-l2-s3"]),
+        (
+            adapter(type="s4"),
+            USAGE,
+            ["--l2-adapter[0]", "'s4'", "Installed: ", " fs (lmcache-l2-fs ", "pip install lmcache-l2-s3"],
+        ),
         (adapter(type="s3"), USAGE, ["Known but not installed: s3 -> pip install lmcache-l2-s3"]),
         (adapter(type="fs", base_pth="/tmp"), USAGE, ["'base_pth'", "did you mean 'base_path'?"]),
         (adapter(type="fs"), USAGE, ["field 'base_path' is required"]),

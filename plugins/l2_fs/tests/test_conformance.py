@@ -77,5 +77,6 @@ class TestDirect(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"use_odirect": True, "num_workers": 2}
 
 
+@pytest.mark.slow
 class TestReadAhead(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"read_ahead_size": 4096, "relative_tmp_dir": "work/parts"}

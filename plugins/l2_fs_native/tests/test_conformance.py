@@ -98,6 +98,7 @@ class TestThreadsDirect(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads", "use_odirect": True, "num_workers": 2}
 
 
+@pytest.mark.slow
 class TestOneAtATime(Reduced):
     """On the medium before each answer, in blocks that are looked ahead one by one, and beside other names."""
 
@@ -113,6 +114,7 @@ needs_io_uring = pytest.mark.skipif(
 
 
 @needs_io_uring
+@pytest.mark.slow
 class TestIoUring(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "io_uring"}
 

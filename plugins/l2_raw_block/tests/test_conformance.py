@@ -70,6 +70,7 @@ class TestDirect(RawBlockLaws):
     open_close_rounds = 50
 
 
+@pytest.mark.slow
 class TestBuffered(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"use_odirect": False, "io_engine": "threads", "fsync": True}
 
@@ -79,6 +80,7 @@ class TestIoUring(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "io_uring", "iouring_queue_depth": 32}
 
 
+@pytest.mark.slow
 class TestOtherLayout(Reduced):
     way: ClassVar[Mapping[str, Any]] = {
         "header_bytes": 16_384, "block_align": 8192, "enable_zero_copy": False, "meta_verify_on_load": True,
