@@ -61,6 +61,7 @@ def kill_in_a_transfer(site: BusySite, engine: ConcurrentEngine) -> dict[str, in
     raise TimeoutError(f"no transfer was under way at any stop in {CATCH_SECONDS:.0f} s")
 
 
+@pytest.mark.slow
 def test_what_a_killed_engine_held_comes_free(
     busy_site: BusySite, victim: ConcurrentEngine, reference: Reference
 ) -> None:

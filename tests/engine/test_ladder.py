@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
-    "site", [size if size != 96 else pytest.param(size, marks=pytest.mark.slow) for size in CHUNK_SIZES], indirect=True
+    "site", [size if size == 32 else pytest.param(size, marks=pytest.mark.slow) for size in CHUNK_SIZES], indirect=True
 )
 def test_the_same_answers_from_every_tier(site: Site, reference: Reference) -> None:
     check_every_tier(site, reference)
@@ -26,11 +26,8 @@ def test_prefix_hits_of_one_chunk_to_256(site: Site, reference: Reference) -> No
     check_prefix_hits(site, reference)
 
 
-@pytest.mark.parametrize(
-    "site",
-    [pytest.param(32, marks=pytest.mark.slow), pytest.param(96, marks=pytest.mark.slow), 256],
-    indirect=True,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("site", CHUNK_SIZES, indirect=True)
 def test_a_new_engine_takes_from_disk_what_another_stored(site: Site, reference: Reference) -> None:
     site.engine.ask(PROMPTS)
     site.wait_stored(chunk_count(site.chunk_tokens))

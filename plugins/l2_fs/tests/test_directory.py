@@ -10,13 +10,14 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lmcache_core import HashChain, KeySpace, ObjectKey, Outcome, ResourceError, media_path
-from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_fs.adapter import FsAdapter, open_fs
@@ -173,6 +174,10 @@ def test_unfinished_files_of_former_boots_are_removed_and_nothing_else(open_here
     (mixed / f"{'b' * 32}.17.tmp").write_bytes(b"half")
     (mixed / "letter.txt").write_bytes(b"mine")
     open_here(boot_id="live")
+    end = time.monotonic() + WAIT_SECONDS  # it is known what is there before what is unfinished is removed
+    while dead.exists() or (mixed / f"{'b' * 32}.17.tmp").exists():
+        assert time.monotonic() < end
+        time.sleep(0.002)
     assert {path.relative_to(root / ".tmp").as_posix() for path in (root / ".tmp").rglob("*")} == {
         "live", "mixed", "mixed/letter.txt",
     }  # fmt: skip

@@ -36,6 +36,7 @@ class TestLfu(EvictionPolicySuite):
     bytes_per_slot_max = 100
 
 
+@pytest.mark.slow
 class TestLfuWithoutHalving(EvictionPolicySuite):
     offer = "LFU"
 
@@ -58,6 +59,7 @@ class TestS3Fifo(EvictionPolicySuite):
     offer = "S3FIFO"
 
 
+@pytest.mark.slow
 class TestS3FifoHalf(EvictionPolicySuite):
     offer = "S3FIFO"
 
@@ -76,6 +78,7 @@ class TestSlru(EvictionPolicySuite):
     bytes_per_slot_max = 80
 
 
+@pytest.mark.slow
 class TestSlruMostlyProbation(EvictionPolicySuite):
     offer = "SLRU"
 
@@ -88,6 +91,7 @@ class TestWTinyLfu(EvictionPolicySuite):
     offer = "W-TinyLFU"
 
 
+@pytest.mark.slow
 class TestWTinyLfuLargeWindow(EvictionPolicySuite):
     offer = "W-TinyLFU"
 
