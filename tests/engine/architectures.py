@@ -22,6 +22,8 @@ class Architecture:
     """False: the engine itself says something else when it computes a token after others than when it computes all of them
     at once, so that a hit can be compared with other hits only, and not with no cache."""
     lengths: tuple[int, ...] = (700, 1_024, 3_000)
+    server_may_copy: bool = True
+    """False: the server refuses to (docs/kv-layouts.md)."""
 
     def make(self, folder: Path) -> Path:
         """Write the model; takes a few seconds.  Returns its directory."""
@@ -36,5 +38,7 @@ ARCHITECTURES = (
     Architecture("llama-windows"),
     # vLLM's reference kernels for MLA on the CPU: blocks of 16, and a decode that does not agree with their own prefill.
     # They compute no prefill behind a hit: only prompts that are hit as a whole.
-    Architecture("deepseek-mla", block_size=16, recomputes_alike=False, lengths=(512, 1_024, 3_072)),
+    Architecture(
+        "deepseek-mla", block_size=16, recomputes_alike=False, lengths=(512, 1_024, 3_072), server_may_copy=False
+    ),
 )

@@ -242,12 +242,27 @@ def test_registrations_that_are_not_the_protocols_are_answered(
 def test_a_model_with_chunks_too_large_for_l1_is_refused(server: ServerProcess, liar: DrivenEngine) -> None:
     before = refusals(server)
     segment = Segment(2**24)
-    shape, stride = [4, 1, 16, 2**16], [2**20, 2**20, 2**16, 1]
+    shape, stride = [4, 2, 16, 2**15], [2**20, 2**19, 2**15, 1]
     metadata = {"dtype": "uint8", "shape": shape, "stride": stride, "storage_offset": 0, "device_uuid": "cpu"}
     told = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**24, "version": 1, "metadata": metadata}
     liar.register([told] * 8)
     (reason,) = refused_since(before, server)
     assert "too large for an L1" in reason
+    segment.close()
+
+
+def test_latent_attention_in_host_memory_is_refused(server: ServerProcess, liar: DrivenEngine) -> None:
+    """Its hits were wrong in a real engine, so it runs uncached rather than on them."""
+    before = refusals(server)
+    segment = Segment(2**16)
+    metadata = {
+        "dtype": "uint8", "shape": [4, 16, 64], "stride": [1024, 64, 1], "storage_offset": 0, "device_uuid": "cpu",
+    }  # fmt: skip
+    told = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**16, "version": 1, "metadata": metadata}
+    liar.register([told] * 8)
+    (reason,) = refused_since(before, server)
+    assert "latent attention" in reason
+    assert "engine_driven" in reason
     segment.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,12 @@ from lmcache_transfer_torch.messages import EngineGroupInfo, Hints
 from lmcache_transfer_torch.registered import ID_MAX, RegisteredWorker, plan_groups
 
 logger = logging.getLogger(__name__)
+
+LATENT_ON_CPU: Final = (
+    "one row for each token and layer (multi-head latent attention) in host memory: with vLLM 0.32 on the CPU, what such a "
+    "worker shares is not what it computes with; let the engine copy (lmcache.mp.mp_transfer_mode: engine_driven)"
+)
+"""Seen with a stock client: hits through it were answered with other tokens than through every other path."""
 
 
 class Registry:
@@ -80,6 +87,8 @@ class Registry:
         tokens = self._context.chunk_tokens
         device, storages, views = read_views(tensors)
         paged = detect_groups(views, hints.read(), [group.read() for group in groups], device, engine)
+        if device == "cpu" and any(group.kv_axis == 1 and group.heads == 1 for group in paged):
+            raise ProtocolError(LATENT_ON_CPU)
         plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
         memory = self._open(device, storages, paged)
         return RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)
