@@ -10,29 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core import ObjectKey, media_path
-from lmcache_core.testing import L2AdapterSuite, Media
+from lmcache_core.testing import FileMedia, L2AdapterSuite
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import IoEngine
-
-
-class Files(Media):
-    """The files below a root."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def read(self, key: ObjectKey) -> bytes | None:
-        path = self._root / media_path(key)
-        return path.read_bytes() if path.exists() else None
-
-    def write(self, key: ObjectKey, data: bytes) -> None:
-        path = self._root / media_path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    def remove(self, key: ObjectKey) -> None:
-        (self._root / media_path(key)).unlink(missing_ok=True)
 
 
 class FsNativeLaws(L2AdapterSuite):
@@ -52,8 +32,8 @@ class FsNativeLaws(L2AdapterSuite):
         return {"base_path": str(tmp_path / "small"), "max_capacity_gb": self.small_bytes / 2**30, **self.way}
 
     @pytest.fixture
-    def media(self, root: Path) -> Files:
-        return Files(root)
+    def media(self, root: Path) -> FileMedia:
+        return FileMedia(root)
 
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:

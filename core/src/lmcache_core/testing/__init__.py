@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmcache_core.testing.fault_inject import FaultInjectAdapter
     from lmcache_core.testing.fault_plan import Fault, FaultPlan
     from lmcache_core.testing.http_routes_suite import HttpRoutesSuite
+    from lmcache_core.testing.l2.file_media import FileMedia
     from lmcache_core.testing.l2.media import Media
     from lmcache_core.testing.l2_driver import L2Driver
     from lmcache_core.testing.l2_suite import L2AdapterSuite
@@ -48,6 +49,7 @@ _HOMES = {
     "fault_inject": ("FaultInjectAdapter",),
     "fault_plan": ("Fault", "FaultPlan"),
     "http_routes_suite": ("HttpRoutesSuite",),
+    "l2.file_media": ("FileMedia",),
     "l2.media": ("Media",),
     "l2_driver": ("L2Driver",),
     "l2_suite": ("L2AdapterSuite",),
@@ -74,6 +76,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "Fault",
     "FaultInjectAdapter",
     "FaultPlan",
+    "FileMedia",
     "HttpRoutesSuite",
     "L2AdapterSuite",
     "L2Driver",
