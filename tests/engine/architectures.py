@@ -23,7 +23,7 @@ class Architecture:
     at once, so that a hit can be compared with other hits only, and not with no cache."""
     lengths: tuple[int, ...] = (700, 1_024, 3_000)
     server_may_copy: bool = True
-    """False: the server refuses to (docs/kv-layouts.md)."""
+    """False: the server refuses to (docs/kv-layouts.md), and the engine runs uncached."""
 
     def make(self, folder: Path) -> Path:
         """Write the model; takes a few seconds.  Returns its directory."""

@@ -24,7 +24,7 @@ LATENT_ON_CPU: Final = (
     "one row for each token and layer (multi-head latent attention) in host memory: with vLLM 0.32 on the CPU, what such a "
     "worker shares is not what it computes with; let the engine copy (lmcache.mp.mp_transfer_mode: engine_driven)"
 )
-"""Seen with a stock client: hits through it were answered with other tokens than through every other path."""
+"""The stock client moves the registered tensors, and the layers keep views of where they were: docs/kv-layouts.md."""
 
 
 class Registry:
