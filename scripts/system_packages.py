@@ -1,4 +1,5 @@
-"""Programs of the operating system that some tests run: Prometheus, a browser, fio, and what mounts FUSE file systems.
+"""What some tests need of the operating system: Prometheus, a browser, fio, what mounts FUSE file systems, Redis, Ceph's object
+gateway, and the libraries that Mooncake's package is linked with.
 
 Usage: ENVIRONMENT/bin/python -m scripts.system_packages
 
@@ -7,6 +8,7 @@ They are installed with Debian's apt-get where that may be done.  Without them t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -19,22 +21,42 @@ PROGRAMS: Final = {
     "chromium": "chromium",
     "fio": "fio",
     "fusermount3": "fuse3",
+    "redis-server": "redis-server",
+    "ceph-mon": "ceph-mon",
+    "ceph-osd": "ceph-osd",
+    "radosgw": "radosgw",
 }
 """Packages by the program that is looked for."""
+
+LIBRARIES: Final = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
+"""Packages by the library that is loaded."""
 
 
 def main() -> int:
     if missing := packages():
         install(missing)
-    for program, package in PROGRAMS.items():
-        if not shutil.which(program):
-            print(f"system: WARNING: no {program}, so its tests are skipped; install the package {package} for them")
+    for name, package in missing_things():
+        print(f"system: WARNING: no {name}, so its tests are skipped; install the package {package} for them")
     return 0
 
 
 def packages() -> list[str]:
-    """Those whose program is not there."""
-    return sorted({package for program, package in PROGRAMS.items() if not shutil.which(program)})
+    """Those that something is missing of."""
+    return sorted({package for _, package in missing_things()})
+
+
+def missing_things() -> list[tuple[str, str]]:
+    """Programs and libraries that are not there, each with its package."""
+    programs = [(program, package) for program, package in PROGRAMS.items() if not shutil.which(program)]
+    return programs + [(library, package) for library, package in LIBRARIES.items() if not _loads(library)]
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def install(names: list[str]) -> None:

@@ -129,9 +129,26 @@ if TYPE_CHECKING:
         ResourceError,
     )
     from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey, pack_kv_rank
-    from lmcache_core.model.layout import ITEM_BYTES, ChunkLayout, CompositeLayout, ObjectLayout, joined_layout
+    from lmcache_core.model.layout import (
+        ITEM_BYTES,
+        ChunkLayout,
+        CompositeLayout,
+        ObjectLayout,
+        joined_layout,
+        opaque_layout,
+    )
     from lmcache_core.model.media_path import media_path
-    from lmcache_core.model.object_header import HEADER_BYTES, Check, ObjectHeader, check, inspect, seal
+    from lmcache_core.model.object_header import (
+        HEADER_BYTES,
+        NO_DIGEST,
+        Check,
+        ObjectHeader,
+        SerdeMark,
+        check,
+        inspect,
+        seal,
+        seal_encoded,
+    )
     from lmcache_core.model.results import KeyPage, Outcome, Usage
     from lmcache_core.server.transfer_range import TransferRange, store_patience, transfer_range
     from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
@@ -352,15 +369,19 @@ _HOMES = {
         "CompositeLayout",
         "ObjectLayout",
         "joined_layout",
+        "opaque_layout",
     ),
     "model.media_path": ("media_path",),
     "model.object_header": (
         "HEADER_BYTES",
+        "NO_DIGEST",
         "Check",
         "ObjectHeader",
+        "SerdeMark",
         "check",
         "inspect",
         "seal",
+        "seal_encoded",
     ),
     "model.results": (
         "KeyPage",
@@ -433,6 +454,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "ITEM_BYTES",
     "LOOKUP",
     "NOOP",
+    "NO_DIGEST",
     "PING",
     "PREPARE_RETRIEVE",
     "PREPARE_STORE",
@@ -559,6 +581,7 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "RetryBudget",
     "RetryPolicy",
     "Serde",
+    "SerdeMark",
     "ServerChange",
     "ServerHello",
     "ServerInfo",
@@ -600,9 +623,11 @@ __all__ = [  # spelled out for type checkers; a test holds it against _HOMES
     "inspect",
     "joined_layout",
     "media_path",
+    "opaque_layout",
     "pack_kv_rank",
     "recompute_cost",
     "seal",
+    "seal_encoded",
     "store_patience",
     "transfer_range",
 ]

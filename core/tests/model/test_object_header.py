@@ -16,11 +16,21 @@ from lmcache_core import (
     ObjectHeader,
     ObjectKey,
     Outcome,
+    SerdeMark,
     check,
     inspect,
     seal,
+    seal_encoded,
 )
-from lmcache_core.model.object_header import DIGEST_BYTES, FORMAT_VERSION, MAGIC, digest
+from lmcache_core.model.object_header import (
+    DIGEST_BYTES,
+    FORMAT_VERSION,
+    MAGIC,
+    SERDE_NAME_MAX_BYTES,
+    SERDE_PARAMETERS_MAX_BYTES,
+    SERDES_MAX,
+    digest,
+)
 
 SPACE = KeySpace("model", 7, 1, "tenant", 256, HashChain.BLAKE3, b"0123456789abcdef")
 KEY = ObjectKey(SPACE, bytes(range(32)))
@@ -128,3 +138,91 @@ def test_any_bytes_are_answered_and_none_raise(data: bytes, at: int) -> None:
     for page in (data, bytes(run[:HEADER_BYTES]), bytes(resealed(run)[:HEADER_BYTES])):
         assert isinstance(inspect(page), (Check, ObjectHeader))
         assert check(page, KEY).outcome is not Outcome.DONE
+
+
+# --- through serdes
+
+MARKS = (SerdeMark("zstd", b"\x03", len(PAYLOAD)), SerdeMark("aesgcm", b"key-1", 40))
+STORED = bytes(range(56))
+
+
+def encoded(marks: tuple[SerdeMark, ...] = MARKS, stored: bytes = STORED) -> bytearray:
+    run = bytearray(b"\xff" * HEADER_BYTES + stored)
+    seal_encoded(
+        memoryview(run),
+        KEY,
+        123,
+        payload_bytes=len(PAYLOAD),
+        payload_digest=digest(PAYLOAD),
+        serdes=marks,
+    )
+    return run
+
+
+@given(
+    st.lists(
+        st.builds(
+            SerdeMark,
+            st.text(st.characters(max_codepoint=127), min_size=1, max_size=SERDE_NAME_MAX_BYTES),
+            st.binary(max_size=SERDE_PARAMETERS_MAX_BYTES),
+            st.integers(0, 2**64 - 1),
+        ),
+        min_size=1,
+        max_size=SERDES_MAX,
+    ),
+    st.binary(max_size=200),
+)
+def test_a_page_says_which_serdes_an_object_went_through(marks: list[SerdeMark], stored: bytes) -> None:
+    found = inspect(memoryview(encoded(tuple(marks), stored))[:HEADER_BYTES])
+    assert found == ObjectHeader(
+        KEY, 123, len(PAYLOAD), len(stored), digest(stored), digest(PAYLOAD), serdes=tuple(marks)
+    )
+
+
+def test_an_encoded_object_is_whole_in_a_buffer_that_is_longer() -> None:
+    run = encoded()
+    assert check(memoryview(run), KEY, at_most=True).outcome is Outcome.DONE
+    assert check(memoryview(run + b"left over"), KEY, at_most=True).outcome is Outcome.DONE
+    assert check(memoryview(run + b"left over"), KEY, digest(STORED), at_most=True).outcome is Outcome.DONE
+    assert check(memoryview(run)[:-1], KEY, at_most=True).outcome is Outcome.DAMAGED
+
+
+def test_an_encoded_object_is_foreign_to_who_expects_none() -> None:
+    """Another server's, with other settings: left alone, and never taken for a payload."""
+    assert check(memoryview(encoded()), KEY).outcome is Outcome.FOREIGN
+
+
+def test_a_plain_object_is_whole_in_a_buffer_that_is_longer_only_when_that_is_asked_for() -> None:
+    longer = sealed() + b"left over"
+    assert check(memoryview(longer), KEY, at_most=True).outcome is Outcome.DONE
+    assert check(memoryview(longer), KEY).outcome is Outcome.DAMAGED
+
+
+@given(st.data())
+def test_no_altered_bit_of_an_encoded_object_passes(data: st.DataObject) -> None:
+    run = encoded()
+    run[data.draw(st.integers(0, len(run) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert check(memoryview(run + bytes(50)), KEY, at_most=True).outcome is not Outcome.DONE
+
+
+@given(st.data())
+def test_a_page_that_another_wrote_is_read_or_refused(data: st.DataObject) -> None:
+    run = encoded()
+    at = data.draw(st.integers(8, 400))
+    run[at : at + 4] = data.draw(st.binary(min_size=4, max_size=4))
+    assert check(memoryview(resealed(run)), KEY, at_most=True).outcome in Outcome
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [SerdeMark("", b"", 0), SerdeMark("n" * 64, b"", 0), SerdeMark("zstd", bytes(65), 0)],
+)
+def test_a_mark_that_does_not_fit_is_refused(mark: SerdeMark) -> None:
+    with pytest.raises(ValueError):
+        encoded((mark,))
+
+
+@pytest.mark.parametrize("count", [0, SERDES_MAX + 1])
+def test_a_chain_of_no_or_too_many_serdes_is_refused(count: int) -> None:
+    with pytest.raises(ValueError):
+        encoded(MARKS[:1] * count)

@@ -35,6 +35,8 @@ class LentBuffer(NamedTuple):
     region: MemoryRegion
     offset: int
     length: int
+    at_most: bool = False
+    """Of a load: the object may be shorter, and then its bytes come first.  Only adapters with `ANY_LENGTH` are lent such."""
 
     @property
     def address(self) -> int:

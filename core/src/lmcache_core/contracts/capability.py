@@ -23,3 +23,6 @@ class Capability(Flag):
     """Bytes go between lent memory and the backend without a copy in this process."""
     VERIFIES = auto()
     """Loads are checked against header and digest while the bytes pass; core does not check them again."""
+    ANY_LENGTH = auto()
+    """Loads also into a buffer that is longer than the object (`LentBuffer.at_most`), so that what a serde has made shorter
+    takes less room.  Without it, what serdes make is padded to one length."""

@@ -10,13 +10,19 @@ from abc import ABC, abstractmethod
 
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.model.object_header import SERDE_PARAMETERS_MAX_BYTES
 
-PARAMETERS_MAX_BYTES = 64
+PARAMETERS_MAX_BYTES = SERDE_PARAMETERS_MAX_BYTES
 
 
 class Serde(ABC):
-    """Called from several threads at once; nothing is remembered from one object to the next."""
+    """Called from several threads at once; nothing is remembered from one object to the next.
 
+    In a chain, each serde is given what the one before has made.  Only the first is given a payload with the layout of the
+    chunk; the others, and all of them where a chunk has layers of several shapes, are given bytes (`opaque_layout`)."""
+
+    needs_elements: bool = False
+    """True: made for numbers, and so only ever the first of a chain, for chunks of one shape."""
     lossless: bool = True
     """False: what comes back differs from what was given, by no more than `error_bound`."""
     error_bound: float = 0.0

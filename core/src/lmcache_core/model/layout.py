@@ -102,3 +102,8 @@ ChunkLayout = ObjectLayout | CompositeLayout
 def joined_layout(parts: Sequence[ObjectLayout]) -> ChunkLayout:
     """The layout of a chunk of these regions.  One region is no composite: all paths that write it must agree."""
     return parts[0] if len(parts) == 1 else CompositeLayout(tuple(parts))
+
+
+def opaque_layout(length: int) -> ObjectLayout:
+    """`length` bytes, 1 at least, of which nothing else is known."""
+    return ObjectLayout(1, 1, 1, length, "uint8")

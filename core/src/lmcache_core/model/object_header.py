@@ -7,6 +7,7 @@ of the page or of the payload is found.  Nothing here copies the payload.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,17 +27,37 @@ DIGEST_BYTES: Final = 16
 _PREFIX = struct.Struct("<8sHHBBB")
 # created (wall clock, ns), payload bytes, stored bytes, digest of the stored bytes, digest of the payload, key bytes
 _BODY = struct.Struct("<QQQ16s16sH")
-_KEY_AT = _PREFIX.size + _BODY.size
+_INPUT_BYTES = struct.Struct("<Q")
 _DIGEST_AT = HEADER_BYTES - DIGEST_BYTES
 _UNSEALED = bytes(DIGEST_BYTES)
+NO_DIGEST: Final = bytes(DIGEST_BYTES)
+"""Stands for the digest of a payload that does not come back to the bit."""
 
-if _KEY_AT + CANONICAL_MAX_BYTES > _DIGEST_AT:
-    raise AssertionError("the header page is too small for the longest key")
+SERDES_MAX: Final = 8
+SERDE_NAME_MAX_BYTES: Final = 63
+SERDE_PARAMETERS_MAX_BYTES: Final = 64
+_SERDE_MAX_BYTES = 1 + SERDE_NAME_MAX_BYTES + 1 + SERDE_PARAMETERS_MAX_BYTES + _INPUT_BYTES.size
+
+if _PREFIX.size + SERDES_MAX * _SERDE_MAX_BYTES + _BODY.size + CANONICAL_MAX_BYTES > _DIGEST_AT:
+    raise AssertionError("the header page is too small for the longest key behind the longest chain of serdes")
+
+
+@dataclass(frozen=True, slots=True)
+class SerdeMark:
+    """One serde that an object went through on its way to where it stands."""
+
+    name: str
+    """That of its offer."""
+    parameters: bytes
+    input_bytes: int
+    """What it was given: what undoing it must yield."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectHeader:
-    """What the page of a stored object says.  Without a serde, stored bytes and payload are the same."""
+    """What the page of a stored object says.  Without a serde, stored bytes and payload are the same.
+
+    `payload_digest` is `NO_DIGEST` where a serde on the way was lossy."""
 
     key: ObjectKey
     created_ns: int
@@ -44,6 +65,8 @@ class ObjectHeader:
     stored_bytes: int
     stored_digest: bytes
     payload_digest: bytes
+    serdes: tuple[SerdeMark, ...] = ()
+    """In the order in which they were applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +91,78 @@ def seal(run: memoryview, key: ObjectKey, created_ns: int) -> None:
     The caller owns the run; its first 4,096 bytes are overwritten."""
     payload = run[HEADER_BYTES:]
     payload_digest = digest(payload)
-    canonical = key.canonical
-    page = bytearray(HEADER_BYTES)
-    _PREFIX.pack_into(page, 0, MAGIC, FORMAT_VERSION, 0, DIGEST_XXH3_128, key.space.chain, 0)
-    _BODY.pack_into(
-        page, _PREFIX.size, created_ns, len(payload), len(payload), payload_digest, payload_digest, len(canonical)
+    _write(run, ObjectHeader(key, created_ns, len(payload), len(payload), payload_digest, payload_digest))
+
+
+def seal_encoded(
+    run: memoryview,
+    key: ObjectKey,
+    created_ns: int,
+    *,
+    payload_bytes: int,
+    payload_digest: bytes,
+    serdes: Sequence[SerdeMark],
+) -> None:
+    """Write the header page of an object that went through `serdes`: `run` is the page and what they made of the payload.
+
+    `payload_digest` is `NO_DIGEST` where one of them is lossy.  Raises ValueError for marks that the page cannot hold."""
+    stored = run[HEADER_BYTES:]
+    if not 0 < len(serdes) <= SERDES_MAX:
+        raise ValueError(f"{len(serdes)} serdes; 1 to {SERDES_MAX} fit into a header")
+    _write(
+        run,
+        ObjectHeader(key, created_ns, payload_bytes, len(stored), digest(stored), payload_digest, tuple(serdes)),
     )
-    page[_KEY_AT : _KEY_AT + len(canonical)] = canonical
+
+
+def _write(run: memoryview, header: ObjectHeader) -> None:
+    canonical = header.key.canonical
+    marks = b"".join(map(_packed, header.serdes))
+    body_at = _PREFIX.size + len(marks)
+    key_at = body_at + _BODY.size
+    page = bytearray(HEADER_BYTES)
+    _PREFIX.pack_into(page, 0, MAGIC, FORMAT_VERSION, 0, DIGEST_XXH3_128, header.key.space.chain, len(header.serdes))
+    page[_PREFIX.size : body_at] = marks
+    _BODY.pack_into(
+        page,
+        body_at,
+        header.created_ns,
+        header.payload_bytes,
+        header.stored_bytes,
+        header.stored_digest,
+        header.payload_digest,
+        len(canonical),
+    )
+    page[key_at : key_at + len(canonical)] = canonical
     page[_DIGEST_AT:] = digest(page)
     run[:HEADER_BYTES] = page
 
 
-def check(run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None = None) -> Check:
-    """Is `run` the whole, unaltered object `key`?  `run` has the length that the object must have in L1.  `payload_digest` is
-    what whoever moved the bytes has computed of them on the way (`digest` of `run[HEADER_BYTES:]`); without, it is now."""
+def _packed(mark: SerdeMark) -> bytes:
+    name = mark.name.encode()
+    if not 0 < len(name) <= SERDE_NAME_MAX_BYTES or len(mark.parameters) > SERDE_PARAMETERS_MAX_BYTES:
+        raise ValueError(
+            f"serde '{mark.name}' with {len(mark.parameters)} bytes of parameters; a header holds names of "
+            f"{SERDE_NAME_MAX_BYTES} and parameters of {SERDE_PARAMETERS_MAX_BYTES} bytes"
+        )
+    return (
+        bytes([len(name)])
+        + name
+        + bytes([len(mark.parameters)])
+        + mark.parameters
+        + _INPUT_BYTES.pack(mark.input_bytes)
+    )
+
+
+def check(
+    run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None = None, *, at_most: bool = False
+) -> Check:
+    """Is `run` the whole, unaltered object `key`, as it was stored?
+
+    `run` has the length that the object must have in L1, and it went through no serde; with `at_most` (`LentBuffer.at_most`)
+    `run` may be longer than the object, whose payload may have gone through serdes: undoing them is the caller's part.
+    `payload_digest` is what whoever moved the bytes has computed of them on the way (`digest` of what stands behind the
+    page); without, it is now."""
     if bytes(run[:8]) != MAGIC:
         return Check(Outcome.FOREIGN, "the magic is not ours")
     found = _inspect(bytes(run[:HEADER_BYTES]), key)
@@ -89,10 +170,17 @@ def check(run: memoryview | bytes, key: ObjectKey, payload_digest: bytes | None 
         return found
     if found.key != key:
         return Check(Outcome.FOREIGN, "the header names another object")
-    if found.stored_bytes != len(run) - HEADER_BYTES or found.payload_bytes != found.stored_bytes:
-        return Check(Outcome.DAMAGED, f"{len(run) - HEADER_BYTES} payload bytes, the header says {found.stored_bytes}")
-    moved = digest(run[HEADER_BYTES:]) if payload_digest is None else payload_digest
-    if moved != found.stored_digest or found.payload_digest != found.stored_digest:
+    room = len(run) - HEADER_BYTES
+    if found.serdes and not at_most:
+        return Check(Outcome.FOREIGN, f"stored through {' and '.join(mark.name for mark in found.serdes)}")
+    if found.stored_bytes > room or (found.stored_bytes < room and not at_most):
+        return Check(Outcome.DAMAGED, f"{room} payload bytes, the header says {found.stored_bytes}")
+    if not found.serdes and found.payload_bytes != found.stored_bytes:
+        return Check(
+            Outcome.DAMAGED, f"{found.payload_bytes} bytes of payload in {found.stored_bytes}, without a serde"
+        )
+    moved = digest(run[HEADER_BYTES : HEADER_BYTES + found.stored_bytes]) if payload_digest is None else payload_digest
+    if moved != found.stored_digest or (not found.serdes and found.payload_digest != found.stored_digest):
         return Check(Outcome.DAMAGED, "the digest of the payload does not match")
     return _INTACT
 
@@ -114,16 +202,40 @@ def _inspect(raw: bytes, expected: ObjectKey | None) -> ObjectHeader | Check:
         return Check(Outcome.FOREIGN, f"format version {version}, digest {digest_id}")
     if raw[_DIGEST_AT:] != digest(raw[:_DIGEST_AT] + _UNSEALED):
         return Check(Outcome.DAMAGED, "the digest of the header does not match")
-    if flags or serdes:
+    if flags or serdes > SERDES_MAX:
         return Check(Outcome.FOREIGN, f"flags {flags}, {serdes} serdes")
-    created_ns, payload_bytes, stored_bytes, stored, payload, key_bytes = _BODY.unpack_from(raw, _PREFIX.size)
+    try:
+        marks, body_at = _marks(raw, serdes)
+    except (ValueError, struct.error) as error:
+        return Check(Outcome.FOREIGN, f"serdes that cannot be read: {error}")
+    created_ns, payload_bytes, stored_bytes, stored, payload, key_bytes = _BODY.unpack_from(raw, body_at)
     if key_bytes > CANONICAL_MAX_BYTES:
         return Check(Outcome.DAMAGED, f"a key of {key_bytes} bytes")
-    canonical = raw[_KEY_AT : _KEY_AT + key_bytes]
+    key_at = body_at + _BODY.size
+    canonical = raw[key_at : key_at + key_bytes]
     try:
         key = expected if expected and expected.canonical == canonical else parse_canonical(canonical)
     except ProtocolError as error:
         return Check(Outcome.DAMAGED, str(error))
     if key.space.chain != chain:
         return Check(Outcome.DAMAGED, "header and key name different hash chains")
-    return ObjectHeader(key, created_ns, payload_bytes, stored_bytes, stored, payload)
+    return ObjectHeader(key, created_ns, payload_bytes, stored_bytes, stored, payload, marks)
+
+
+def _marks(raw: bytes, count: int) -> tuple[tuple[SerdeMark, ...], int]:
+    """The serdes of a page, and where they end.  Raises ValueError or struct.error."""
+    at = _PREFIX.size
+    marks = []
+    for _ in range(count):
+        name_bytes = raw[at]
+        parameters_bytes = raw[at + 1 + name_bytes]
+        if not 0 < name_bytes <= SERDE_NAME_MAX_BYTES or parameters_bytes > SERDE_PARAMETERS_MAX_BYTES:
+            raise ValueError(f"a name of {name_bytes} and parameters of {parameters_bytes} bytes")
+        name = raw[at + 1 : at + 1 + name_bytes].decode()
+        at += 2 + name_bytes
+        parameters = raw[at : at + parameters_bytes]
+        at += parameters_bytes
+        (input_bytes,) = _INPUT_BYTES.unpack_from(raw, at)
+        at += _INPUT_BYTES.size
+        marks.append(SerdeMark(name, parameters, input_bytes))
+    return tuple(marks), at
