@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.l2                       # all cells, 10 pairs of each
     .venv/bin/python -m benchmarks.l2 --short               # two depths, 3 pairs, without the public server
     .venv/bin/python -m benchmarks.l2 --only fs --modes direct --sizes 4 --depths 1,16 --rounds 10
-    .venv/bin/python -m benchmarks.l2 --draw benchmarks/results/...-l2.json
+    .venv/bin/python -m benchmarks.l2 --draw benchmarks/results/...-l2.json [LATER...]
 
 A pair is the adapter and its partner, one right behind the other, with everything that was written before on the disk: a disk
 that others use, too, varies by a factor within minutes, and only the ratios of pairs say anything.  As root the page cache of
@@ -36,7 +36,7 @@ from benchmarks.l2_subjects import BUFFERED, DIRECT, MEMORY, SUBJECTS, Subject
 from benchmarks.l2_table import text, verdicts
 from benchmarks.l2_versus_public import Versus
 from benchmarks.peer import BenchmarkError
-from benchmarks.results import Results, load
+from benchmarks.results import Results, load, merged
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -202,7 +202,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep-cache", action="store_true", help="do not drop the page cache")
     parser.add_argument("--short", action="store_true", help="the same as --depths 1,16 --rounds 3 --public-rounds 0")
     parser.add_argument(
-        "--draw", type=Path, metavar="FILE", help="measure nothing; write this run into docs/benchmarks.md"
+        "--draw",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; write this run into docs/benchmarks.md, with what later ones measured again",
     )
     args = parser.parse_args()
     depths, rounds, public_rounds = ([1, 16], 3, 0) if args.short else ([1, 4, 16, 32], 10, 2)
@@ -234,7 +238,7 @@ def main() -> None:
     args = _arguments()
     if args.draw is None and not l2_fio.is_installed():
         sys.exit("fio is missing: apt-get install fio")
-    results = load(args.draw) if args.draw else _measure(args)
+    results = merged([load(path) for path in args.draw]) if args.draw else _measure(args)
     print(f"\n{page(results)}\n")
     if args.draw:
         report.PAGE.write_text(report.replaced(report.PAGE.read_text(), PART, page(results)))

@@ -31,8 +31,8 @@ def in_batches(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Versus:
-    """Batches of `depth` objects, each waited for, stored and then loaded.  No page cache is dropped, because its benchmark
-    cannot: what goes through it is loaded from memory on both sides."""
+    """Batches of `depth` objects, each waited for: all are stored, and then all loaded, as its benchmark does.  No page cache
+    is dropped, because that cannot: what goes through it is loaded from memory on both sides."""
 
     subject: Subject
     folder: Path
@@ -44,11 +44,14 @@ class Versus:
         """One run of each, in turns.  Raises BenchmarkError or LMCacheError when one fails."""
         batch_bytes = depth * size_mib * MIB
         rounds = min(_ROUNDS_MAX, max(_ROUNDS_MIN, self.pass_bytes // batch_bytes))
+        batches = 1 + rounds
         here, there = self.folder / "own", self.folder / "public"
 
         def own() -> None:
             here.mkdir()
-            speeds = self._own(self.subject.settings(here, mode, size_mib * MIB, depth), size_mib, depth, rounds)
+            speeds = self._own(
+                self.subject.settings(here, mode, size_mib * MIB, batches * depth), size_mib, depth, rounds
+            )
             self._keep(in_batches(self.subject.name), mode, size_mib, depth, number, speeds, results)
 
         def public() -> None:
@@ -66,19 +69,17 @@ class Versus:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _own(self, settings: Settings, size_mib: int, depth: int, rounds: int) -> dict[str, Speed]:
-        size = size_mib * MIB
-        seconds = {"store": 0.0, "load": 0.0}
-        with opened(settings, self.plugins, depth * size) as (lane, memory):
-            objects = BenchObjects(memory.arena.region, size, size, max(depth, 1))
+        size, batches = size_mib * MIB, 1 + rounds  # the first warms up
+        seconds = {}
+        with opened(settings, self.plugins, batches * depth * size) as (lane, memory):
+            objects = BenchObjects(memory.arena.region, size, size, batches * depth)
             runner = Runner(lane, depth, self.interruption)
-            for number in range(-1, rounds):
-                objects.renew()
-                for verb, steps in (("store", objects.stores), ("load", objects.loads)):
-                    taken = steps()
-                    speed = runner.run(taken)
-                    self._check(objects, taken)
-                    if number >= 0:
-                        seconds[verb] += depth * size / 1e9 / speed.gb_per_second
+            objects.renew()
+            for verb, made in (("store", objects.stores), ("load", objects.loads)):
+                steps = made()
+                taken = [runner.run(steps[at : at + depth]) for at in range(0, batches * depth, depth)]
+                self._check(objects, steps)
+                seconds[verb] = sum(depth * size / 1e9 / speed.gb_per_second for speed in taken[1:])
         return {verb: Speed(rounds * depth * size / 1e9 / spent) for verb, spent in seconds.items()}
 
     def _check(self, objects: BenchObjects, taken: Sequence[Step]) -> None:

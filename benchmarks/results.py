@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -67,6 +67,21 @@ class Results(msgspec.Struct, kw_only=True):
 def load(path: Path) -> Results:
     """Raises ValueError when the file is not what `save` writes."""
     return msgspec.json.decode(path.read_bytes(), type=Results)
+
+
+def merged(runs: Sequence[Results]) -> Results:
+    """The first of these runs, with what later ones measured again in the place of what they replace."""
+    first = runs[0]
+    samples = {figure: dict(by) for figure, by in first.samples.items()}
+    for later in runs[1:]:
+        for figure, by in later.samples.items():
+            samples.setdefault(figure, {}).update(by)
+    return msgspec.structs.replace(
+        first,
+        samples=samples,
+        seconds=sum(run.seconds for run in runs),
+        failures=[failure for run in runs for failure in run.failures],
+    )
 
 
 def newest(what: str, folder: Path = FOLDER) -> Path | None:
