@@ -1,0 +1,55 @@
+"""Each serde keeps every law, with each way it can be set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from lmcache_core.testing import SerdeSuite
+from plugins.serde.tests.round_trip import MASTER
+
+
+class Laws(SerdeSuite):
+    way: ClassVar[Mapping[str, Any]] = {}
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        return self.way
+
+
+class TestZstd(Laws):
+    offer = "zstd"
+
+
+class TestZstdSearching(Laws):
+    offer = "zstd"
+    way: ClassVar[Mapping[str, Any]] = {"level": 3, "element_bytes": 4}
+
+
+class TestFp8(Laws):
+    offer = "fp8"
+
+
+class TestInt8(Laws):
+    offer = "int8"
+
+
+class TestInt8SmallGroups(Laws):
+    offer = "int8"
+    way: ClassVar[Mapping[str, Any]] = {"group_size": 5}
+
+
+class TestInt4(Laws):
+    offer = "int4"
+
+
+class TestInt4SmallGroups(Laws):
+    offer = "int4"
+    way: ClassVar[Mapping[str, Any]] = {"group_size": 3}
+
+
+class TestAesGcm(Laws):
+    offer = "aesgcm"
+    way: ClassVar[Mapping[str, Any]] = {"keys": [{"value": MASTER}]}
