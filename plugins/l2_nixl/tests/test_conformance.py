@@ -1,0 +1,125 @@
+"""Both adapters keep every law with NIXL's POSIX backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from lmcache_core.testing import FileMedia, L2AdapterSuite
+from lmcache_core.testing.l2.rig import OBJECT_BYTES, Rig
+from lmcache_l2_nixl.config import SLOT_BYTES
+from lmcache_object_slots import SlotGeometry, meta_bytes_for, slot_adapter
+from plugins.l2_nixl.tests.stalling import stall_nixl
+from plugins.l2_raw_block.tests.slot_media import Slots
+
+pytest.importorskip("nixl", reason="no build of NIXL is installed")
+
+POOL_SIZE = 1200
+SMALL_SLOTS = 20
+
+
+@pytest.fixture(autouse=True)
+def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The laws ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
+    monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
+
+
+class NixlLaws(L2AdapterSuite):
+    open_close_rounds = 20
+    payload_bytes_max = 8 * 2**20 + 1
+    params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "false"}
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return tmp_path / "l2"
+
+    @pytest.fixture
+    def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+        return stall_nixl(monkeypatch)
+
+
+class PoolLaws(NixlLaws):
+    """Slots of the usual size, which cost nothing but a hole in a file."""
+
+    offer = "nixl_store"
+    small_bytes = SMALL_SLOTS * OBJECT_BYTES  # as many as fill the slots: capacity is counted in slots
+
+    @pytest.fixture
+    def settings(self, root: Path) -> Mapping[str, Any]:
+        return {"backend": "POSIX", "pool_size": POOL_SIZE, "backend_params": {"file_path": str(root), **self.params}}
+
+    @pytest.fixture
+    def small_settings(self, tmp_path: Path) -> Mapping[str, Any]:
+        params = {"file_path": str(tmp_path / "small"), **self.params}
+        return {"backend": "POSIX", "pool_size": SMALL_SLOTS, "slot_bytes": 16 * 2**10, "backend_params": params}
+
+    @pytest.fixture
+    def media(self, root: Path) -> Slots:
+        return PoolMedia(root / "nixl-pool.slots")
+
+
+class PoolMedia(Slots):
+    """Of slots that are large, what is behind the objects of the laws is not looked at."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SlotGeometry(SLOT_BYTES, POOL_SIZE, meta_bytes=meta_bytes_for(POOL_SIZE)))
+        self._seen = path
+
+    def _run(self, key: Any) -> bytes:
+        with self._seen.open("rb") as file:
+            file.seek(self._place(key))
+            return file.read(4 * OBJECT_BYTES)
+
+
+class FileLaws(NixlLaws):
+    offer = "nixl_store_dynamic"
+
+    @pytest.fixture
+    def settings(self, root: Path) -> Mapping[str, Any]:
+        return {"backend": "POSIX", "backend_params": {"file_path": str(root), **self.params}}
+
+    @pytest.fixture
+    def small_settings(self, tmp_path: Path) -> Mapping[str, Any]:
+        capacity = str(self.small_bytes / 2**30)
+        params = {"file_path": str(tmp_path / "small"), "max_capacity_gb": capacity, **self.params}
+        return {"backend": "POSIX", "backend_params": params}
+
+    @pytest.fixture
+    def media(self, root: Path) -> FileMedia:
+        return FileMedia(root)
+
+
+class TestPool(PoolLaws):
+    pass
+
+
+class TestFiles(FileLaws):
+    @pytest.mark.slow
+    def test_what_was_done_survives_a_kill_and_nothing_is_torn(self, rig: Rig) -> None:
+        """Many processes, which TestPool starts, too; what is particular to files is the library's, and tested there."""
+        super().test_what_was_done_survives_a_kill_and_nothing_is_torn(rig)
+
+
+@pytest.mark.slow
+class TestPoolDirect(PoolLaws):
+    params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "true"}
+
+
+@pytest.mark.slow
+class TestFilesDirect(FileLaws):
+    params: ClassVar[Mapping[str, Any]] = {"use_direct_io": True}
+    open_close_rounds = 200
+
+
+@pytest.mark.slow
+class TestPoolPosixAio(PoolLaws):
+    params: ClassVar[Mapping[str, Any]] = {"use_posix_aio": "true"}
+
+
+@pytest.mark.slow
+class TestFilesUring(FileLaws):
+    params: ClassVar[Mapping[str, Any]] = {"use_uring": "true", "use_direct_io": "true", "kernel_queue_size": "64"}

@@ -1,0 +1,84 @@
+"""Where NIXL, or one of its backends, cannot be had, one sentence says which part is missing and how to get it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_core import ResourceError
+from lmcache_core.testing import LentMemory, adapter_context
+from lmcache_l2_nixl import library
+from lmcache_l2_nixl.agent import NixlAgent
+from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
+from lmcache_l2_nixl.dynamic import open_nixl_store_dynamic
+from lmcache_l2_nixl.store import open_nixl_store
+
+
+def test_without_nixl_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(name: str, package: str | None = None) -> Any:
+        raise ModuleNotFoundError(f"No module named '{name}'")
+
+    monkeypatch.setattr(library, "import_module", missing)
+    context = adapter_context(LentMemory(4096), name="n")
+    params = {"file_path": str(tmp_path / "kv")}
+    pool = NixlStoreSettings.model_validate({"backend": "POSIX", "pool_size": 1, "backend_params": params})
+    files = NixlStoreDynamicSettings.model_validate({"backend": "POSIX", "backend_params": params})
+    for opening in (lambda: open_nixl_store(pool, context), lambda: open_nixl_store_dynamic(files, context)):
+        with pytest.raises(ResourceError, match=r"n: NIXL is not there .*nixl_cu12.*lmcache-l2-nixl\[cu12\]"):
+            opening()
+    assert not (tmp_path / "kv").exists(), "nothing is made where it cannot be used"
+
+
+class TestWithNixl:
+    @pytest.fixture(autouse=True)
+    def nixl(self) -> None:
+        pytest.importorskip("nixl", reason="no build of NIXL is installed")
+
+    @pytest.mark.parametrize("backend", ["GDS", "GDS_MT"])
+    def test_a_backend_whose_libraries_are_missing_names_one_of_them(self, backend: str) -> None:
+        try:
+            NixlAgent.open("n", backend, {})
+        except ResourceError as error:
+            said = str(error)
+        else:
+            pytest.skip(f"{backend} can be used on this machine")
+        assert f"n: backend '{backend}' of NIXL" in said
+        assert "cuFile" in said
+        assert "cannot be loaded (lib" in said or "cannot be started" in said
+
+    def test_a_backend_that_is_not_part_of_the_build_says_so(self) -> None:
+        if library.nixl_library("n").plugin_file("HF3FS"):
+            pytest.skip("this build has HF3FS")
+        with pytest.raises(
+            ResourceError, match=r"'HF3FS' of NIXL .* is not part of this build; .* client library of 3FS"
+        ):
+            NixlAgent.open("n", "HF3FS", {})
+
+    def test_what_a_backend_was_told_is_in_no_message(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("AZURE_STORAGE_CONTAINER_NAME", raising=False)
+        with pytest.raises(
+            ResourceError, match=r"'AZURE_BLOB' of NIXL .* cannot be started .* container_name"
+        ) as refused:
+            NixlAgent.open("n", "AZURE_BLOB", {"connection_string": "AccountKey=very-hidden"})
+        assert "hidden" not in str(refused.value)
+        assert refused.value.__cause__ is None
+
+    def test_any_installed_build_will_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The wheel of one version of CUDA, without the package that chooses among them."""
+
+        def without_chooser(name: str, package: str | None = None) -> Any:
+            if name.split(".")[0] == "nixl":
+                raise ModuleNotFoundError("No module named 'nixl'")
+            return importlib.import_module(name, package)
+
+        monkeypatch.setattr(library, "import_module", without_chooser)
+        assert library.nixl_library("n").package in ("nixl_cu12", "nixl_cu13")
+
+    def test_a_plugin_folder_of_ones_own_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        own = tmp_path / "libplugin_POSIX.so"
+        own.touch()
+        monkeypatch.setenv("NIXL_PLUGIN_DIR", str(tmp_path))
+        assert library.nixl_library("n").plugin_file("POSIX") == own

@@ -1,0 +1,244 @@
+"""The transfer thread: what fails, hangs or is cancelled, and when memory is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmcache_l2_nixl.agent import Extent, Handle, NixlAgent, Segment
+from lmcache_l2_nixl.own_memory import OwnMemory
+from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
+from lmcache_l2_nixl.transfers import Transfer, TransferThread
+
+PATIENCE_SECONDS = 20.0
+LOG = logging.getLogger("lmcache.l2.nixl.tests")
+MOVE = Transfer(True, Extent(4096, 100), Segment.FILE, Extent(0, 100, 3), registers=True)
+
+
+class ScriptedAgent:
+    """Stands in for NIXL: transfers end when the test says so."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+        self.fails: Exception | None = None
+        self.begun = threading.Event()
+        self.looks = 0
+        self.calls: list[str] = []
+
+    def register(self, segment: Segment, extents: Sequence[Extent]) -> Any:
+        self.calls.append("register")
+        return extents
+
+    def deregister(self, registration: Any) -> None:
+        self.calls.append("deregister")
+
+    def prepare(self, **_: Any) -> Handle:
+        if isinstance(self.fails, TypeError):
+            raise self.fails
+        return Handle(object())
+
+    def begin(self, handle: Handle) -> None:
+        self.begun.set()
+
+    def has_ended(self, handle: Handle) -> bool:
+        self.looks += 1
+        if self.looks == 3 and isinstance(self.fails, ZeroDivisionError):
+            raise self.fails
+        if self.done.is_set() and isinstance(self.fails, OSError):
+            raise self.fails
+        return self.done.is_set()
+
+    def let_go(self, handle: Handle) -> bool:
+        if self.free.is_set():
+            self.calls.append("let go")
+        return self.free.is_set()
+
+
+@pytest.fixture
+def agent() -> ScriptedAgent:
+    return ScriptedAgent()
+
+
+@pytest.fixture
+def thread(agent: ScriptedAgent) -> Iterator[TransferThread]:
+    thread = TransferThread("nixl-of-tests", LOG, lambda: cast(NixlAgent, agent))
+    yield thread
+    agent.done.set()
+    agent.free.set()
+    assert thread.close(PATIENCE_SECONDS)
+
+
+def test_a_transfer_is_over_when_nixl_has_let_go_and_its_place_is_given_back(
+    thread: TransferThread, agent: ScriptedAgent
+) -> None:
+    ended = thread.submit(MOVE)
+    assert agent.begun.wait(PATIENCE_SECONDS)
+    assert not ended.done()
+    agent.done.set()
+    ended.result(PATIENCE_SECONDS)
+    assert agent.calls == ["register", "let go", "deregister"]
+    counts = thread.counters()
+    assert (counts["transfers"], counts["failed_transfers"], counts["bytes_written"]) == (1, 0, 100)
+
+
+def test_a_failed_transfer_that_nixl_still_holds_is_not_answered(thread: TransferThread, agent: ScriptedAgent) -> None:
+    agent.fails = OSError(5, "no")
+    agent.free.clear()
+    agent.done.set()
+    ended = thread.submit(MOVE)
+    thread.call(lambda _: None).result(PATIENCE_SECONDS)  # a turn later
+    thread.call(lambda _: None).result(PATIENCE_SECONDS)
+    assert not ended.done(), "its memory may be touched still"
+    agent.free.set()
+    with pytest.raises(OSError, match="no"):
+        ended.result(PATIENCE_SECONDS)
+    assert agent.calls == ["register", "let go", "deregister"]
+    assert thread.counters()["failed_transfers"] == 1
+
+
+def test_what_the_bindings_refuse_fails_alone(thread: TransferThread, agent: ScriptedAgent) -> None:
+    agent.fails = TypeError("no such descriptor")
+    with pytest.raises(TypeError, match="no such descriptor"):
+        thread.submit(MOVE).result(PATIENCE_SECONDS)
+    assert agent.calls == ["register", "deregister"]
+    agent.fails = None
+    agent.done.set()
+    thread.submit(MOVE).result(PATIENCE_SECONDS)
+
+
+def test_a_fault_of_the_thread_is_logged_and_transfers_go_on(
+    thread: TransferThread, agent: ScriptedAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent.fails = ZeroDivisionError("a fault that nobody expected")
+    ended = thread.submit(MOVE)
+    while agent.looks < 3:
+        assert agent.begun.wait(PATIENCE_SECONDS)
+        thread.call(lambda _: None).result(PATIENCE_SECONDS)
+    agent.done.set()
+    ended.result(PATIENCE_SECONDS)
+    assert "a turn of the nixl thread raised" in caplog.text
+
+
+def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThread, agent: ScriptedAgent) -> None:
+    async def scene() -> None:
+        moving = asyncio.create_task(thread.move([MOVE, MOVE]))
+        await asyncio.to_thread(agent.begun.wait, PATIENCE_SECONDS)
+        for _ in range(2):
+            moving.cancel()
+            await asyncio.sleep(0)
+        assert not moving.done(), "its memory is lent still"
+        agent.done.set()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+
+
+def test_all_end_before_one_failure_is_told(thread: TransferThread, agent: ScriptedAgent) -> None:
+    async def scene() -> None:
+        agent.fails = OSError(5, "both")
+        agent.done.set()
+        with pytest.raises(OSError, match="both"):
+            await thread.move([MOVE, MOVE])
+        assert thread.counters()["transfers"] == 2
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+
+
+def test_what_an_order_raises_is_raised_where_it_was_given(thread: TransferThread) -> None:
+    known: dict[str, int] = {}
+    with pytest.raises(KeyError, match="nothing"):
+        thread.call(lambda _: known["nothing"]).result(PATIENCE_SECONDS)
+
+
+def test_closing_waits_for_transfers_and_no_longer_than_it_may(agent: ScriptedAgent) -> None:
+    thread = TransferThread("nixl-of-tests", LOG, lambda: cast(NixlAgent, agent))
+    ended = thread.submit(MOVE)
+    assert not thread.close(0.01)
+    with pytest.raises(RuntimeError, match="was closed"):
+        thread.submit(MOVE)
+    assert not ended.done()
+    agent.done.set()
+    assert thread.close(PATIENCE_SECONDS)
+    ended.result(0)
+
+
+def test_what_opening_raises_is_raised_and_leaves_no_thread() -> None:
+    def refuse() -> NixlAgent:
+        raise OSError("there is none")
+
+    before = threading.active_count()
+    with pytest.raises(OSError, match="there is none"):
+        TransferThread("nixl-of-tests", LOG, refuse)
+    for other in threading.enumerate():
+        if other.name == "nixl-of-tests":
+            other.join(PATIENCE_SECONDS)
+    assert threading.active_count() <= before
+
+
+@given(length=st.integers(1, 5 * BLOCK_BYTES), blocks=st.integers(0, 9), rest=st.booleans(), writes=st.booleans())
+def test_the_pieces_of_a_transfer_cover_it_once(length: int, blocks: int, rest: bool, writes: bool) -> None:
+    file = Descriptors(5, 6 if rest else None)
+    memory, offset = Extent(2**30, length), blocks * BLOCK_BYTES
+    pieces = file_transfers(file, offset, memory, writes=writes)
+    at = 0
+    for piece in pieces:
+        assert piece.writes is writes
+        assert (piece.memory.at - memory.at, piece.place.at - offset) == (at, at)
+        assert piece.memory.length == piece.place.length > 0
+        if rest:
+            whole = at % BLOCK_BYTES == 0 and piece.memory.length % BLOCK_BYTES == 0
+            assert piece.place.device == (5 if whole else 6)
+        at += piece.memory.length
+    assert at == length
+
+
+class TestWithNixl:
+    """What the adapters rely on of NIXL itself."""
+
+    @pytest.fixture
+    def posix(self) -> Iterator[TransferThread]:
+        pytest.importorskip("nixl", reason="no build of NIXL is installed")
+        thread = TransferThread("nixl-of-tests", LOG, lambda: NixlAgent.open("tests", "POSIX", {}))
+        yield thread
+        assert thread.close(PATIENCE_SECONDS)
+
+    def test_bytes_come_back_and_a_file_that_is_too_short_fails(self, posix: TransferThread, tmp_path: Path) -> None:
+        memory = OwnMemory(8192)
+        posix.call(memory.register).result(PATIENCE_SECONDS)
+        fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            memory[0:5001] = bytes(range(1, 168)) * 29 + bytes(158)
+            first = memory[0:5001]
+            self.move(posix, memory, fd, 5001, writes=True)
+            assert (tmp_path / "file").read_bytes() == first
+            memory[0:8192] = bytes(8192)
+            self.move(posix, memory, fd, 5001, writes=False)
+            assert memory[0:5002] == first + b"\0"
+            with pytest.raises(OSError, match="NIXL could not carry out a transfer"):
+                self.move(posix, memory, fd, 5002, writes=False)
+        finally:
+            os.close(fd)
+            posix.call(memory.deregister).result(PATIENCE_SECONDS)
+            memory.close()
+
+    def test_memory_that_was_not_registered_is_refused(self, posix: TransferThread, tmp_path: Path) -> None:
+        memory = OwnMemory(4096)
+        with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match="NIXL could not prepare"):
+            self.move(posix, memory, file.fileno(), 100, writes=True)
+        memory.close()
+
+    def move(self, thread: TransferThread, memory: OwnMemory, fd: int, length: int, *, writes: bool) -> None:
+        place = Extent(0, length, fd)
+        thread.submit(Transfer(writes, memory.extent(0, length), Segment.FILE, place, True)).result(PATIENCE_SECONDS)
