@@ -1,0 +1,258 @@
+"""The `redis` adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from lmcache_core import (
+    AdapterContext,
+    AsyncL2Adapter,
+    Capability,
+    KeyPage,
+    LentBuffer,
+    LMCacheError,
+    ObjectKey,
+    Outcome,
+    ProtocolError,
+    ResourceError,
+    Usage,
+)
+from lmcache_l2_redis.client import Client
+from lmcache_l2_redis.config import RedisSettings
+from lmcache_l2_redis.connection import Resolve
+from lmcache_l2_redis.counting import Counting
+from lmcache_l2_redis.errors import DeniedError, NoRoomError, PassingError, RedirectedError, ReplyError
+from lmcache_l2_redis.listing import Listing
+from lmcache_l2_redis.owner_records import RedisOwnerRecords
+from lmcache_l2_redis.replies import command
+from lmcache_l2_redis.server_facts import ServerFacts, server_facts
+from lmcache_l2_redis.topology import Topology
+from lmcache_l2_redis.values import Values
+from lmcache_object_remote import Ownership, Tally, admit_guest, object_name
+
+BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
+GIVE_UP_SECONDS: Final = 1.0
+
+NewTopology = Callable[[Resolve], Topology]
+
+
+class RedisAdapter(AsyncL2Adapter):
+    """One loop, one connection for each object on its way."""
+
+    def __init__(self, settings: RedisSettings, context: AdapterContext, new_topology: NewTopology, place: str) -> None:
+        """`place` names the backend in messages, without secrets."""
+        self.capabilities = BASE
+        if settings.shared:
+            self.capabilities |= Capability.SHARED
+        if settings.server_persists:
+            self.capabilities |= Capability.DURABLE
+        self._settings: Final = settings
+        self._place: Final = place
+        self._new_topology: Final = new_topology
+        self._tally: Final = Tally()
+        self._reserved_bytes = 0
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._counts: Final = dict.fromkeys(("rejected_full", "foreign", "damaged"), 0)
+        self._ownership: Ownership | None = None
+        super().__init__(context, settings.num_connections, settings.timeout_seconds)
+
+    # Life.
+
+    async def started(self) -> None:
+        settings, context = self._settings, self.context
+        self._topology = self._new_topology(self._resolve)
+        self._client = Client(self._topology)
+        self._values = Values(
+            self._client, settings.key_prefix, piece_bytes=settings.value_piece_bytes, ttl_seconds=settings.ttl_seconds
+        )
+        self._listing = Listing(
+            self._client, settings.key_prefix, asyncio.get_running_loop(), context.clock, self.in_thread
+        )
+        try:
+            await self._topology.learn()
+            facts = await server_facts(self._topology)
+            self._warn_of(facts)
+            await self._take_or_join()
+        except (OSError, ReplyError, ProtocolError) as error:
+            self._topology.close()
+            raise ResourceError(f"{context.name}: {self._place}: {error}; {_remedy(error)}") from None
+        except BaseException:
+            self._topology.close()
+            raise
+        changes = settings.shared or settings.ttl_seconds is not None or facts.evicts
+        self._counting = Counting(
+            self._client,
+            self._tally,
+            settings.key_prefix,
+            context.logger,
+            every_seconds=settings.recount_seconds if changes else None,
+            may_clean_up=lambda: self._ownership is not None and self._ownership.held,
+        )
+        self._begin(self._counting.run())
+        if self._ownership is not None:
+            self._begin(self._ownership.keep())
+
+    async def stopped(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        try:
+            if self._ownership is not None:
+                with suppress(OSError, ReplyError, LMCacheError):  # the lease ends by itself
+                    async with asyncio.timeout(GIVE_UP_SECONDS):
+                        await self._ownership.give_up()
+        finally:
+            self._topology.close()
+
+    # Objects.
+
+    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        name = self._name(key)
+        if self._settings.shared:  # somebody may have been faster, and it is cheaper to ask than to send it all
+            standing = await self._settled(key, name)
+            if standing is not Outcome.MISSING:
+                return standing
+        if not self._has_room(buffer.length):
+            self._counts["rejected_full"] += 1
+            return Outcome.REJECTED
+        self._reserved_bytes += buffer.length
+        try:
+            for _ in range(2):
+                if await self._put(key, name, buffer):
+                    return Outcome.DONE
+                standing = await self._settled(key, name)
+                if standing is not Outcome.MISSING:  # it has gone meanwhile, or was damaged and was taken away
+                    return standing
+            return Outcome.REJECTED
+        except NoRoomError:
+            self._counts["rejected_full"] += 1
+            return Outcome.REJECTED
+        finally:
+            self._reserved_bytes -= buffer.length
+
+    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        outcome = await self._values.get(self._name(key), buffer.view, at_most=buffer.at_most)
+        if outcome is Outcome.FOREIGN or outcome is Outcome.DAMAGED:
+            self._counts[outcome.value] += 1
+        return outcome
+
+    async def contains(self, key: ObjectKey) -> bool:
+        name = self._name(key)
+        (reply,) = await self._client.ask(name, command("EXISTS", name))
+        return reply == 1
+
+    async def delete(self, key: ObjectKey) -> Outcome:
+        return Outcome.DONE if isinstance(await self._remove(key), int) else Outcome.MISSING
+
+    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        return outcome is Outcome.DAMAGED and await self._remove(key) is not Outcome.FOREIGN
+
+    def is_transient(self, error: Exception) -> bool:
+        return super().is_transient(error) or isinstance(error, OSError | PassingError | RedirectedError)
+
+    def usage(self) -> Usage | None:
+        return self._tally.usage(self._settings.capacity_bytes)
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        return self._listing.page(cursor, limit)
+
+    def counters(self) -> Mapping[str, int]:
+        usage = self._tally.usage()
+        known = {} if usage is None else {"objects": usage.objects, "bytes": usage.used_bytes}
+        held = self._ownership is not None and self._ownership.held
+        return {**known, "counting": int(usage is None), "owner": int(held), **self._counts}
+
+    # How.
+
+    def _name(self, key: ObjectKey) -> bytes:
+        return object_name(self._settings.key_prefix, key).encode()
+
+    async def _put(self, key: ObjectKey, name: bytes, buffer: LentBuffer) -> bool:
+        with self._answer_expected():
+            is_new = await self._values.put(name, buffer.view)
+        if is_new:
+            self._tally.stored(key.object_id, buffer.length)
+        return is_new
+
+    async def _remove(self, key: ObjectKey) -> int | Outcome:
+        with self._answer_expected():
+            removed = await self._values.remove(self._name(key))
+        if isinstance(removed, int):
+            self._tally.deleted(key.object_id, removed)
+        return removed
+
+    @contextmanager
+    def _answer_expected(self) -> Iterator[None]:
+        """Whatever ends the block but an answer leaves open what the server has done: count anew then."""
+        try:
+            yield
+        except ReplyError:
+            raise
+        except BaseException:
+            self._counting.count_soon()
+            raise
+
+    async def _settled(self, key: ObjectKey, name: bytes) -> Outcome:
+        """What becomes of a store by what stands in its place: DONE, REJECTED, or MISSING where it may go on."""
+        standing = await self._values.standing(name)
+        if standing.outcome is Outcome.FOREIGN:
+            return Outcome.REJECTED
+        if standing.outcome is Outcome.DAMAGED:
+            self._counts["damaged"] += 1
+            return Outcome.MISSING if await self.discard(key, Outcome.DAMAGED) else Outcome.REJECTED
+        return standing.outcome
+
+    def _has_room(self, size: int) -> bool:
+        """Until it is known what there is, all is taken."""
+        usage = self.usage()
+        if usage is None or usage.capacity_bytes is None:
+            return True
+        return usage.used_bytes + self._reserved_bytes + size <= usage.capacity_bytes
+
+    async def _take_or_join(self) -> None:
+        settings, context = self._settings, self.context
+        records = RedisOwnerRecords(self._client, settings.key_prefix)
+        place = f"{context.name}: {self._place}, key_prefix '{settings.key_prefix}'"
+        if not settings.owns:
+            await admit_guest(records, clock=context.clock, place=place)
+            return
+        self._ownership = Ownership(
+            records,
+            instance_id=context.instance_id,
+            boot_id=context.boot_id,
+            shared=settings.shared,
+            clock=context.clock,
+            lease_seconds=settings.owner_lease_seconds,
+            conditional=True,
+            place=place,
+            logger=context.logger,
+        )
+        await self._ownership.take()
+
+    def _warn_of(self, facts: ServerFacts) -> None:
+        if self._settings.server_persists:
+            for doubt in facts.doubts_of_durability():
+                self.context.logger.warning(
+                    "server_persists is set, but %s adapter=%s; what was stored may be gone after the server's restart",
+                    doubt, self.context.name,
+                )  # fmt: skip
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+
+    async def _resolve(self, *arguments: Any, **named: Any) -> Any:
+        return await self.in_thread(socket.getaddrinfo, *arguments, **named)
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, DeniedError):
+        return "check username and password, and that this user may use the names under key_prefix"
+    if isinstance(error, ProtocolError):
+        return "is that a server that speaks the protocol of Redis, and with TLS or without?"
+    return "check that it runs and can be reached, and the adapter's settings"

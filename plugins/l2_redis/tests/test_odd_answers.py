@@ -1,0 +1,185 @@
+"""Servers that answer what real ones answer seldom, played by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from lmcache_core import Outcome, ResourceError
+from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_core.testing.l2_suite import OBJECT_BYTES
+from lmcache_core.testing.lent_memory import UNWRITTEN, LentMemory, object_key, payload_of
+from tests.remote.loop_server import LoopServer
+from tests.remote.redis_servers import wait_for
+
+DONE, MISSING, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED
+OpenRedis = Callable[..., L2Driver]
+USUAL: Mapping[str, bytes] = {
+    "CLIENT": b"+OK\r\n",
+    "INFO": b"$0\r\n\r\n",
+    "GET": b"$-1\r\n",
+    "SET": b"+OK\r\n",
+    "SCAN": b"*2\r\n$1\r\n0\r\n*0\r\n",
+    "EXISTS": b":0\r\n",
+    "STRLEN": b":0\r\n",
+    "GETRANGE": b"$0\r\n\r\n",
+    "UNLINK": b":0\r\n",
+}
+
+
+class Scripted(LoopServer):
+    """Answers each command with what stands for it; a list is taken from its front, down to its last.  Empty: it hangs up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, list[bytes]] = {}
+        self.asked: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            count = int((await reader.readuntil(b"\r\n"))[1:])
+            words = []
+            for _ in range(count):
+                length = int((await reader.readuntil(b"\r\n"))[1:])
+                words.append((await reader.readexactly(length + 2))[:-2])
+            verb = words[0].decode()
+            is_owners = verb in ("GET", "SET", "EVAL", "UNLINK") and any(word.endswith(b".owner") for word in words)
+            if is_owners:
+                writer.write(USUAL.get(verb, b":1\r\n"))
+                continue
+            self.asked.append(verb)
+            left = self.answers.get(verb) or [USUAL[verb]]
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if not answer:
+                return
+            writer.write(answer)
+            await writer.drain()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    with Scripted() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"-LOADING Redis is loading the dataset in memory\r\n", b"-MASTERDOWN Link with MASTER is down\r\n",
+        b"-CLUSTERDOWN The cluster is down\r\n", b"-READONLY You can't write against a read only replica.\r\n", b"",
+    ],
+)  # fmt: skip
+def test_what_may_pass_is_tried_again(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+) -> None:
+    driver = open_at(scripted.port)
+    key = object_key(1)
+    whole = memory.sealed(key, payload_of(1, 10_000))
+    stands = bytes(whole.view)
+    value = b"$%d\r\n%b\r\n" % (len(stands), stands)
+    scripted.answers = {"GET": [answer, answer, value], "SET": [answer, b"+OK\r\n"], "EXISTS": [answer, b":1\r\n"]}
+    assert driver.verified_load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
+    assert driver.store((key, whole)) == (DONE,)
+    assert driver.has(key) == (DONE,)
+    scripted.answers = {"GET": [answer]}
+    assert driver.load((key, memory.lend(OBJECT_BYTES))) == (FAILED,)
+    assert scripted.asked.count("GET") == 6
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"-NOAUTH Authentication required.\r\n", b"-NOPERM no\r\n", b"+OK\r\n", b"hello\r\n", b"$-7\r\n", b":1\r\n"],
+)
+def test_what_does_not_pass_fails_at_once(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+) -> None:
+    driver = open_at(scripted.port)
+    scripted.answers = {"GET": [answer]}
+    assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
+    assert scripted.asked.count("GET") == 1
+
+
+@pytest.mark.parametrize("length", [OBJECT_BYTES + 1, 1 << 50])
+def test_of_a_value_that_is_too_long_no_byte_is_taken(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, length: int
+) -> None:
+    driver = open_at(scripted.port)
+    scripted.answers = {"GET": [b"$%d\r\n" % length + b"x" * 20_000, b"$-1\r\n"], "EXISTS": [b":1\r\n"]}
+    buffer = memory.lend(OBJECT_BYTES)
+    assert driver.load((object_key(1), buffer)) == (Outcome.DAMAGED,)
+    assert buffer.view == UNWRITTEN * OBJECT_BYTES
+    assert driver.load((object_key(2), buffer)) == (MISSING,)
+
+
+def test_a_value_that_ends_too_early_is_no_object_and_its_rest_is_nobodys(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+) -> None:
+    driver = open_at(scripted.port, timeout_seconds=1)
+    half = b"$%d\r\n" % OBJECT_BYTES + b"x" * 5000
+    scripted.answers = {"GET": [half, b"$-1\r\n"]}
+    buffer = memory.lend(OBJECT_BYTES)
+    assert driver.load((object_key(1), buffer)) == (Outcome.TIMED_OUT,)
+    assert driver.load((object_key(2), buffer)) == (MISSING,)
+
+
+def test_a_value_with_another_end_is_no_object(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+    driver = open_at(scripted.port)
+    scripted.answers = {"GET": [b"$%d\r\n" % OBJECT_BYTES + b"x" * OBJECT_BYTES + b"xx"]}
+    assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
+
+
+def test_redirections_that_never_end_are_given_up(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+    slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n" % scripted.port
+    scripted.answers = {"CLUSTER": [slots]}
+    driver = open_at(nodes=[f"127.0.0.1:{scripted.port}"])
+    scripted.asked.clear()
+    scripted.answers |= {"GET": [b"-MOVED 5 :%d\r\n" % scripted.port]}
+    assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
+    assert 5 <= scripted.asked.count("GET") <= 15
+
+
+@pytest.mark.parametrize("answer", [b"-MOVED x\r\n", b"-ASK 1 nowhere\r\n", b"-MOVED 1 a:99999999\r\n"])
+def test_a_redirection_to_nowhere_fails(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+) -> None:
+    driver = open_at(scripted.port)
+    scripted.answers = {"GET": [answer]}
+    assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"*0\r\n", b"*1\r\n:1\r\n", b"*1\r\n*3\r\n:0\r\n:5\r\n*2\r\n$1\r\na\r\n:0\r\n", b":1\r\n"]
+)
+def test_slots_that_cannot_be_read_are_refused(scripted: Scripted, open_at: OpenRedis, answer: bytes) -> None:
+    scripted.answers = {"CLUSTER": [answer]}
+    with pytest.raises(ResourceError, match=f"127.0.0.1:{scripted.port}"):
+        open_at(nodes=[f"127.0.0.1:{scripted.port}"])
+
+
+def test_a_server_that_repeats_the_password_is_not_quoted(
+    scripted: Scripted, open_at: OpenRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "open-sesame-4711"
+    scripted.answers = {"AUTH": [b"-ERR unknown command `AUTH`, with args beginning with: `%b`\r\n" % secret.encode()]}
+    with pytest.raises(ResourceError, match="refuses AUTH") as refused:
+        open_at(scripted.port, password=secret)
+    assert secret not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}{caplog.text}"
+
+
+def test_what_a_lost_answer_left_open_is_counted_anew(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+) -> None:
+    driver = open_at(scripted.port)
+    counts = scripted.asked.count("SCAN")
+    key = object_key(1)
+    scripted.answers = {"SET": [b""]}
+    assert driver.store((key, memory.sealed(key, payload_of(1, 100)))) == (FAILED,)
+    wait_for(lambda: scripted.asked.count("SCAN") > counts, "nothing is counted anew")
+
+
+def test_a_server_of_another_protocol_is_refused(scripted: Scripted, open_at: OpenRedis) -> None:
+    scripted.answers = {"INFO": [b"HTTP/1.1 400 Bad Request\r\n\r\n"]}
+    with pytest.raises(ResourceError, match="speaks the protocol"):
+        open_at(scripted.port)
