@@ -1,0 +1,231 @@
+"""The `s3` adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from lmcache_core import (
+    AdapterContext,
+    AsyncL2Adapter,
+    Capability,
+    KeyPage,
+    LentBuffer,
+    ObjectKey,
+    Outcome,
+    RetryBudget,
+    RetryPolicy,
+    Usage,
+)
+from lmcache_l2_s3.answers import Answer, Reply, S3Error
+from lmcache_l2_s3.bucket import Bucket
+from lmcache_l2_s3.config import S3Settings
+from lmcache_l2_s3.known_keys import KnownKeys
+from lmcache_l2_s3.listing import list_keys
+from lmcache_l2_s3.verdict import verdict
+from lmcache_object_remote import KnownObjects, object_name
+
+ALWAYS: Final = Capability.DELETE | Capability.LIST | Capability.DURABLE | Capability.ANY_LENGTH
+SHARED_PRESENT_SECONDS: Final = 60.0
+SHARED_ABSENT_SECONDS: Final = 1.0
+ALONE_SECONDS: Final = 3600.0
+"""Nobody else changes the bucket, but for what its life-cycle rules remove."""
+
+
+class S3Adapter(AsyncL2Adapter):
+    """Each object an object of a bucket.  The bucket is kept by `Bucket`; this says what its answers mean for a key."""
+
+    def __init__(self, settings: S3Settings, context: AdapterContext) -> None:
+        """Raises ResourceError where the bucket cannot be had."""
+        self._settings: Final = settings
+        self.capabilities = (
+            ALWAYS
+            | (Capability.USAGE if settings.owns else Capability.NONE)
+            | (Capability.SHARED if settings.shared else Capability.NONE)
+        )
+        self._known: Final = KnownObjects(
+            context.clock,
+            entries_max=settings.known_objects_max,
+            present_seconds=SHARED_PRESENT_SECONDS if settings.shared else ALONE_SECONDS,
+            absent_seconds=SHARED_ABSENT_SECONDS if settings.shared else ALONE_SECONDS,
+        )
+        self._keys: Final = KnownKeys(settings.known_objects_max)
+        self._bucket: Final = Bucket(settings, context)
+        self._census: Final = self._bucket.census
+        super().__init__(
+            context,
+            settings.max_in_flight,
+            settings.operation_timeout_seconds,
+            retry=RetryPolicy(
+                settings.retry_attempts_max, budget=RetryBudget(operations_per_retry=100 // settings.retry_percent)
+            ),
+        )
+
+    async def started(self) -> None:
+        await self._bucket.open(self.in_thread)
+
+    async def stopped(self) -> None:
+        await self._bucket.close()
+
+    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        if not self._census.reserve(buffer.length):
+            return Outcome.REJECTED
+        try:
+            return await self._store(key, buffer)
+        except (asyncio.CancelledError, S3Error):
+            self._census.doubt()  # it may be there, and the answer was lost
+            raise
+        finally:
+            self._census.release(buffer.length)
+
+    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        name = self._name(key)
+        reply = await self._bucket.answers.ask(
+            "loading", partial(self._bucket.client.get, name, buffer),
+            Answer.ABSENT, Answer.REFUSED, Answer.MISFIT, Answer.EMPTY,
+        )  # fmt: skip
+        match reply.answer:
+            case Answer.OK:
+                self._seen(key, reply.length)
+                return Outcome.DONE
+            case Answer.MISFIT | Answer.EMPTY:
+                return await self._misfit(key, name)
+            case Answer.REFUSED:
+                return Outcome.MISSING
+        self._gone(key)
+        return Outcome.MISSING
+
+    async def contains(self, key: ObjectKey) -> bool:
+        # What is remembered must not vouch for a store that is down: while it fails, it is asked.
+        if not self.circuit.failures_in_a_row and (sight := self._known.look(key)) is not None:
+            return sight.present
+        reply = await self._bucket.answers.ask(
+            "looking up", partial(self._bucket.client.head, self._name(key)), Answer.ABSENT, Answer.REFUSED
+        )
+        if reply.answer is Answer.OK:
+            self._known.present(key, reply.length)
+            return True
+        if reply.answer is Answer.ABSENT:
+            self._known.absent(key)
+        return False
+
+    async def delete(self, key: ObjectKey) -> Outcome:
+        sight = self._known.look(key)
+        if sight is not None and sight.present and self._keys.get(key.object_id) is not None:
+            length = sight.size
+        else:
+            found, length = await self._look(key)
+            if found in (Outcome.MISSING, Outcome.FOREIGN):
+                return Outcome.MISSING
+        await self._remove(key, length)
+        return Outcome.DONE
+
+    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        """What is damaged is deleted, where another look does not say that it is none of ours."""
+        self._known.forget(key)
+        if outcome is not Outcome.DAMAGED:
+            return False
+        found, length = await self._look(key)
+        if found is Outcome.FOREIGN:
+            return False
+        if found is not Outcome.MISSING:
+            await self._remove(key, length)
+        return True
+
+    def is_transient(self, error: Exception) -> bool:
+        return error.is_passing if isinstance(error, S3Error) else super().is_transient(error)
+
+    def usage(self) -> Usage | None:
+        return self._census.usage() if self._settings.owns else None
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        return list_keys(self._bucket, self._keys, cursor, limit)
+
+    def counters(self) -> Mapping[str, int]:
+        return self._bucket.counters()
+
+    async def _store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        name = self._name(key)
+        only_new = self._bucket.conditions.only_new
+        if not only_new:  # then a look before is all that keeps what is there from being replaced
+            found, length = await self._look(key)
+            if found is not Outcome.MISSING:
+                return await self._taken(key, found, length)
+        reply = await self._bucket.answers.ask(
+            "storing", partial(self._bucket.client.put, name, buffer, only_new=only_new),
+            Answer.EXISTS, Answer.FULL, Answer.TOO_LARGE, Answer.REFUSED,
+        )  # fmt: skip
+        match reply.answer:
+            case Answer.OK:
+                self._census.stored(key.object_id, buffer.length)
+                self._seen(key, buffer.length)
+                return Outcome.DONE
+            case Answer.EXISTS:
+                found, length = await self._look(key)
+                return await self._taken(key, found, length)
+        return Outcome.REJECTED
+
+    async def _taken(self, key: ObjectKey, found: Outcome, length: int) -> Outcome:
+        """Something was there when it was to be stored.  Its own object is as good as this one."""
+        if found is Outcome.DONE:
+            self._seen(key, length)
+            return Outcome.DONE
+        if found is Outcome.MISSING:  # and is gone again: the next store has room
+            return Outcome.REJECTED
+        self.reject(key, found)
+        return Outcome.REJECTED
+
+    async def _misfit(self, key: ObjectKey, name: str) -> Outcome:
+        """The object has another length than the buffer.  It is rejected by what it is."""
+        found, _ = await self._look(key)
+        if found is Outcome.MISSING:
+            return found
+        # Ours and whole, but of another length than this key's objects have: nobody can use it.
+        outcome = Outcome.DAMAGED if found is Outcome.DONE else found
+        self._known.forget(key)
+        self.reject(key, outcome)
+        return outcome
+
+    async def _look(self, key: ObjectKey) -> tuple[Outcome, int]:
+        """What is under the name of this key, MISSING included, and how long it is."""
+        page = b""
+
+        async def peek() -> Reply:
+            nonlocal page
+            reply, page = await self._bucket.client.peek(self._name(key))
+            return reply
+
+        reply = await self._bucket.answers.ask("looking at", peek, Answer.ABSENT, Answer.EMPTY)
+        if reply.answer is Answer.ABSENT:
+            self._gone(key)
+            return Outcome.MISSING, 0
+        return verdict(page, reply.length, key), reply.length
+
+    async def _remove(self, key: ObjectKey, length: int) -> None:
+        try:
+            await self._bucket.answers.ask(
+                "deleting", partial(self._bucket.bulk.delete, self._name(key)), Answer.ABSENT
+            )
+        except (asyncio.CancelledError, S3Error):
+            self._known.forget(key)
+            self._census.doubt()
+            raise
+        self._census.deleted(key.object_id, length)
+        self._known.absent(key)
+        self._keys.forget(key)
+
+    def _seen(self, key: ObjectKey, length: int) -> None:
+        self._known.present(key, length)
+        self._keys.note(key)
+
+    def _gone(self, key: ObjectKey) -> None:
+        sight = self._known.look(key)
+        if sight is not None and sight.present:
+            self._census.doubt()  # somebody else took it away
+        self._known.absent(key)
+        self._keys.forget(key)
+
+    def _name(self, key: ObjectKey) -> str:
+        return object_name(self._settings.prefix, key)

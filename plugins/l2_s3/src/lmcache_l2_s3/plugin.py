@@ -1,0 +1,21 @@
+"""What this distribution offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmcache_core import Capability, Offer, hookimpl
+
+
+@hookimpl
+def lmcache_l2_adapters() -> Sequence[Offer]:
+    return [
+        Offer(
+            name="s3",
+            summary="Objects in a bucket of AWS S3 or of a store that speaks its protocol",
+            settings="lmcache_l2_s3.config:S3Settings",
+            open="lmcache_l2_s3.opening:open_s3",
+            capabilities=Capability.DELETE | Capability.LIST | Capability.DURABLE | Capability.ANY_LENGTH,
+            optional_capabilities=Capability.USAGE | Capability.SHARED,
+        )
+    ]

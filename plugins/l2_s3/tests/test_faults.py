@@ -1,0 +1,214 @@
+"""What becomes of operations when the store refuses, complains, breaks off, or says nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from lmcache_core import HEADER_BYTES, CircuitState, LentBuffer, Outcome, ResourceError
+from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_l2_s3.adapter import S3Adapter
+from lmcache_l2_s3.config import S3Settings
+from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process
+from tests.remote.http_faults import HttpFaults, Status, Truncated, every
+from tests.remote.s3_servers import S3Server
+
+DONE, MISSING, FAILED, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.REJECTED
+WAIT_SECONDS = 20.0
+Open = Callable[..., L2Driver]
+
+
+@pytest.fixture
+def memory() -> LentMemory:
+    return LentMemory()
+
+
+@pytest.fixture
+def proxy(moto: S3Server) -> Iterator[HttpFaults]:
+    with HttpFaults(int(moto.host.rpartition(":")[2])) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    return f"t{abs(hash(request.node.name))}/"
+
+
+@pytest.fixture
+def open_here(moto: S3Server, memory: LentMemory, prefix: str) -> Iterator[Open]:
+    """`open_here(host=..., ...)` opens an adapter, through the proxy where it is named; the test's end closes it."""
+    with ExitStack() as closing:
+
+        def open_here(host: str | None = None, server: S3Server = moto, boot_id: str = "", **settings: Any) -> L2Driver:
+            written = server.settings(prefix=prefix, **settings)
+            if host is not None:
+                written["s3_endpoint"] = f"{host}/{server.bucket}"
+            context = adapter_context(memory, name="s3", boot_id=boot_id)
+            adapter = S3Adapter(S3Settings.model_validate(written), context)
+            closing.callback(adapter.close, 10)
+            return L2Driver(adapter)
+
+        yield open_here
+
+
+def until(true: Callable[[], bool]) -> None:
+    """What happens on other threads and tells nobody."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def counters(driver: L2Driver) -> Any:
+    adapter = driver.adapter
+    assert isinstance(adapter, S3Adapter)
+    return adapter.counters()
+
+
+def test_a_store_that_wants_less_gets_less_and_nothing_fails(
+    open_here: Open, proxy: HttpFaults, memory: LentMemory
+) -> None:
+    driver = open_here(proxy.endpoint)
+    keys = put(driver, memory, 6)
+    proxy.switch(every(Status(503)))
+    job = driver.submit_load([(key, memory.lend(OBJECT_BYTES)) for key in keys])
+    until(lambda: counters(driver).get("answers_throttled", 0) >= 8)
+    proxy.switch(None)
+    assert driver.finish(job) == (DONE,) * 6
+    assert counters(driver)["slowed_down"] >= 1
+    assert counters(driver)["in_flight_limit"] < 128
+
+
+def test_one_object_that_is_refused_is_a_miss_and_opens_nothing(
+    open_here: Open, proxy: HttpFaults, memory: LentMemory
+) -> None:
+    driver = open_here(proxy.endpoint)
+    refused, fine = put(driver, memory, 2)
+    proxy.switch(every(Status(403), "GET", path=refused.object_id.hex()))
+    for _ in range(12):
+        loads = [(key, memory.lend(OBJECT_BYTES)) for key in (refused, fine)]
+        assert driver.load(loads[0]) + driver.load(loads[1]) == (MISSING, DONE)
+    assert circuit(driver) is CircuitState.CLOSED
+    assert counters(driver)["answers_forbidden"] == 12
+
+
+def test_a_store_that_refuses_everything_is_left_alone_and_the_log_says_why(
+    open_here: Open, proxy: HttpFaults, memory: LentMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = open_here(proxy.endpoint)
+    proxy.switch(every(Status(403)))
+    with caplog.at_level(logging.WARNING):
+        for number in range(30):
+            driver.load((object_key(number), memory.lend(HEADER_BYTES)))
+    assert circuit(driver) is not CircuitState.CLOSED
+    assert "check what the credentials may do" in caplog.text
+    assert "moto-secret" not in caplog.text
+
+
+def test_errors_of_the_server_are_tried_again_and_open_the_circuit_when_they_stay(
+    open_here: Open, proxy: HttpFaults, memory: LentMemory
+) -> None:
+    driver = open_here(proxy.endpoint, retry_attempts_max=2)
+    (key,) = put(driver, memory, 1)
+    proxy.switch(every(Status(500)))
+    for _ in range(12):
+        assert driver.load((key, memory.lend(OBJECT_BYTES))) == (FAILED,)
+    assert circuit(driver) is CircuitState.OPEN
+    assert driver.has(key) == (FAILED,)  # what is remembered does not vouch for a store that is down
+
+
+@pytest.mark.parametrize("length", [0, 100, HEADER_BYTES, OBJECT_BYTES - 1])
+def test_an_answer_that_breaks_off_is_never_done(
+    open_here: Open, proxy: HttpFaults, memory: LentMemory, length: int
+) -> None:
+    driver = open_here(proxy.endpoint, retry_attempts_max=1)
+    (key,) = put(driver, memory, 1)
+    proxy.switch(every(Truncated(length), "GET"))
+    assert driver.load((key, memory.lend(OBJECT_BYTES))) == (FAILED,)
+    at_most = memory.lend(2 * OBJECT_BYTES)._replace(at_most=True)
+    assert driver.load((key, at_most)) == (FAILED,)
+    proxy.switch(None)
+    assert driver.verified_load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
+
+
+def test_a_buffer_is_kept_until_the_client_has_let_go_of_it(
+    open_here: Open, moto: S3Server, memory: LentMemory
+) -> None:
+    driver = open_here(operation_timeout_seconds=5)
+    keys = put(driver, memory, 4)
+    lent: list[tuple[Any, LentBuffer]] = [(key, memory.lend(OBJECT_BYTES)) for key in keys]
+    with stopped_process(moto)():
+        job = driver.submit_load(lent)
+        assert driver.finish(job) == (Outcome.TIMED_OUT,) * 4
+        driver.wait_released(job)
+        for _, buffer in lent:
+            buffer.view[:] = b"\xa5" * buffer.length
+    assert driver.load(*((key, memory.lend(OBJECT_BYTES)) for key in keys)) == (DONE,) * 4  # the server was woken up
+    for _, buffer in lent:
+        assert buffer.view == b"\xa5" * buffer.length
+
+
+def test_a_bucket_that_is_not_there_is_named(open_here: Open, moto: S3Server, memory: LentMemory) -> None:
+    settings = moto.settings(s3_endpoint=f"{moto.host}/no-such-bucket")
+    with pytest.raises(ResourceError, match=r"no-such-bucket.*HTTP 404"):
+        S3Adapter(S3Settings.model_validate(settings), adapter_context(memory))
+
+
+def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: LentMemory) -> None:
+    settings = {"s3_endpoint": "127.0.0.1:1/kvcache", "s3_region": "r", "disable_tls": True, "s3_num_io_threads": 1}
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "never-shown"}
+    with pytest.raises(ResourceError, match=r"127\.0\.0\.1:1.*check the endpoint") as refused:
+        S3Adapter(S3Settings.model_validate({**settings, **keys}), adapter_context(memory))
+    assert "never-shown" not in str(refused.value)
+
+
+def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory: LentMemory) -> None:
+    first = open_here(boot_id="first-boot", owner_lease_seconds=2)
+    with pytest.raises(ResourceError, match="first-boot"):
+        open_here(owner_lease_seconds=2)
+    first.adapter.close(10)
+    put(open_here(owner_lease_seconds=2), memory, 1)
+
+
+def test_what_is_there_and_not_ours_is_never_replaced(
+    open_here: Open, moto: S3Server, rclone: S3Server, memory: LentMemory, prefix: str
+) -> None:
+    """Not known before, and also where the store would replace it without a word."""
+    for number, server in enumerate((moto, rclone)):
+        client = server.client()
+        media = BucketMedia(client, server.bucket, prefix)
+        key = object_key(number)
+        media.write(key, b"a letter")
+        driver = open_here(server=server, owner_lease_seconds=2)
+        assert driver.store((key, memory.sealed(key, b"x" * 10_000))) == (REJECTED,)
+        assert driver.has(key) == (MISSING,)
+        assert driver.delete(key) == (MISSING,)
+        assert media.read(key) == b"a letter"
+        assert counters(driver)["conditional_writes"] == int(server is moto)
+        client.close()
+
+
+def test_what_others_took_away_is_counted_again(
+    open_here: Open, moto: S3Server, memory: LentMemory, prefix: str
+) -> None:
+    driver = open_here()
+    keys = put(driver, memory, 3)
+    assert counted(driver) == (3, 3 * OBJECT_BYTES)
+    client = moto.client()
+    BucketMedia(client, moto.bucket, prefix).remove(keys[0])
+    client.close()
+    assert driver.load((keys[0], memory.lend(OBJECT_BYTES))) == (MISSING,)
+    driver.adapter.close(10)
+    assert counted(open_here()) == (2, 2 * OBJECT_BYTES)
+
+
+def circuit(driver: L2Driver) -> CircuitState:
+    assert isinstance(driver.adapter, S3Adapter)
+    return driver.adapter.circuit.state
