@@ -20,24 +20,47 @@ BEGIN: Final = (
 )
 END: Final = "<!-- End of the fields. -->"
 
+OTHER_NAMES: Final = {"valkey": "redis", "resp": "redis"}
+"""Adapters that are another one under another name: its page is theirs, and has its table."""
+_TOGETHER: Final = {"nixl_store": "nixl", "nixl_store_dynamic": "nixl"}
+"""Adapters that share a page, on which each has a table of its own."""
+
 
 def pages_with_fields() -> dict[Path, str]:
     """Every page of an installed adapter that has the marks, as it should be."""
     plugins = load_plugins()
-    pages = {page_of(offer.name): offer.name for offer in plugins.offers(OfferKind.L2_ADAPTER)}
-    texts = {path: (path.read_text(), name) for path, name in pages.items() if path.is_file()}
-    return {path: with_fields(text, plugins, name) for path, (text, name) in texts.items() if BEGIN in text}
+    pages: dict[Path, str] = {}
+    for offer in plugins.offers(OfferKind.L2_ADAPTER):
+        path = page_of(offer.name)
+        if offer.name in OTHER_NAMES or not path.is_file():
+            continue
+        text = pages.get(path) or path.read_text()
+        if begin_of(offer.name) in text:
+            pages[path] = with_fields(text, plugins, offer.name)
+    return pages
 
 
 def page_of(adapter: str) -> Path:
     """Where the page about an adapter is, or belongs."""
-    return FOLDER / f"{adapter}.md"
+    name = OTHER_NAMES.get(adapter, adapter)
+    return FOLDER / f"{_TOGETHER.get(name, name)}.md"
+
+
+def begin_of(adapter: str) -> str:
+    """The mark before its table."""
+    return BEGIN.replace("Fields,", f"Fields of {adapter},") if adapter in _TOGETHER else BEGIN
+
+
+def end_of(adapter: str) -> str:
+    """The mark behind its table."""
+    return END.replace("fields.", f"fields of {adapter}.") if adapter in _TOGETHER else END
 
 
 def with_fields(text: str, plugins: LoadedPlugins, adapter: str) -> str:
     """The page with its table as it should be.  Raises ValueError when a mark is missing or there are several."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
-        raise ValueError(f"{page_of(adapter).name} needs these two lines once each, in this order: {BEGIN} and {END}")
-    before, _, rest = text.partition(BEGIN)
+    begin, end = begin_of(adapter), end_of(adapter)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
+        raise ValueError(f"{page_of(adapter).name} needs these two lines once each, in this order: {begin} and {end}")
+    before, _, rest = text.partition(begin)
     table = fields_table(plugins, OfferKind.L2_ADAPTER, adapter)
-    return f"{before}{BEGIN}\n\n{table}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{begin}\n\n{table}\n{end}{rest.partition(end)[2]}"

@@ -111,6 +111,7 @@ PAGE_OF = {
     OfferKind.EVICTION_POLICY: "eviction-policies.md",
     OfferKind.STORE_POLICY: "store-and-prefetch-policies.md",
     OfferKind.PREFETCH_POLICY: "store-and-prefetch-policies.md",
+    OfferKind.SERDE: "serdes.md",
     OfferKind.REQUEST_MODULE: "request-modules.md",
     OfferKind.SUBSCRIBER: "subscribers.md",
     OfferKind.HTTP_ROUTES: "http-routes.md",

@@ -27,12 +27,14 @@ from lmcache_core import (
     LentBuffer,
     ModuleContext,
     ObjectKey,
+    ObjectLayout,
     Offer,
     Operation,
     Outcome,
     PrefetchPlan,
     PrefetchPolicy,
     RequestModule,
+    Serde,
     ServerInfo,
     StoredObject,
     StorePlan,
@@ -44,6 +46,7 @@ from lmcache_core import (
 LMCACHE_PLUGIN_API = 1
 CALLS: list[str] = []
 """What was called, in order; tests read and clear it."""
+MASKED = bytes(byte ^ 0x5A for byte in range(256))
 GREET = Operation("stranger_greet", None, (str,), str, "")
 
 
@@ -69,6 +72,24 @@ class Shelf(BlockingL2Adapter):
 
     def contains(self, key: ObjectKey) -> bool:
         return key.object_id in self._objects
+
+
+class Mask(Serde):
+    """As many bytes as before, for an adapter that keeps objects of one length."""
+
+    def stored_bytes_max(self, layout: ObjectLayout) -> int:
+        return layout.payload_bytes
+
+    def encode(self, key: ObjectKey, layout: ObjectLayout, payload: memoryview, into: memoryview) -> int:
+        CALLS.append(f"serde.encode {layout}")
+        into[:] = bytes(payload).translate(MASKED)
+        return len(payload)
+
+    def decode(
+        self, key: ObjectKey, layout: ObjectLayout, parameters: bytes, stored: memoryview, into: memoryview
+    ) -> None:
+        CALLS.append(f"serde.decode {layout}")
+        into[:] = bytes(stored).translate(MASKED)
 
 
 class AnyVictim(EvictionPolicy):
@@ -135,6 +156,10 @@ def open_shelf(settings: None, context: AdapterContext) -> L2Adapter:
     return Shelf(context)
 
 
+def open_mask(settings: None) -> Serde:
+    return Mask()
+
+
 def open_any_victim(settings: None) -> EvictionPolicy:
     return AnyVictim()
 
@@ -163,6 +188,11 @@ def run_shout(arguments: Sequence[str], context: CommandContext) -> int:
 @hookimpl
 def lmcache_l2_adapters() -> Sequence[Offer]:
     return [Offer("shelf", "for tests", f"{__name__}:open_shelf")]
+
+
+@hookimpl
+def lmcache_serdes() -> Sequence[Offer]:
+    return [Offer("mask", "for tests", f"{__name__}:open_mask")]
 
 
 @hookimpl

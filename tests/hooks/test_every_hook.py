@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
         "http_port": free_port(),
         "prometheus_port": 0,
         "shm_name": f"test-{uuid.uuid4().hex}",
-        "l2_adapter": ({"type": "shelf"},),
+        "l2_adapter": ({"type": "shelf", "serde": "mask"},),
         "eviction_policy": "any_victim",
         "l2_store_policy": "to_all",
         "l2_prefetch_policy": "from_first",
@@ -82,6 +82,17 @@ def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:
     assert engine.lookup(TOKENS) == 4
     assert stranger.CALLS.count("adapter.load") == 4
     assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
+
+
+def test_lmcache_serdes(server: Server, engine: FakeEngine) -> None:
+    """It is told the layout that the engine has registered."""
+    assert engine.store(TOKENS)
+    wait_for("adapter.store", 4)
+    wait_until(lambda: is_empty_after_clear(server, engine))
+    assert engine.lookup(TOKENS) == 4
+    assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
+    assert stranger.CALLS.count(f"serde.encode {engine.layout}") == 4
+    assert stranger.CALLS.count(f"serde.decode {engine.layout}") == 4
 
 
 def test_lmcache_eviction_policies(server: Server, engine: FakeEngine) -> None:

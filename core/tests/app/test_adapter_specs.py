@@ -36,7 +36,7 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
         ({"tpye": "memory"}, "did you mean it by 'tpye'?"),
         ({"type": 3}, "--l2-adapter[1]: field 'type' must be the name of an adapter"),
         ({"type": "memry"}, "--l2-adapter[1]: no L2 adapter is called 'memry'; did you mean 'memory'?"),
-        ({"type": "s3"}, "s3 -> pip install lmcache-l2-s3"),
+        ({"type": "s3"}, "plugin 's3' is not among those that --plugin names"),
         (
             {"type": "memory", "max_size": 1},
             "--l2-adapter[1]: no field is called 'max_size'; did you mean 'max_size_gb'?",
@@ -68,7 +68,16 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
             {"type": "memory", "eviction": {"eviction_policy": {"depth": 1}}},
             '--l2-adapter[1].eviction.eviction_policy: expected a name, or an object such as {"type": "LRU"}',
         ),
-        ({"type": "memory", "serde": "x"}, "--l2-adapter[1]: field 'serde' is not supported by this version"),
+        ({"type": "memory", "serde": "zstd9"}, "--l2-adapter[1].serde: no serde is called 'zstd9'"),
+        ({"type": "memory", "serde": {"typ": "x"}}, "--l2-adapter[1].serde: expected the name of a serde"),
+        ({"type": "memory", "serde": [7]}, "--l2-adapter[1].serde[0]: expected the name of a serde"),
+        ({"type": "memory", "serde": []}, "--l2-adapter[1].serde: 0 serdes; name 1 to 7"),
+        ({"type": "memory", "serde": ["x"] * 8}, "--l2-adapter[1].serde: 8 serdes; name 1 to 7"),
+        ({"type": "memory", "serde_workers": 2}, "--l2-adapter[1]: field 'serde_workers' is for serdes"),
+        (
+            {"type": "memory", "serde": "x", "serde_workers": 0},
+            "--l2-adapter[1]: field 'serde_workers' is 0: input should be greater than or equal to 1",
+        ),
         ({"type": "memory", "persist_enabled": "no"}, "field 'persist_enabled' is 'no': must be true or false"),
     ],
 )

@@ -175,8 +175,8 @@ def test_a_selected_plugin_that_is_not_there(install: Install) -> None:
     install("acme")
     with pytest.raises(ConfigError, match="did you mean 'acme'"):
         load_plugins(["acmee"])
-    with pytest.raises(ConfigError, match=r"--plugin s3: not installed: pip install lmcache-l2-s3"):
-        load_plugins(["s3"])
+    with pytest.raises(ConfigError, match=r"--plugin coordinator: not installed: pip install lmcache-coordinator"):
+        load_plugins(["coordinator"])
 
 
 def test_a_selected_plugin_that_is_broken_stops_the_start_with_the_original_error(install: Install) -> None:
@@ -289,7 +289,7 @@ def test_one_module_cannot_be_two_plugins(install: Install) -> None:
 
 
 def test_a_hook_of_a_later_version_may_be_marked_as_optional(install: Install) -> None:
-    optional = "@hookimpl(optionalhook=True)\ndef lmcache_serdes(): return []\n"
+    optional = "@hookimpl(optionalhook=True)\ndef lmcache_teleports(): return []\n"
     install("acme", f"from lmcache_core import hookimpl\n{optional}")
     assert row(load_plugins(), "acme").status is Status.AVAILABLE
 

@@ -10,13 +10,15 @@ from typing import Any
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.serde_specs import SERDE_FIELDS, SerdeSpecs, serde_specs
+from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
-_COMMON = ("type", "eviction", "persist_enabled", "serde")
+_COMMON = ("type", "eviction", "persist_enabled", *SERDE_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class AdapterSpec:
     offer: Offer
     settings: PluginSettings | None
     eviction: L2EvictionSpec | None = None
+    serdes: SerdeSpecs | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     """The object as it was given, secrets and all."""
 
@@ -55,7 +58,9 @@ def adapter_spec(values: Mapping[str, Any], plugins: LoadedPlugins, where: str, 
     given_eviction = values.get("eviction")
     eviction = None if given_eviction is None else l2_eviction_spec(given_eviction, plugins, f"{where}.eviction")
     settings = validate(model, own, where) if model else None
-    return AdapterSpec(free_name(kind, taken), offer, settings, eviction, values)
+    check_shared(where, offer, settings, eviction)
+    serdes = serde_specs(values, plugins, where)
+    return AdapterSpec(free_name(kind, taken), offer, settings, eviction, serdes, values)
 
 
 def free_name(kind: str, taken: Container[str]) -> str:
@@ -80,8 +85,6 @@ def _own_fields(values: Mapping[str, Any], where: str, offer: Offer, fields: set
     `persist_enabled: false` asks that nothing outlives the server.  Only the adapter can see to that, so one that has the
     field is told; for one that keeps nothing anyway there is nothing to do; and one that keeps what it stored must not be
     believed to have deleted it."""
-    if values.get("serde") is not None:
-        raise ConfigError(f"{where}: field 'serde' is not supported by this version; leave it out")
     own = {name: value for name, value in values.items() if name not in _COMMON}
     persist = values.get("persist_enabled", True)
     if not isinstance(persist, bool):

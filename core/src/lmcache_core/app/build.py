@@ -54,6 +54,7 @@ from lmcache_core.kernels.choice import Kernels, choose_kernels
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import HashChain
+from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.server.hash_chain import open_chain
 from lmcache_core.server.hasher import PromptHasher
@@ -144,10 +145,12 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         common = _Common(settings, plugins, offers, kernels, SystemClock(), bus, undo)
         arena = open_arena(settings, boot_id, instance_id)
         undo.callback(arena.close)
-        opener = AdapterOpener(plugins, _adapter_context(common, arena, instance_id, boot_id), kernels, hidden)
+        layouts = KnownLayouts()
+        context = _adapter_context(common, arena, instance_id, boot_id)
+        opener = AdapterOpener(plugins, context, kernels, hidden, layouts)
         tier = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, undo), settings.l2_timeout_seconds)
         tiers = _open_tiers(common, arena, tier.ports)
-        engine_port = _open_engine_port(common, arena, tiers.storage, instance_id, boot_id)
+        engine_port = _open_engine_port(common, arena, tiers.storage, layouts, instance_id, boot_id)
         objects = _open_objects(common, tiers.storage, tier, engine_port.addresses, boot_id)
 
         supervisor, completions = Supervisor(), CompletionThread(tier.ports, common.clock, bus)
@@ -329,7 +332,12 @@ def _open_tiers(common: _Common, arena: Arena, ports: Sequence[AdapterPort]) -> 
 
 
 def _open_engine_port(
-    common: _Common, arena: Arena, storage: StorageManager, instance_id: str, boot_id: str
+    common: _Common,
+    arena: Arena,
+    storage: StorageManager,
+    layouts: KnownLayouts,
+    instance_id: str,
+    boot_id: str,
 ) -> _EnginePort:
     """Who answers engines, and the port that is bound for them."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
@@ -339,6 +347,7 @@ def _open_engine_port(
         settings.worker_registration_grace_seconds,
         clock,
         bus,
+        layouts.learn,
     )
     kind = HashChain.named(settings.hash_algorithm)
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FLAG: Final = "--offer-settings"
 _BY_THEIR_FLAG: Final = {
     OfferKind.L2_ADAPTER: "--l2-adapter",
+    OfferKind.SERDE: "--l2-adapter",
     OfferKind.EVICTION_POLICY: "--eviction-policy",
     OfferKind.STORE_POLICY: "--l2-store-policy",
     OfferKind.PREFETCH_POLICY: "--l2-prefetch-policy",
@@ -122,7 +123,7 @@ def _key(text: str, plugins: LoadedPlugins) -> tuple[OfferKind, str]:
         raise ConfigError(f"{_FLAG}: '{text}' is not of the form kind:name, such as subscriber:log")
     kind = OfferKind(word)
     if flag := _BY_THEIR_FLAG.get(kind):
-        example = json.dumps({"type": name, "...": "..."})
+        example = json.dumps(_example(kind, name))
         raise ConfigError(f"{_FLAG}: '{text}': these settings go with the name: {flag} '{example}'")
     if kind is OfferKind.COMMAND:
         raise ConfigError(f"{_FLAG}: '{text}': commands have flags of their own, see `lmcache {name} --help`")
@@ -131,6 +132,11 @@ def _key(text: str, plugins: LoadedPlugins) -> tuple[OfferKind, str]:
     except ConfigError as error:
         raise ConfigError(f"{_FLAG}: {error}") from None
     return kind, name
+
+
+def _example(kind: OfferKind, name: str) -> dict[str, Any]:
+    named = {"type": name, "...": "..."}
+    return {"type": "...", "serde": named} if kind is OfferKind.SERDE else named
 
 
 def _configured(

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.masking import Hidden, secrets_in
-from lmcache_core.app.open_adapter import open_adapter
 from lmcache_core.app.open_l2_eviction import open_l2_eviction
+from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.kernels.choice import Kernels
+from lmcache_core.serde.known_layouts import KnownLayouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class AdapterOpener:
     kernels: Kernels
     hidden: Hidden
     """Told the secrets of each adapter before anything can say them."""
+    layouts: KnownLayouts
 
     def open(self, spec: AdapterSpec, index: int, timeout_seconds: float) -> RunningAdapter:
         """The caller closes it.  Raises LMCacheError, with nothing left open."""
@@ -34,8 +36,10 @@ class AdapterOpener:
         self.hidden.learn(secrets_in(spec.settings) | secrets_in(spec.given) | secrets_in(policy))
         if spec.eviction:
             self.hidden.learn(secrets_in(spec.eviction.policy.settings))
+        for serde in spec.serdes.serdes if spec.serdes else ():
+            self.hidden.learn(secrets_in(serde.settings))
         own = replace(self.context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
-        adapter = open_adapter(spec.offer.name, spec.settings, self.plugins, own)
+        adapter = open_spec(spec, self.plugins, own, self.layouts)
         port = AdapterPort(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
         if spec.eviction is None:
             return RunningAdapter(spec, port)

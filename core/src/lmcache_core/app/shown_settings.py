@@ -11,6 +11,7 @@ from lmcache_core.app.configuration import flag_of, variable_of
 from lmcache_core.app.masking import masked, secrets_in
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.serde_specs import serdes_given
 from lmcache_core.app.setting_sources import SettingSource
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import LMCacheError
@@ -68,7 +69,15 @@ def shown_adapter(given: Mapping[str, Any], plugins: LoadedPlugins) -> Any:
     if policy := _policy_of(given):
         model = _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins)
         shown["eviction"]["eviction_policy"] = masked(policy, model)
+    if "serde" in given:
+        shown["serde"] = _shown_serdes(given["serde"], plugins)
     return shown
+
+
+def _shown_serdes(given: Any, plugins: LoadedPlugins) -> Any:
+    if isinstance(given, list | tuple):
+        return [_shown_serdes(each, plugins) for each in given]
+    return masked(given, _model(OfferKind.SERDE, given.get("type"), plugins) if isinstance(given, Mapping) else None)
 
 
 def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -92,6 +101,8 @@ def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: M
                     found |= secrets_in(each, _model(_KINDS[name], each.get("type"), plugins))
                     policy = _policy_of(each) or {}
                     found |= secrets_in(policy, _model(OfferKind.EVICTION_POLICY, policy.get("type"), plugins))
+                    for serde in serdes_given(each):
+                        found |= secrets_in(serde, _model(OfferKind.SERDE, serde.get("type"), plugins))
         else:
             found |= secrets_in(value, ServerSettings.model_fields[name].annotation)
     return found - {""}

@@ -20,7 +20,7 @@ from lmcache_core.jobs.byte_ledger import ByteLedger
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
-CAPABILITIES = Capability.DELETE | Capability.USAGE | Capability.LIST
+CAPABILITIES = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
 class MemorySettings(PluginSettings):
@@ -63,9 +63,9 @@ class MemoryAdapter(BlockingL2Adapter):
         _, data = self._objects.get(key.object_id, (key, None))
         if data is None:
             return Outcome.MISSING
-        if len(data) != buffer.length:
+        if not buffer.takes(len(data)):
             return Outcome.DAMAGED
-        buffer.view[:] = data
+        buffer.view[: len(data)] = data
         return Outcome.DONE
 
     def contains(self, key: ObjectKey) -> bool:
@@ -78,6 +78,11 @@ class MemoryAdapter(BlockingL2Adapter):
             return Outcome.MISSING
         self._room.drop(len(data))
         return Outcome.DONE
+
+    def stored_bytes(self, key: ObjectKey) -> int | None:
+        """Length of what is kept under this key, header page included."""
+        _, data = self._objects.get(key.object_id, (key, None))
+        return None if data is None else len(data)
 
     def usage(self) -> Usage:
         return Usage(self._room.used_bytes, self._room.capacity_bytes, len(self._objects))

@@ -3,7 +3,7 @@
 from lmcache_core import Capability, Offer, hookimpl
 
 _HERE, _MODULES = "lmcache_core.builtin", "lmcache_core.server.modules"
-_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST
+_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
 @hookimpl

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lmcache_core.model.object_header import HEADER_BYTES
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryRegion:
@@ -45,3 +47,7 @@ class LentBuffer(NamedTuple):
     @property
     def view(self) -> memoryview:
         return self.region.view[self.offset : self.offset + self.length]
+
+    def takes(self, length: int) -> bool:
+        """Of a load: may an object of this length, header page included, be read into it?  Another one is DAMAGED."""
+        return length == self.length or (self.at_most and HEADER_BYTES < length < self.length)

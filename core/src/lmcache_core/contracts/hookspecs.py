@@ -30,6 +30,12 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
 
 
 @hookspec
+def lmcache_serdes() -> Sequence[Offer]:
+    """Called once, before the configuration is read.  Return serdes that the `serde` of an `--l2-adapter` may name;
+    `open(settings) -> Serde`."""
+
+
+@hookspec
 def lmcache_eviction_policies() -> Sequence[Offer]:
     """Called once, before the configuration is read.  Return policies for `--eviction-policy`;
     `open(settings) -> EvictionPolicy`."""

@@ -27,6 +27,8 @@ class Serde(ABC):
     """False: what comes back differs from what was given, by no more than `error_bound`."""
     error_bound: float = 0.0
     """For lossy serdes: the largest error of an element, as a share of the largest absolute value in its chunk."""
+    conceals: bool = False
+    """True: nobody may learn from a header what was given; it then has no digest of the payload."""
 
     def parameters(self) -> bytes:
         """Up to 64 bytes that stand in each object's header and that `decode` is given back: a level, a key's number."""

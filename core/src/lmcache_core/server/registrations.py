@@ -12,6 +12,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.model.errors import ProtocolError
+from lmcache_core.model.layout import ChunkLayout
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +38,16 @@ class Registrations:
         grace_seconds: float,
         clock: Clock,
         events: Publisher,
+        learn_layout: Callable[[ChunkLayout], None] = lambda layout: None,
     ) -> None:
+        """`learn_layout` is told the layout of each object group that a worker registers, before anything can be stored with
+        it."""
         self._end_holds = end_holds
         self._reap = reap_seconds
         self._grace = grace_seconds
         self._clock = clock
         self._events = events
+        self._learn_layout = learn_layout
         self._lock = threading.Lock()
         self._by_id: dict[int, _Registration] = {}
         self._told: OrderedDict[int, None] = OrderedDict()
@@ -56,6 +61,8 @@ class Registrations:
         return registration.worker if registration else None
 
     def register(self, worker: Worker) -> Worker:
+        for group in worker.groups:
+            self._learn_layout(group.layout)
         with self._lock:
             known = self._by_id.get(worker.instance_id)
             if known is None and len(self._by_id) >= WORKERS_MAX:

@@ -59,6 +59,8 @@ def _open_inner(settings: FaultInjectSettings, context: AdapterContext) -> L2Ada
     spec = adapter_spec(settings.inner, plugins, where, ())
     if spec.eviction is not None:
         raise ConfigError(f"{where}: field 'eviction' belongs beside 'inner', because the server evicts from the whole")
+    if spec.serdes is not None:
+        raise ConfigError(f"{where}: field 'serde' belongs beside 'inner', so that faults are made to what is stored")
     return open_adapter(spec.offer.name, spec.settings, plugins, context)
 
 

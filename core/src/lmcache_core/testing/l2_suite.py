@@ -19,6 +19,7 @@ from __future__ import annotations
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.testing.l2.accounting import Accounting
+from lmcache_core.testing.l2.any_length import AnyLength
 from lmcache_core.testing.l2.batches import Batches
 from lmcache_core.testing.l2.closing import Closing
 from lmcache_core.testing.l2.completions import Completions
@@ -44,7 +45,7 @@ __all__ = ["OBJECT_BYTES", "PAYLOAD_BYTES", "L2AdapterSuite", "Media", "Rig", "c
 
 class L2AdapterSuite(
     Declared, RoundTrips, Batches, Completions, Pins, Deletion, Damage, MediaDamage, Names, Accounting, Listing,
-    Durability, Sharing, Loans, Stalls, Closing,
+    Durability, Sharing, Loans, Stalls, Closing, AnyLength,
 ):  # fmt: skip
     """Set `offer` and, where it needs any, `settings`."""
 

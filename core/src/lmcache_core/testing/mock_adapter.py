@@ -55,7 +55,8 @@ class MockAdapter(MemoryAdapter):
 
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         begun = time.monotonic()
-        return self._passed(super().load(key, buffer), buffer, begun)
+        outcome = super().load(key, buffer)
+        return self._passed(outcome, buffer._replace(length=self.stored_bytes(key) or 0), begun)
 
     def close(self, deadline_seconds: float) -> None:
         self._link.cut(deadline_seconds * CLOSING_SHARE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lmcache_core import Capability, Offer, hookimpl
 
 _HERE = "lmcache_core.testing"
-_OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST
+_OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
 @hookimpl

@@ -19,7 +19,8 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             | Capability.USAGE
             | Capability.LIST
             | Capability.ZERO_COPY
-            | Capability.VERIFIES,
+            | Capability.VERIFIES
+            | Capability.ANY_LENGTH,
             optional_capabilities=Capability.DURABLE,  # with persist_enabled
         )
     ]

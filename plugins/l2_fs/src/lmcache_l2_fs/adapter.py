@@ -22,7 +22,9 @@ from lmcache_l2_fs.config import FsSettings
 from lmcache_l2_fs.object_io import ObjectIO
 from lmcache_object_files import ObjectFiles, PendingFile, accepts_direct, open_object_files, unusable
 
-CAPABILITIES: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE
+CAPABILITIES: Final = (
+    Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE | Capability.ANY_LENGTH
+)
 
 _PASSING: Final = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
 """A signal, a lock of the file system, a handle that a network file system has to look up again."""
@@ -59,8 +61,8 @@ class FsAdapter(BlockingL2Adapter):
             return self._refuse(key, self._files.not_opened(key, sighting, error))
         try:
             status = os.fstat(fd)
-            fits = stat.S_ISREG(status.st_mode) and status.st_size == buffer.length
-            if fits and self._io.read(fd, buffer.view):
+            fits = stat.S_ISREG(status.st_mode) and buffer.takes(status.st_size)
+            if fits and self._io.read(fd, buffer.view[: status.st_size]):
                 return Outcome.DONE
         finally:
             os.close(fd)

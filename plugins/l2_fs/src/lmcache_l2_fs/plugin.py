@@ -15,6 +15,10 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             summary="Each object a file in a directory of a local or network file system",
             settings="lmcache_l2_fs.config:FsSettings",
             open="lmcache_l2_fs.adapter:open_fs",
-            capabilities=Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE,
+            capabilities=Capability.DELETE
+            | Capability.USAGE
+            | Capability.LIST
+            | Capability.DURABLE
+            | Capability.ANY_LENGTH,
         )
     ]

@@ -33,6 +33,7 @@ CAPABILITIES = (
     | Capability.DURABLE
     | Capability.ZERO_COPY
     | Capability.VERIFIES
+    | Capability.ANY_LENGTH
 )
 PUBLISH_ATTEMPTS: Final = 4
 """A store writes again after directories were made, or when what stood in its place was moved aside."""
@@ -77,17 +78,20 @@ class FsNativeAdapter(AsyncL2Adapter):
 
     async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         sighting = self._files.sighting(key)
+        path = self._files.directory.path(key)
         try:
+            length = await self.in_thread(_length_of, path) if buffer.at_most else buffer.length
+            if not buffer.takes(length):
+                return await self.in_thread(self._files.misfit, key, sighting)
             _, digest = await self._io.read_file(
-                os.fsencode(self._files.directory.path(key)), buffer.address, buffer.length,
-                self._alignment.of(buffer.length), digest_from=HEADER_BYTES,
-                read_ahead_bytes=self._read_ahead_bytes or buffer.length,
+                os.fsencode(path), buffer.address, length, self._alignment.of(length), digest_from=HEADER_BYTES,
+                read_ahead_bytes=self._read_ahead_bytes or length,
             )  # fmt: skip
         except OSError as error:
             if error.errno != errno.ENODATA:
                 return await self.in_thread(self._files.not_opened, key, sighting, error)
         else:
-            if check(buffer.view, key, digest).outcome is Outcome.DONE:
+            if check(buffer.view, key, digest, at_most=buffer.at_most).outcome is Outcome.DONE:
                 return Outcome.DONE
         return await self.in_thread(self._files.misfit, key, sighting)
 
@@ -163,3 +167,8 @@ class FsNativeAdapter(AsyncL2Adapter):
                 file.placed()
                 return Outcome.DONE
         return Outcome.FAILED
+
+
+def _length_of(path: str) -> int:
+    """Of the file itself, not of what a link names.  Raises OSError."""
+    return os.stat(path, follow_symlinks=False).st_size

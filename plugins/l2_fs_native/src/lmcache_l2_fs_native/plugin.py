@@ -20,6 +20,7 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             | Capability.LIST
             | Capability.DURABLE
             | Capability.ZERO_COPY
-            | Capability.VERIFIES,
+            | Capability.VERIFIES
+            | Capability.ANY_LENGTH,
         )
     ]

@@ -33,6 +33,7 @@ from lmcache_object_slots.volume_keeper import CheckpointTimes, VolumeKeeper
 
 VOLATILE: Final = (
     Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ZERO_COPY | Capability.VERIFIES
+    | Capability.ANY_LENGTH
 )  # fmt: skip
 DURABLE: Final = VOLATILE | Capability.DURABLE
 START_PATIENCE_SECONDS: Final = 0.5
@@ -115,14 +116,15 @@ class SlotAdapter(AsyncL2Adapter):
         place = await self._keeper.sure_place(key)
         if place is None:
             return Outcome.MISSING
-        if place.length != buffer.length:
+        if not buffer.takes(place.length):
             return self._refuse(key, Outcome.DAMAGED)
+        run = buffer._replace(length=place.length)
         self._index.begin_reading(place.slot)  # first: it is not overwritten from here on
         try:
-            digest = await self._medium.read(place.slot, buffer)
+            digest = await self._medium.read(place.slot, run)
         finally:
             self._index.end_reading(place.slot)
-        found = check(buffer.view, key, digest)
+        found = check(run.view, key, digest, at_most=buffer.at_most)
         if found.outcome is Outcome.DONE:
             return Outcome.DONE
         if self._index.find(key.object_id) != place:

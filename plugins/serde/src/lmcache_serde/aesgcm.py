@@ -52,6 +52,8 @@ class AesGcmSettings(PluginSettings):
 class AesGcmSerde(Serde):
     """A tag that does not fit is a DamagedObjectError: wrong key, altered bytes, or another object's bytes."""
 
+    conceals = True
+
     def __init__(self, keys: Sequence[MasterKey]) -> None:
         self._current = keys[0]
         self._by_id = {key.key_id: key for key in keys}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability
@@ -28,6 +28,7 @@ from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check, seal
 from lmcache_core.model.results import Outcome
+from lmcache_core.serde.known_layouts import KnownLayouts
 
 ROUNDS: Final = 3
 _CLOSE_SECONDS: Final = 5.0
@@ -65,7 +66,7 @@ def try_adapter(spec: AdapterSpec, plugins: LoadedPlugins, object_bytes: int, ti
     region = _region(memory)
     try:
         begun = time.perf_counter()
-        adapter = open_adapter(spec.offer.name, spec.settings, plugins, _context(spec.name, region))
+        adapter = open_spec(spec, plugins, _context(spec.name, region), KnownLayouts())
         opened = time.perf_counter() - begun
         try:
             return _rounds(_Talk(adapter, timeout_seconds), spec.name, region, object_bytes, opened)

@@ -42,6 +42,9 @@ def example_line(kind: OfferKind, offer: Offer, model: type[PluginSettings] | No
     typed = _quoted({"type": offer.name, **values})
     if kind is OfferKind.L2_ADAPTER:
         return f"{_SERVER} --l2-adapter {typed}"
+    if kind is OfferKind.SERDE:
+        named = {"type": offer.name, **values} if values else offer.name
+        return f"{_SERVER} --l2-adapter {_quoted({'type': 'memory', 'serde': named})}"
     if flag := _POLICY_FLAGS.get(kind):
         return f"{_SERVER} {flag} {typed if values else offer.name}"
     line = _SERVER

@@ -27,6 +27,7 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "mooncake_store": "lmcache-l2-mooncake",
             "redis": "lmcache-l2-redis",
         },
+        OfferKind.SERDE: dict.fromkeys(("zstd", "fp8", "int8", "int4", "aesgcm"), "lmcache-serde"),
         OfferKind.EVICTION_POLICY: dict.fromkeys(
             (
                 "IsolatedLRU",

@@ -29,6 +29,7 @@ _NAME_CHARACTERS: Final = 40
 _SERVER: Final = "lmcache server --l1-size-gb 4"
 _EXAMPLES: Final = {
     OfferKind.L2_ADAPTER: _SERVER + ' --l2-adapter \'{"type": "$name", "base_path": "/tmp/lmcache"}\'',
+    OfferKind.SERDE: _SERVER + ' --l2-adapter \'{"type": "memory", "serde": "$name"}\'',
     OfferKind.EVICTION_POLICY: f"{_SERVER} --eviction-policy $name",
     OfferKind.STORE_POLICY: _SERVER + ' --l2-adapter \'{"type": "memory"}\' --l2-store-policy $name',
     OfferKind.PREFETCH_POLICY: _SERVER + ' --l2-adapter \'{"type": "memory"}\' --l2-prefetch-policy $name',

@@ -12,6 +12,7 @@ class OfferKind(StrEnum):
     EVICTION_POLICY = "eviction_policy"
     STORE_POLICY = "store_policy"
     PREFETCH_POLICY = "prefetch_policy"
+    SERDE = "serde"
     REQUEST_MODULE = "request_module"
     SUBSCRIBER = "subscriber"
     HTTP_ROUTES = "http_routes"
@@ -33,6 +34,7 @@ class OfferKind(StrEnum):
 
 _HOOKS = {
     OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
+    OfferKind.SERDE: "lmcache_serdes",
     OfferKind.EVICTION_POLICY: "lmcache_eviction_policies",
     OfferKind.STORE_POLICY: "lmcache_store_policies",
     OfferKind.PREFETCH_POLICY: "lmcache_prefetch_policies",
@@ -43,6 +45,7 @@ _HOOKS = {
 }
 _PREFIXES = {
     OfferKind.L2_ADAPTER: "l2",
+    OfferKind.SERDE: "serde",
     OfferKind.EVICTION_POLICY: "eviction",
     OfferKind.STORE_POLICY: "store",
     OfferKind.PREFETCH_POLICY: "prefetch",

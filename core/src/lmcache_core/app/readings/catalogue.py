@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.readings import adapters, events, l1, prefetch, server, stores, tenants
+from lmcache_core.app.readings import adapters, events, l1, prefetch, serdes, server, stores, tenants
 from lmcache_core.app.readings.adapters import adapter_readings
 from lmcache_core.app.readings.events import event_readings
 from lmcache_core.app.readings.l1 import l1_readings
 from lmcache_core.app.readings.prefetch import prefetch_readings
+from lmcache_core.app.readings.serdes import serde_readings
 from lmcache_core.app.readings.server import server_readings
 from lmcache_core.app.readings.stores import store_readings
 from lmcache_core.app.readings.tenants import tenant_readings
@@ -27,6 +28,7 @@ READING_KINDS: Final[tuple[ReadingKind, ...]] = (
     *stores.KINDS,
     *prefetch.KINDS,
     *adapters.KINDS,
+    *serdes.KINDS,
     *server.KINDS,
     *events.KINDS,
 )
@@ -41,6 +43,7 @@ def readings(parts: Parts, uptime_seconds: float, healthy: bool) -> list[Reading
         *store_readings(parts),
         *prefetch_readings(parts),
         *adapter_readings(parts),
+        *serde_readings(parts),
         *server_readings(parts, uptime_seconds, healthy),
         *event_readings(parts.bus.counters()),
     ]

@@ -44,6 +44,19 @@ LOAD_FAILURES: Final = ReadingKind(
     counts=True,
     labels=("l2_name", "reason"),
 )
+DECLINED_LOOKUPS: Final = ReadingKind(
+    "lmcache.prefetch.declined_lookups",
+    "{lookup}",
+    "Lookups for which something was not loaded although the adapter has it, because computing it is faster.",
+    counts=True,
+    labels=_NAME,
+)
+DECLINED_OBJECTS: Final = ReadingKind(
+    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", counts=True, labels=_NAME
+)
+DECLINED_BYTES: Final = ReadingKind(
+    "lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", counts=True, labels=_NAME
+)
 LOADS_IN_FLIGHT: Final = ReadingKind(
     "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", counts=False, labels=_PLACE
 )
@@ -93,6 +106,9 @@ KINDS: Final = (
     LOAD_JOBS_DONE,
     LOAD_OBJECTS_DONE,
     LOAD_FAILURES,
+    DECLINED_LOOKUPS,
+    DECLINED_OBJECTS,
+    DECLINED_BYTES,
     LOADS_IN_FLIGHT,
     LOADING_BYTES,
     LOAD_ADAPTERS,
@@ -137,5 +153,8 @@ def _loads(name: str, index: int, account: PortAccount) -> Iterator[Reading]:
     for outcome, count in loads.outcomes.items():
         if outcome != Outcome.DONE.value:
             yield LOAD_FAILURES.of(count, name, outcome)
+    yield DECLINED_LOOKUPS.of(account.declined.lookups, name)
+    yield DECLINED_OBJECTS.of(account.declined.objects, name)
+    yield DECLINED_BYTES.of(account.declined.object_bytes, name)
     yield LOADS_IN_FLIGHT.of(loads.jobs - loads.answered, name, str(index))
     yield LOADING_BYTES.of(loads.pending_bytes, name, str(index))

@@ -64,6 +64,8 @@ class Listing(L2Fixtures):
                 rig.driver.submit_store(others)
                 rig.driver.adapter.submit_delete([key for key, _ in others])
                 stop.wait(0.005)
+                while getattr(rig.driver.adapter, "in_flight", 0) > 200 and not stop.is_set():
+                    stop.wait(0.005)
 
         thread = threading.Thread(target=change)
         thread.start()

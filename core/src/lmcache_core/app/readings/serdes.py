@@ -1,0 +1,60 @@
+"""Readings of the serdes between L1 and adapters: bytes, time and failures of each, in each direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.serde.serde_adapter import SerdeAdapter
+
+if TYPE_CHECKING:
+    from lmcache_core.app.server import Parts
+
+_LABELS: Final = ("l2_name", "serde", "direction")
+
+OBJECTS: Final = ReadingKind(
+    "lmcache.l2.serde.objects",
+    "{object}",
+    "Objects that a serde encoded on their way to an adapter, or decoded on their way back.",
+    counts=True,
+    labels=_LABELS,
+)
+INPUT: Final = ReadingKind("lmcache.l2.serde.input", "By", "Bytes that it was given.", counts=True, labels=_LABELS)
+OUTPUT: Final = ReadingKind("lmcache.l2.serde.output", "By", "Bytes that it made of them.", counts=True, labels=_LABELS)
+SECONDS: Final = ReadingKind(
+    "lmcache.l2.serde.time", "s", "Time that it took, all threads together.", counts=True, labels=_LABELS
+)
+FAILURES: Final = ReadingKind(
+    "lmcache.l2.serde.failures",
+    "{object}",
+    "Objects that it could not encode, or whose stored bytes it refused.",
+    counts=True,
+    labels=_LABELS,
+)
+REFUSED: Final = ReadingKind(
+    "lmcache.l2.serde.refused",
+    "{object}",
+    "Objects that were not given to any serde: too_large for their memory, of an unknown_layout, or stored through "
+    "other_chain of serdes.",
+    counts=True,
+    labels=("l2_name", "reason"),
+)
+
+KINDS: Final = (OBJECTS, INPUT, OUTPUT, SECONDS, FAILURES, REFUSED)
+
+
+def serde_readings(parts: Parts) -> Iterator[Reading]:
+    for port in parts.ports:
+        if not isinstance(port.adapter, SerdeAdapter):
+            continue
+        tally = port.adapter.chain.tally
+        for (serde, direction), row in tally.rows().items():
+            labels = (port.name, serde, direction)
+            yield OBJECTS.of(row.objects, *labels)
+            yield INPUT.of(row.input_bytes, *labels)
+            yield OUTPUT.of(row.output_bytes, *labels)
+            yield SECONDS.of(row.seconds, *labels)
+            yield FAILURES.of(row.failures, *labels)
+        for reason, count in tally.refusals().items():
+            yield REFUSED.of(count, port.name, reason)

@@ -1,0 +1,140 @@
+"""Listens to an adapter and tells whoever submitted a job what came of it."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
+from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.results import Outcome
+
+_PERIOD_SECONDS: Final = 1.0
+"""How often an adapter is asked that has given its descriptor back and still owes an answer."""
+
+Told = Callable[[Sequence[Outcome], bool], None]
+"""The outcomes, and whether the buffers are free."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    size: int
+    told: Told
+    freed: Callable[[], None]
+    answered: bool = False
+
+
+class InnerAnswers:
+    """One daemon thread, on which the callbacks run.  It ends when it was told to and every job is over, which may be long
+    after the adapter was closed: until then somebody's memory is lent.  What a callback raises is logged."""
+
+    def __init__(self, name: str, inner: L2Adapter, faults: FaultLog) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._lock = threading.Lock()
+        """Held while `inner` is given a job, so that no answer comes before it is known whose it is.  Guards the next."""
+        self._asked: dict[JobId, _Asked] = {}
+        self._over = False
+        """Nobody listens any more.  Guarded by the lock, too."""
+        self._ending = False
+        self._wakes = Inbox[None]()
+        self._thread = threading.Thread(target=self._listen, name=f"{name}-answers", daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[], JobId], size: int, told: Told, freed: Callable[[], None]) -> bool:
+        """Give `inner` a job of so many objects.  `told` is called once; `freed` is called once after a `told` that says that
+        buffers are still in use.  False where `inner` raised, or nobody listens any more: then neither is."""
+        with self._lock:
+            if self._over:
+                return False
+            try:
+                job = call()
+            except (Exception, SystemExit):  # noqa: BLE001 - a plugin's boundary
+                self._faults.exception("the adapter inside failed to take a job")
+                return False
+            self._asked[job] = _Asked(size, told, freed)
+        return True
+
+    def end(self) -> None:
+        """Nothing is submitted any more."""
+        self._ending = True
+        self._wakes.wake()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Is every job over?"""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _listen(self) -> None:
+        while not self._is_over():
+            try:
+                self._wait()
+                for completion in self._inner.completions().drain():
+                    self._take(completion)
+            except BaseException:  # noqa: BLE001 - a thread's top: the next answer must be heard
+                self._faults.exception("answers of the adapter inside were lost")
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            self._over = self._ending and not self._asked
+            return self._over
+
+    def _wait(self) -> None:
+        descriptor = self._inner.completions().fileno()
+        poll = select.poll()
+        poll.register(self._wakes.fileno(), select.POLLIN)
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
+        ready = dict(poll.poll(None if descriptor >= 0 and not self._ending else _PERIOD_SECONDS * 1000))
+        if ready.get(descriptor, 0) & select.POLLNVAL:
+            self._closed_under_us()
+        self._wakes.clear_wakes()
+
+    def _closed_under_us(self) -> None:
+        """Somebody closed the descriptor that the adapter still names: a poll would return at once, for ever."""
+        poll = select.poll()
+        poll.register(self._wakes.fileno(), select.POLLIN)
+        poll.poll(_PERIOD_SECONDS * 1000)
+
+    def _take(self, completion: object) -> None:
+        if not isinstance(completion, JobDone | BuffersReleased):
+            self._faults.error(f"the adapter inside completed with {completion!r:.80}, which is no completion")
+            return
+        with self._lock:
+            asked = self._asked.get(completion.job)
+        if asked is None:
+            self._faults.error(f"the adapter inside answered job {completion.job}, which it was not given")
+            return
+        try:
+            if isinstance(completion, BuffersReleased):
+                self._forget(completion.job)
+                if asked.answered:
+                    asked.freed()
+                else:
+                    self._faults.error("the adapter inside let go of a job that it had not answered")
+                    asked.told((Outcome.FAILED,) * asked.size, True)
+                return
+            if asked.answered:
+                self._faults.error("the adapter inside answered a job twice")
+                return
+            asked.answered = True
+            if completion.released:
+                self._forget(completion.job)
+            asked.told(self._checked(completion.outcomes, asked.size), completion.released)
+        except BaseException:  # noqa: BLE001 - a fault of this package: other jobs must be answered
+            self._faults.exception("an answer of the adapter inside was lost")
+
+    def _forget(self, job: JobId) -> None:
+        with self._lock:
+            del self._asked[job]
+
+    def _checked(self, outcomes: Sequence[Outcome], size: int) -> Sequence[Outcome]:
+        if len(outcomes) == size and all(isinstance(outcome, Outcome) for outcome in outcomes):
+            return outcomes
+        self._faults.error(f"the adapter inside gave {len(outcomes)} outcomes for {size} objects")
+        return (Outcome.FAILED,) * size

@@ -1,0 +1,107 @@
+"""One whole object through a chain of serdes: header page, lengths and digests included."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.model.errors import DamagedObjectError
+from lmcache_core.model.object_header import (
+    HEADER_BYTES,
+    NO_DIGEST,
+    ObjectHeader,
+    SerdeMark,
+    check,
+    inspect,
+    seal,
+    seal_encoded,
+)
+from lmcache_core.model.results import Outcome
+from lmcache_core.serde.chain import PAD, SerdeChain, SerdeFailedError
+from lmcache_core.serde.object_work import LoadWork, StoreWork
+
+
+class ObjectCodec:
+    """Any thread."""
+
+    def __init__(self, chain: SerdeChain, faults: FaultLog, *, pads: bool, trusts: bool) -> None:
+        """`pads`: all objects of a plan are stored with one length.  `trusts`: whoever loaded an object has checked its
+        header and the digest of what was stored."""
+        self.chain: Final = chain
+        self._faults = faults
+        self._pads = pads
+        self._trusts = trusts
+
+    def encode(self, work: StoreWork, area: memoryview) -> tuple[Outcome, int]:
+        """DONE, and the length of the object that stands at the start of `area` now; or why there is none.  What is not
+        whole is refused: encoded, its fault could not be seen any more."""
+        payload = work.buffer.view[HEADER_BYTES:]
+        verdict = check(work.buffer.view, work.key)
+        header = inspect(work.buffer.view[:HEADER_BYTES])
+        if verdict.outcome is not Outcome.DONE or not isinstance(header, ObjectHeader):
+            self._faults.error(f"an object that is to be stored is {verdict.outcome.value}: {verdict.reason}")
+            return verdict.outcome, 0
+        most = work.plan.stored_bytes_max
+        room = area[HEADER_BYTES : HEADER_BYTES + most]
+        try:
+            length, marks = self.chain.encode(work.key, work.plan, payload, room, work.between(area))
+        except SerdeFailedError:
+            self._faults.exception("an object was not encoded")
+            return Outcome.FAILED, 0
+        if self._pads:
+            room[length:] = bytes(most - length)
+            marks, length = (*marks, SerdeMark(PAD, b"", length)), most
+        seal_encoded(
+            area[: HEADER_BYTES + length],
+            work.key,
+            header.created_ns,
+            payload_bytes=len(payload),
+            payload_digest=header.payload_digest if self.chain.shows_payload_digest else NO_DIGEST,
+            serdes=marks,
+        )
+        return Outcome.DONE, HEADER_BYTES + length
+
+    def decode(self, work: LoadWork, area: memoryview) -> Outcome:
+        """DONE, and the object stands whole and plain in the lent buffer; or why it does not."""
+        run = area[: HEADER_BYTES + work.plan.stored_bytes_max]
+        if not self._trusts and (outcome := check(run, work.key, at_most=True).outcome) is not Outcome.DONE:
+            return outcome
+        header = inspect(run[:HEADER_BYTES])
+        if not isinstance(header, ObjectHeader):
+            return header.outcome
+        if header.key != work.key:
+            return Outcome.FOREIGN
+        stored = run[HEADER_BYTES : HEADER_BYTES + header.stored_bytes]
+        marks = header.serdes
+        if marks and marks[-1].name == PAD and marks[-1].input_bytes <= len(stored):
+            stored, marks = stored[: marks[-1].input_bytes], marks[:-1]
+        if tuple(mark.name for mark in marks) != self.chain.names:
+            self.chain.tally.refused("other_chain")
+            return Outcome.FOREIGN
+        return self._decoded(work, header, marks, stored, area)
+
+    def _decoded(
+        self,
+        work: LoadWork,
+        header: ObjectHeader,
+        marks: tuple[SerdeMark, ...],
+        stored: memoryview,
+        area: memoryview,
+    ) -> Outcome:
+        whole = work.buffer.view
+        size = header.payload_bytes
+        if HEADER_BYTES + size != len(whole) or marks[0].input_bytes != size:
+            return Outcome.DAMAGED
+        try:
+            self.chain.decode(work.key, work.plan, marks, stored, whole[HEADER_BYTES:], work.between(area))
+        except DamagedObjectError:
+            return Outcome.DAMAGED
+        except SerdeFailedError:
+            self._faults.exception("an object was not decoded")
+            return Outcome.FAILED
+        seal(whole, work.key, header.created_ns)
+        if not self.chain.shows_payload_digest:
+            return Outcome.DONE
+        sealed = inspect(whole[:HEADER_BYTES])
+        is_same = isinstance(sealed, ObjectHeader) and sealed.payload_digest == header.payload_digest
+        return Outcome.DONE if is_same else Outcome.DAMAGED

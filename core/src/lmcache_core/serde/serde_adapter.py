@@ -1,0 +1,326 @@
+"""An L2 adapter around another one: what goes through it is encoded on the way, and decoded on the way back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.completion import CompletionSource, JobId
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
+from lmcache_core.jobs.circuit_breaker import CircuitStatus
+from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.jobs.job_table import JobTable
+from lmcache_core.jobs.worker_pool import WorkerPool
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.layout import ChunkLayout, opaque_layout
+from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+from lmcache_core.serde.chain import SerdeChain, SerdeFailedError
+from lmcache_core.serde.inner_answers import InnerAnswers
+from lmcache_core.serde.known_layouts import KnownLayouts
+from lmcache_core.serde.object_codec import ObjectCodec
+from lmcache_core.serde.object_work import LoadWork, ObjectWork, StoreWork, TransferWork
+from lmcache_core.serde.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom
+from lmcache_core.serde.size_limits import SizeLimits
+
+INNER_CLOSE_SHARE: Final = 0.25
+"""Of the deadline of `close`, for the adapter inside."""
+STOP_SECONDS: Final = 1.0
+"""Beyond its deadline, `close` waits so long at most for what only has to be answered."""
+
+
+class SerdeAdapter(L2Adapter):
+    """Lookups, pins, deletes and listings are those of `inner`, which it owns; `usage` counts what `inner` stores.
+
+    Stores are encoded by worker threads from lent memory into memory of its own and go to `inner` from there; loads come
+    into that memory and are decoded into lent memory.  Each direction has half of it, so that neither waits for the other;
+    within one, objects wait for room in the order in which they came."""
+
+    def __init__(
+        self,
+        context: AdapterContext,
+        inner: L2Adapter,
+        chain: SerdeChain,
+        region: MemoryRegion,
+        layouts: KnownLayouts,
+        workers: int,
+    ) -> None:
+        """`region` is one that `inner` was opened with, and nobody else's.  Where this raises, `inner` is still the
+        caller's."""
+        self.inner: Final = inner
+        self.chain: Final = chain
+        self.capabilities = inner.capabilities & ~(Capability.ZERO_COPY | Capability.ANY_LENGTH) | Capability.VERIFIES
+        self._context = context
+        self._layouts = layouts
+        self._any_length = Capability.ANY_LENGTH in inner.capabilities
+        self._faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
+        self._codec = ObjectCodec(
+            chain, self._faults, pads=not self._any_length, trusts=Capability.VERIFIES in inner.capabilities
+        )
+        self._region = region
+        half = region.length // 2 // PAGE_BYTES * PAGE_BYTES
+        self._stores = ScratchLane[StoreWork](ScratchRoom(0, half), self._start_store)
+        self._loads = ScratchLane[LoadWork](ScratchRoom(half, half), self._start_load)
+        stored_bytes_max = None if self._any_length else inner.max_object_bytes
+        self._limits = SizeLimits(chain, half, stored_bytes_max)
+        self.max_object_bytes = None if chain.needs_elements else self._limits.largest_object_bytes()
+        self._queue = CompletionQueue()
+        self._jobs = JobTable(self._queue)
+        self._changed = threading.Condition()  # guards the two below
+        self._under_way = 0
+        self._closing = False
+        self._hurrying = False
+        """The time to finish is over: what was not begun is left."""
+        self._closed = threading.Event()
+        self._close_turn = threading.Lock()  # held from the first `close` on
+        name = f"l2-{context.name}-serde"
+        self._pool = WorkerPool[Callable[[], None]](name, workers, _call, _nothing)
+        self._answers = InnerAnswers(name, inner, self._faults)
+        layouts.listen(self._look_at)
+
+    # --- jobs
+
+    def submit_store(self, batch: Sequence[StoreItem]) -> JobId:
+        job = self._jobs.open(len(batch), lends_buffers=True)
+        for index, (key, buffer) in enumerate(batch):
+            work = StoreWork(job, index, key, buffer)
+            if self._begin(work) and self._planned(work) and not self._stores.add(work, work.scratch_bytes):
+                self._settle(work, Outcome.FAILED)
+        return job.id
+
+    def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
+        job = self._jobs.open(len(batch), lends_buffers=True)
+        for index, (key, buffer) in enumerate(batch):
+            work = LoadWork(job, index, key, buffer)
+            if self._begin(work) and self._planned(work) and not self._loads.add(work, work.scratch_bytes):
+                self._settle(work, Outcome.FAILED)
+        return job.id
+
+    def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
+        return self._pass_on(self.inner.submit_lookup, keys)
+
+    def submit_delete(self, keys: Sequence[ObjectKey]) -> JobId:
+        return self._pass_on(self.inner.submit_delete, keys)
+
+    def completions(self) -> CompletionSource:
+        return self._queue
+
+    # --- what is the adapter's inside
+
+    def unpin(self, keys: Sequence[ObjectKey]) -> None:
+        self.inner.unpin(keys)
+
+    def reject(self, key: ObjectKey, outcome: Outcome) -> None:
+        self.inner.reject(key, outcome)
+
+    def usage(self) -> Usage | None:
+        return self.inner.usage()
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        return self.inner.list_keys(cursor, limit)
+
+    @property
+    def circuit(self) -> CircuitStatus | None:
+        """None where the adapter inside has no circuit breaker."""
+        status = getattr(self.inner, "circuit", None)
+        return status if isinstance(status, CircuitStatus) else None
+
+    # --- the end
+
+    def close(self, deadline_seconds: float) -> None:
+        if not self._close_turn.acquire(blocking=False):
+            self._closed.wait(deadline_seconds)
+            return
+        try:
+            self._close(deadline_seconds)
+        finally:  # whatever happens, every job is answered
+            if stuck := self._jobs.abandon():
+                self._context.logger.error(
+                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
+                    self._context.name, deadline_seconds, stuck,
+                )  # fmt: skip
+            self._closed.set()
+
+    def _close(self, deadline_seconds: float) -> None:
+        self._layouts.ignore(self._look_at)
+        end = time.monotonic() + deadline_seconds
+        with self._changed:
+            self._closing = True
+            self._changed.wait_for(self._is_idle, deadline_seconds * (1 - INNER_CLOSE_SHARE))
+        self._hurrying = True
+        for work in [*self._stores.close(), *self._loads.close()]:
+            self._settle(work, Outcome.FAILED)
+        try:
+            self.inner.close(max(end - time.monotonic(), 0.0))
+        finally:
+            end = max(end, time.monotonic() + STOP_SECONDS)
+            with self._changed:
+                self._changed.wait_for(self._is_idle, end - time.monotonic())
+            self._pool.begin_close()
+            for task in self._pool.end_close(end):
+                task()  # it finds out that there is nothing to do any more
+            self._pool.join(end)
+            self._answers.end()
+            self._answers.join(max(end - time.monotonic(), 0.0))
+
+    def _is_idle(self) -> bool:
+        return not self._under_way
+
+    # --- one object
+
+    def _begin(self, work: ObjectWork) -> bool:
+        with self._changed:
+            self._under_way += 1
+            is_late = self._closing
+        if is_late:
+            self._settle(work, Outcome.FAILED)
+        return not is_late
+
+    def _settle(self, work: ObjectWork, outcome: Outcome) -> None:
+        """Its lent memory is not touched any more."""
+        self._jobs.settle(work.job, work.index, outcome)
+        with self._changed:
+            self._under_way -= 1
+            if self._closing and not self._under_way:
+                self._changed.notify_all()
+
+    def _planned(self, work: TransferWork) -> bool:
+        """Says how much memory the work takes.  False where it comes to nothing, and is settled."""
+        payload_bytes = work.buffer.length - HEADER_BYTES
+        is_store = isinstance(work, StoreWork)
+        if payload_bytes < 1:
+            self._settle(work, Outcome.REJECTED if is_store else Outcome.DAMAGED)
+            return False
+        layout = self._layouts.elements(work.key.space.layout, payload_bytes)
+        if layout is None and self.chain.needs_elements:
+            self.chain.tally.refused("unknown_layout")
+            self._settle(work, Outcome.REJECTED if is_store else Outcome.FAILED)
+            return False
+        try:
+            work.plan = self.chain.plan(layout or opaque_layout(payload_bytes))
+        except SerdeFailedError:
+            self._faults.exception("an object cannot be planned")
+            self._settle(work, Outcome.FAILED)
+            return False
+        if work.scratch_bytes > self._stores.size_bytes:
+            self.chain.tally.refused("too_large")
+            self._faults.error(
+                f"an object of {work.buffer.length} bytes takes {work.scratch_bytes} bytes of the memory of its serdes, "
+                f"and each direction has {self._stores.size_bytes}; raise serde_memory_gb"
+            )
+            self._settle(work, Outcome.REJECTED if is_store else Outcome.FAILED)
+            return False
+        return True
+
+    # --- a store: room, encode, inside
+
+    def _start_store(self, work: StoreWork, extent: Extent) -> bool:
+        if self._pool.submit([partial(self._encode, work, extent)]):
+            return True
+        self._settle(work, Outcome.FAILED)
+        return False
+
+    def _encode(self, work: StoreWork, extent: Extent) -> None:
+        outcome = Outcome.FAILED
+        kept, is_inside = extent, False
+        try:
+            if work.job.answered or self._hurrying:
+                return
+            encoded, length = self._codec.encode(work, self._area(extent))
+            if encoded is not Outcome.DONE:
+                outcome = encoded
+                return
+            kept = self._stores.shrink(extent, length)
+            item = StoreItem(work.key, work.lent(self._region, kept, length))
+            told, freed = partial(self._stored, work, kept), partial(self._stores.give, kept)
+            is_inside = self._answers.submit(lambda: self.inner.submit_store([item]), 1, told, freed)
+        finally:
+            if not is_inside:
+                self._settle(work, outcome)
+                self._stores.give(kept)
+
+    def _stored(self, work: StoreWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
+        """What was lent to us is free in any case: the adapter inside was given other memory."""
+        self._settle(work, outcomes[0])
+        if released:
+            self._stores.give(extent)
+
+    # --- a load: room, inside, decode
+
+    def _start_load(self, work: LoadWork, extent: Extent) -> bool:
+        length = HEADER_BYTES + work.plan.stored_bytes_max
+        self._area(extent)[:HEADER_BYTES] = bytes(
+            HEADER_BYTES
+        )  # an older header must not vouch for what is not written
+        item = LoadItem(work.key, work.lent(self._region, extent, length)._replace(at_most=self._any_length))
+        told, freed = partial(self._loaded, work, extent), partial(self._loads.give, extent)
+        if not work.job.answered and self._answers.submit(lambda: self.inner.submit_load([item]), 1, told, freed):
+            return True
+        self._settle(work, Outcome.FAILED)
+        return False
+
+    def _loaded(self, work: LoadWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
+        outcome = outcomes[0]
+        if outcome is Outcome.DONE and not released:
+            self._faults.error("the adapter inside says that it has loaded what it may still write to")
+            outcome = Outcome.FAILED
+        if outcome is Outcome.DONE and self._pool.submit_urgent([partial(self._decode, work, extent)]):
+            return
+        self._settle(work, Outcome.FAILED if outcome is Outcome.DONE else outcome)
+        if released:
+            self._loads.give(extent)
+
+    def _decode(self, work: LoadWork, extent: Extent) -> None:
+        outcome = Outcome.FAILED
+        try:
+            if not work.job.answered:
+                outcome = self._codec.decode(work, self._area(extent))
+        finally:
+            self._settle(work, outcome)
+            self._loads.give(extent)
+
+    # --- inside
+
+    def _area(self, extent: Extent) -> memoryview:
+        return self._region.view[extent.offset : extent.end]
+
+    def _pass_on(self, submit: Callable[[Sequence[ObjectKey]], JobId], keys: Sequence[ObjectKey]) -> JobId:
+        job = self._jobs.open(len(keys), lends_buffers=False)
+        works = [ObjectWork(job, index, key) for index, key in enumerate(keys)]
+
+        def told(outcomes: Sequence[Outcome], released: bool) -> None:
+            for work, outcome in zip(works, outcomes, strict=True):
+                self._settle(work, outcome)
+
+        begun = [work for work in works if self._begin(work)]
+        if not begun:
+            return job.id
+        if len(begun) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), told, _nothing):
+            for work in begun:  # it is being closed, or the adapter inside takes nothing
+                self._settle(work, Outcome.FAILED)
+        return job.id
+
+    def fault_of(self, layout: ChunkLayout) -> str | None:
+        """Why no chunk of this layout will ever be stored; None where they can be."""
+        return self._limits.fault_of(layout)
+
+    def _look_at(self, layout: ChunkLayout) -> None:
+        if fault := self.fault_of(layout):
+            self._context.logger.error(
+                "l2 adapter will reject what is stored adapter=%s reason=%s", self._context.name, fault
+            )
+
+
+def _call(task: Callable[[], None]) -> None:
+    task()
+
+
+def _nothing() -> None:
+    pass

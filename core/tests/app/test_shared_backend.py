@@ -1,0 +1,57 @@
+"""One server evicts from a backend that several use."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.shared_backend import check_shared
+from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.model.errors import ConfigError
+
+SHARED = Offer("acme", "", "acme:open", capabilities=Capability.SHARED)
+ALONE = Offer("acme", "", "acme:open")
+
+
+class Settings(PluginSettings):
+    shared: bool = False
+    owner: bool | None = None
+
+
+class Derived(Settings):
+    @property
+    def owns(self) -> bool:
+        return not self.shared if self.owner is None else self.owner
+
+
+class Unrelated(PluginSettings):
+    shared: str = "true"
+
+
+def eviction() -> L2EvictionSpec:
+    return l2_eviction_spec({"eviction_policy": "LRU"}, load_plugins(), "--l2-adapter[0].eviction")
+
+
+@pytest.mark.parametrize(
+    "settings", [None, Unrelated(), Settings(), Settings(shared=True, owner=True), Derived(shared=True, owner=True)]
+)
+def test_an_owner_may_evict(settings: PluginSettings | None) -> None:
+    check_shared("--l2-adapter[0]", SHARED, settings, eviction())
+
+
+@pytest.mark.parametrize("settings", [Settings(shared=True), Derived(shared=True), Derived(shared=True, owner=False)])
+def test_a_guest_that_would_evict_is_refused_with_the_remedy(settings: PluginSettings) -> None:
+    check_shared("--l2-adapter[0]", SHARED, settings, None)
+    with pytest.raises(
+        ConfigError, match=r"--l2-adapter\[0\]: field 'eviction' .* set 'owner' to true on the one server"
+    ):
+        check_shared("--l2-adapter[0]", SHARED, settings, eviction())
+
+
+def test_what_cannot_be_shared_is_refused_at_the_start() -> None:
+    check_shared("--l2-adapter[0]", ALONE, Settings(), None)
+    with pytest.raises(ConfigError, match=r"'shared' is true, but adapter 'acme' keeps a backend to one server"):
+        check_shared("--l2-adapter[0]", ALONE, Settings(shared=True), None)

@@ -1,0 +1,44 @@
+"""A plugin that offers the serdes of these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import SecretStr
+
+from core.tests.serde.serdes import Deflate, HalfPrecision, Xor
+from lmcache_core import Offer, PluginSettings, Serde, hookimpl
+
+LMCACHE_PLUGIN_API = 1
+
+
+class LockSettings(PluginSettings):
+    master: SecretStr
+    """A name that does not sound like a secret: its type says that it is one."""
+
+
+def open_xor(settings: None) -> Serde:
+    return Xor()
+
+
+def open_deflate(settings: None) -> Serde:
+    return Deflate()
+
+
+def open_half(settings: None) -> Serde:
+    return HalfPrecision()
+
+
+def open_lock(settings: LockSettings) -> Serde:
+    return Xor(settings.master.get_secret_value().encode()[0])
+
+
+def open_nothing(settings: None) -> object:
+    return object()
+
+
+@hookimpl
+def lmcache_serdes() -> Sequence[Offer]:
+    names = ("xor", "deflate", "half", "nothing")
+    offers = [Offer(name, "for tests", f"{__name__}:open_{name}") for name in names]
+    return [*offers, Offer("lock", "for tests", f"{__name__}:open_lock", f"{__name__}:LockSettings")]
