@@ -90,15 +90,15 @@ def served_under(site: RemoteSite, proxy: TcpProxy, fault: Fault) -> Served:
 BREAKING = [
     pytest.param(Refuse(), id="refused"),
     pytest.param(ResetAfter(ANSWERS, passed_bytes=0), id="answers-reset-at-once"),
-    pytest.param(CutAfter(ANSWERS, passed_bytes=0), id="answers-end-at-once"),
+    pytest.param(CutAfter(ANSWERS, passed_bytes=0), id="answers-end-at-once", marks=pytest.mark.slow),
     pytest.param(Silence(), id="silence", marks=pytest.mark.slow),
     pytest.param(Silence(ANSWERS), id="answers-are-silent", marks=pytest.mark.slow),
 ]
 TEARING = [
     pytest.param(ResetAfter(ANSWERS, passed_bytes=HALF_AN_OBJECT), id="answers-reset"),
-    pytest.param(CutAfter(ANSWERS, passed_bytes=HALF_AN_OBJECT), id="answers-end"),
+    pytest.param(CutAfter(ANSWERS, passed_bytes=HALF_AN_OBJECT), id="answers-end", marks=pytest.mark.slow),
     pytest.param(ResetAfter(REQUESTS, passed_bytes=HALF_AN_OBJECT), id="requests-reset"),
-    pytest.param(CutAfter(REQUESTS, passed_bytes=HALF_AN_OBJECT), id="requests-end"),
+    pytest.param(CutAfter(REQUESTS, passed_bytes=HALF_AN_OBJECT), id="requests-end", marks=pytest.mark.slow),
 ]
 ALTERING = [
     pytest.param(Flip(ANSWERS, every_bytes=HALF_AN_OBJECT), id="answers-altered"),

@@ -59,7 +59,7 @@ def test_errors_for_everything(site: RemoteSite, faults: HttpFaults, code: int) 
     wait_for(lambda: site.all_hits(*before))
 
 
-@pytest.mark.parametrize("code", [500, 503])
+@pytest.mark.parametrize("code", [pytest.param(500, marks=pytest.mark.slow), 503])
 def test_errors_for_loads_alone(site: RemoteSite, faults: HttpFaults, code: int) -> None:
     (before,) = site.fresh(1)
     site.in_l2(before)
@@ -70,7 +70,7 @@ def test_errors_for_loads_alone(site: RemoteSite, faults: HttpFaults, code: int)
     wait_for(lambda: site.hits(before) == CHUNKS)
 
 
-@pytest.mark.parametrize("kept", [0, 100, HALF_AN_OBJECT])
+@pytest.mark.parametrize("kept", [0, pytest.param(100, marks=pytest.mark.slow), HALF_AN_OBJECT])
 def test_answers_that_end_too_soon(site: RemoteSite, faults: HttpFaults, kept: int) -> None:
     """However often it is tried: half of an object is no object."""
     (before,) = site.fresh(1)

@@ -23,7 +23,7 @@ pytestmark = [
         "backend",
         [
             "s3",
-            "redis",
+            pytest.param("redis", marks=pytest.mark.slow),
             pytest.param("s3-rclone", marks=pytest.mark.slow),
             pytest.param("s3-ceph", marks=pytest.mark.slow),
         ],

@@ -114,6 +114,7 @@ class TestShared(RedisSetup, L2AdapterSuite):
 
 
 @pytest.mark.filterwarnings("ignore::lmcache_core.testing.undeclared.UndeclaredCapability")
+@pytest.mark.slow
 class TestInPieces(RedisSetup, L2AdapterSuite):
     """Every object that is longer than a piece lies in several."""
 

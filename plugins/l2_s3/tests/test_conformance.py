@@ -62,6 +62,7 @@ class TestSharedFirst(OnMoto, Sharing):
     way: ClassVar[Mapping[str, Any]] = {"shared": True, "owner": False}
 
 
+@pytest.mark.slow
 class TestStoppedServer(OnMoto, Stalls):
     pass
 

@@ -45,6 +45,8 @@ def resolve(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+REQUIRED: dict[str, dict[str, Any]] = {"cost_aware": {"prefill_tokens_per_second": 10_000}}
+"""Settings without a default."""
 TUNABLE = {offer.name: offer for offer in offers() if offer.settings}
 
 
@@ -53,12 +55,12 @@ def test_the_entry_point_leads_to_the_offers() -> None:
     assert entry.load() is plugin
     assert {offer.name for offer in plugin.lmcache_eviction_policies()} >= set(EVICTION)
     assert {offer.name for offer in plugin.lmcache_store_policies()} == {"skip_l1", "second_use"}
-    assert {offer.name for offer in plugin.lmcache_prefetch_policies()} == {"retain"}
+    assert {offer.name for offer in plugin.lmcache_prefetch_policies()} == {"cost_aware", "retain"}
 
 
 @pytest.mark.parametrize("offer", offers(), ids=lambda offer: offer.name)
 def test_every_offer_opens_with_its_defaults(offer: Offer) -> None:
-    settings = model_of(offer)() if offer.settings else None
+    settings = model_of(offer).model_validate(REQUIRED.get(offer.name, {})) if offer.settings else None
     assert resolve(offer.open)(settings) is not resolve(offer.open)(settings)
 
 
@@ -84,11 +86,13 @@ def test_every_setting_has_a_description(offer: Offer) -> None:
         ("S3FIFO", "small_share", 1.5), ("S3FIFO", "promotion_hits", 0), ("S3FIFO", "promotion_hits", 4),
         ("W-TinyLFU", "window_share", 0), ("W-TinyLFU", "protected_share", float("nan")),
         ("LFU", "halving_hits_per_object", -1), ("LFU", "halving_hits_per_object", "never"),
+        ("cost_aware", "prefill_tokens_per_second", 0), ("cost_aware", "safety_factor", 0.5),
+        ("cost_aware", "minimum_samples", 0), ("cost_aware", "exploration_share", 1.5),
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(name: str, field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
-        model_of(TUNABLE[name]).model_validate({field: value})
+        model_of(TUNABLE[name]).model_validate({**REQUIRED.get(name, {}), field: value})
 
 
 @pytest.mark.parametrize("offer", offers(), ids=lambda offer: offer.name)

@@ -266,6 +266,15 @@ class L2LookupCompleted(Event, frozen=True):
     seconds: float
 
 
+class LoadsDeclined(Event, frozen=True):
+    """A lookup misses objects that an adapter has, and they are not loaded because computing them is faster."""
+
+    adapter: str
+    request_id: str
+    objects: int
+    object_bytes: int
+
+
 class LoadSubmitted(Event, frozen=True):
     """Objects are on their way from an adapter to L1; where several requests wait for them, for the first."""
 

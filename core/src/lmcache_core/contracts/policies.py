@@ -157,10 +157,63 @@ class PrefetchPlan:
     sources: tuple[int | None, ...]
     retain: bool = False
     """False: loaded objects are temporary and leave L1 with their last reader."""
+    declined: tuple[int | None, ...] = ()
+    """`declined[i]`: key i is left although this adapter has it, because loading would not pay; told and counted under the
+    adapter's name.  Empty: nothing is."""
+
+
+class WantedObject(NamedTuple):
+    """One key that L1 misses."""
+
+    chunk: int
+    """Its place in the prompt."""
+    shard: int
+    object_bytes: int
+    """In L1, header page included; a serde may have made it shorter where it lies."""
+
+
+class PrefetchFacts(NamedTuple):
+    """What is known of a lookup that goes on in L2, beyond who has what."""
+
+    wanted: Sequence[WantedObject]
+    """One for each key.  Several of one chunk and shard are its possible layouts, of which one is needed."""
+    windows: Sequence[int | None]
+    """By shard: how many chunks it needs in front of the prefix's end; None: all."""
+    chunk_tokens: int
+    sparse: bool
+    """Each chunk counts for itself, and not only as part of a prefix."""
+    ordered: bool
+    """An operator ordered it: nobody waits, and nothing would be computed instead."""
+    loading_bytes: Sequence[int]
+    """By adapter: bytes that it is loading now, for whomever."""
+    objects_at_once: int
+    """Objects that are loaded for one lookup at the same time; the others wait for them."""
+
+
+class LoadFacts(NamedTuple):
+    """One answer of an adapter to a load."""
+
+    adapter: str
+    asked_bytes: int
+    ahead_bytes: int
+    """What it was loading already when it was asked."""
+    loaded_bytes: int
+    """Of what was asked for: what came."""
+    seconds: float
 
 
 class PrefetchPolicy(ABC):
     """Where to load from."""
+
+    weighs_loads: bool = False
+    """True: it is asked by `weigh` instead of `plan`, and told of every load by `on_load`."""
+
+    def weigh(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts], facts: PrefetchFacts) -> PrefetchPlan:
+        """As `plan`, with what loading would cost and bring."""
+        return self.plan(found, adapters)
+
+    def on_load(self, facts: LoadFacts) -> None:  # noqa: B027 - only those that weigh loads need it
+        """An adapter has answered, or its time was over.  Same thread as `weigh`."""
 
     @abstractmethod
     def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:

@@ -39,6 +39,14 @@ class VerbTally:
         return self.objects == sum(self.outcomes.values()) + self.pending_objects
 
 
+class Declined(NamedTuple):
+    """What an adapter has and a lookup missed, but was not loaded because computing it is faster."""
+
+    lookups: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+
+
 class PortAccount(NamedTuple):
     """All of one moment."""
 
@@ -47,6 +55,8 @@ class PortAccount(NamedTuple):
     """In which there was a job without an answer."""
     rejected: int
     """Loaded, and not what they claim to be."""
+    declined: Declined = Declined()
+    """What the prefetch policy left there."""
 
 
 class PortTally:
@@ -60,6 +70,7 @@ class PortTally:
         self._busy_since = 0.0
         self._busy_seconds = 0.0
         self._rejected = 0
+        self._declined = Declined()
         self.faults = 0
         """Times that the adapter raised or broke its contract, on whatever thread."""
 
@@ -102,6 +113,12 @@ class PortTally:
         with self._lock:
             self._rejected += 1
 
+    def declined(self, objects: int, object_bytes: int) -> None:
+        """By the prefetch policy, for one lookup."""
+        with self._lock:
+            before = self._declined
+            self._declined = Declined(before.lookups + 1, before.objects + objects, before.object_bytes + object_bytes)
+
     def fault(self) -> None:
         with self._lock:
             self.faults += 1
@@ -111,7 +128,7 @@ class PortTally:
         with self._lock:
             busy = self._busy_seconds + (max(0.0, now - self._busy_since) if self._pending else 0.0)
             verbs = {verb: replace(row, outcomes=dict(row.outcomes)) for verb, row in self._verbs.items()}
-            return PortAccount(verbs, busy, self._rejected)
+            return PortAccount(verbs, busy, self._rejected, self._declined)
 
 
 def _sizes(job: PendingJob) -> list[int]:

@@ -11,13 +11,14 @@ much of L1 prefetches may occupy is bounded; loads beyond that wait for others t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, Publisher
-from lmcache_core.contracts.policies import PrefetchPolicy
+from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.message_loop import Change, MessageLoop
@@ -30,7 +31,10 @@ from lmcache_core.controllers.prefetch_room import PrefetchRoom
 from lmcache_core.controllers.prefetch_slices import ROOM_RETRY_SECONDS, Slices
 from lmcache_core.controllers.prefetch_view import PrefetchView
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
+
+logger = logging.getLogger(__name__)
 
 PLAN_SHARE = 0.5
 """Share of a lookup's time after which it goes on without the adapters that have not said what they have."""
@@ -274,7 +278,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if prefetch.over:
             self._end(prefetch)
         else:
-            plan_sources(prefetch, self._policy, self._ports)
+            plan_sources(prefetch, self._policy, self._ports, self._loads.under_way_bytes, self._events)
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
@@ -300,11 +304,22 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         return True
 
     def _load_answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> None:
+        if self._policy.weighs_loads:
+            self._tell_policy(job, outcomes)
         for prefetch in self._loads.answered(job, outcomes, released):
             if prefetch.stale and not prefetch.answered:
                 prefetch.aim()
             self._finish_if_complete(prefetch)
             self._lookups.unpin_if_done(prefetch)
+
+    def _tell_policy(self, job: LoadJob, outcomes: Sequence[Outcome]) -> None:
+        pairs = zip(job.loads, outcomes, strict=False)
+        loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
+        seconds = self._clock.monotonic() - job.begun
+        try:
+            self._policy.on_load(LoadFacts(job.port.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
+        except (Exception, SystemExit):  # a plugin boundary: what it learns is its own affair
+            logger.exception("prefetch policy failed adapter=%s", job.port.name)
 
     # --- the end
 

@@ -35,3 +35,7 @@ class LoadJob:
     number: int
     request_id: str
     begun: float
+    object_bytes: int = 0
+    """Of all loads, header pages included."""
+    ahead_bytes: int = 0
+    """What the adapter had under way for prefetches when this was submitted."""

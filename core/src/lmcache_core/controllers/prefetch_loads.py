@@ -59,6 +59,10 @@ class Loads:
         """Submitted and not answered."""
         return len(self._unanswered)
 
+    def under_way_bytes(self, port: AdapterPort) -> int:
+        """Of its loads without an answer."""
+        return sum([job.object_bytes for job in self._unanswered if job.port is port])
+
     def find(self, prefetch: Prefetch, cells: Sequence[Cell]) -> list[Cell]:
         """Hold for the prefetch what has come into L1 meanwhile, and wait for what is on its way.  Returns the rest."""
         rest = []
@@ -170,11 +174,12 @@ class Loads:
             self._numbers,
             prefetch.request_id,
             self._clock.monotonic(),
+            sum([item.buffer.length for item in items]),
+            self.under_way_bytes(port),
         )
         self._unanswered[job] = None
         if self._events.wants(LoadSubmitted):
-            object_bytes = sum(item.buffer.length for item in items)
-            self._events.publish(LoadSubmitted(port.name, job.number, job.request_id, len(items), object_bytes))
+            self._events.publish(LoadSubmitted(port.name, job.number, job.request_id, len(items), job.object_bytes))
         self._room.lend(job, size)
         port.submit_load(items, self._inbox, job)
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
-from lmcache_core.contracts.policies import PrefetchPlan, PrefetchPolicy
+from lmcache_core.contracts.events import LoadsDeclined, Publisher
+from lmcache_core.contracts.policies import PrefetchFacts, PrefetchPlan, PrefetchPolicy, WantedObject
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, Source
+from lmcache_core.controllers.prefetch_slices import IN_FLIGHT_CELLS
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.object_header import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
 
 
-def plan_sources(prefetch: Prefetch, policy: PrefetchPolicy, ports: Sequence[AdapterPort]) -> None:
+def plan_sources(
+    prefetch: Prefetch,
+    policy: PrefetchPolicy,
+    ports: Sequence[AdapterPort],
+    loading_bytes: Callable[[AdapterPort], int],
+    events: Publisher,
+) -> None:
     """Fill in `sources`, `retain` and what the prefetch aims for, and unpin what it will not ask for.
 
     A chunk that the policy leaves is left.  For the others, every adapter that has it stands in for the planned one, in
     the order of the cascade, in case that one fails."""
     size = len(prefetch.wanted)
     found = [prefetch.found.get(port, Bitmap(size)) for port in ports]
-    plan = _ask(policy, found, ports, size)
+    plan = _ask(policy, found, ports, prefetch, loading_bytes)
     prefetch.retain = plan.retain
     holders = [place for place, port in enumerate(ports) if prefetch.found.get(port)]
     planned: dict[Cell, list[Source]] = {}
@@ -34,22 +44,64 @@ def plan_sources(prefetch: Prefetch, policy: PrefetchPolicy, ports: Sequence[Ada
     prefetch.planned = True
     prefetch.aim()
     _keep_pinned(prefetch, ports)
+    _count_declined(prefetch, plan, found, ports, events)
 
 
-def _ask(policy: PrefetchPolicy, found: Sequence[Bitmap], ports: Sequence[AdapterPort], size: int) -> PrefetchPlan:
+def _count_declined(
+    prefetch: Prefetch, plan: PrefetchPlan, found: Sequence[Bitmap], ports: Sequence[AdapterPort], events: Publisher
+) -> None:
+    left: dict[int, list[int]] = defaultdict(list)
+    for number, (wanted, place) in enumerate(zip(prefetch.wanted, plan.declined, strict=False)):
+        if place is not None and 0 <= place < len(ports) and number in found[place]:
+            left[place].append(HEADER_BYTES + wanted.record.payload_bytes)
+    for place, sizes in left.items():
+        ports[place].tally.declined(len(sizes), sum(sizes))
+        events.publish(LoadsDeclined(ports[place].name, prefetch.request_id, len(sizes), sum(sizes)))
+
+
+def _facts(
+    prefetch: Prefetch, ports: Sequence[AdapterPort], loading_bytes: Callable[[AdapterPort], int]
+) -> PrefetchFacts:
+    wanted = [
+        WantedObject(prefetch.first_chunk + each.cell.chunk, each.cell.row, HEADER_BYTES + each.record.payload_bytes)
+        for each in prefetch.wanted
+    ]
+    return PrefetchFacts(
+        wanted,
+        [row.window for row in prefetch.rows],
+        prefetch.wanted[0].record.space.chunk_tokens,
+        prefetch.sparse,
+        prefetch.keeps,
+        [loading_bytes(port) for port in ports],
+        IN_FLIGHT_CELLS,
+    )
+
+
+def _ask(
+    policy: PrefetchPolicy,
+    found: Sequence[Bitmap],
+    ports: Sequence[AdapterPort],
+    prefetch: Prefetch,
+    loading_bytes: Callable[[AdapterPort], int],
+) -> PrefetchPlan:
+    size = len(prefetch.wanted)
     if not ports:  # the last one was removed meanwhile
         return PrefetchPlan((None,) * size)
     try:
-        plan = policy.plan(found, [port.facts for port in ports])
-        sources, retain = tuple(plan.sources), bool(plan.retain)
+        adapters = [port.facts for port in ports]
+        if policy.weighs_loads and prefetch.wanted:
+            plan = policy.weigh(found, adapters, _facts(prefetch, ports, loading_bytes))
+        else:
+            plan = policy.plan(found, adapters)
+        sources, retain, declined = tuple(plan.sources), bool(plan.retain), tuple(plan.declined)
         if len(sources) != size:
             raise ValueError(f"the prefetch policy planned {len(sources)} of {size} keys")
-        if any(source is not None and type(source) is not int for source in sources):
+        if any(place is not None and type(place) is not int for place in (*sources, *declined)):
             raise ValueError("the prefetch policy named an adapter by something else than its index")
     except (Exception, SystemExit):  # a plugin boundary: without a plan nothing is loaded
         logger.exception("prefetch policy failed keys=%d", size)
         return PrefetchPlan((None,) * size)
-    return PrefetchPlan(sources, retain)
+    return PrefetchPlan(sources, retain, declined)
 
 
 def _keep_pinned(prefetch: Prefetch, ports: Sequence[AdapterPort]) -> None:

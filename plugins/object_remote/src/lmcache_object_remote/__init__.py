@@ -12,20 +12,42 @@ with tally.counting() as count:                        # at the start, and from 
         if (object_id := object_id_of(name)) is not None:
             count.saw(object_id, size)
     count.finish()
+
+if settings.owns:                                      # in `started`; `settings` are SharedSettings
+    ownership = Ownership(records, instance_id=..., boot_id=..., shared=settings.shared, clock=context.clock,
+                          lease_seconds=settings.owner_lease_seconds, conditional=True, place="s3: bucket 'kv'")
+    await ownership.take()
+    keeper = asyncio.create_task(ownership.keep())     # in `stopped`: cancel it, then `give_up`
+elif settings.shared:
+    await admit_guest(records, clock=context.clock)
+
+tally.usage(capacity if ownership.held else None)      # core evicts only where there is a capacity
 """
 
 from lmcache_object_remote.known_objects import ABSENT, KnownObjects, Sight
 from lmcache_object_remote.names import object_id_of, object_name
+from lmcache_object_remote.owner_record import OwnerRecord
+from lmcache_object_remote.ownership import LEASE_SECONDS, OWNER_NAME, OwnerRecords, Ownership, admit_guest
+from lmcache_object_remote.process_mark import ProcessMark
+from lmcache_object_remote.shared_settings import SharedSettings
 from lmcache_object_remote.tally import Count, Tally
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ABSENT",
+    "LEASE_SECONDS",
+    "OWNER_NAME",
     "Count",
     "KnownObjects",
+    "OwnerRecord",
+    "OwnerRecords",
+    "Ownership",
+    "ProcessMark",
+    "SharedSettings",
     "Sight",
     "Tally",
+    "admit_guest",
     "object_id_of",
     "object_name",
 ]

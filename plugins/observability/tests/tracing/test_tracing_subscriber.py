@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_core import ConfigError
+from lmcache_core import ConfigError, LoadsDeclined
 from lmcache_core.contracts.settings import validate
 from lmcache_core.testing import SubscriberSuite
 from lmcache_observability.tracing.settings import TracingSettings
@@ -236,3 +236,16 @@ def test_spans_need_a_collector(endpoint: str | None) -> None:
     given = {} if endpoint is None else {"otlp_endpoint": endpoint}
     with pytest.raises(ConfigError, match=r"--enable-tracing: .*http://"):
         validate(TracingSettings, given, "--enable-tracing")
+
+
+def test_loads_that_were_not_worth_it_are_seen_where_they_were_declined() -> None:
+    subscriber, sink = tracing()
+    looked = l2_looked_up()
+    declined = LoadsDeclined(adapter="s3", request_id=looked.request_id, objects=3, object_bytes=96, at=looked.at)
+    events = whole_request()
+    events.insert(2, declined)
+    feed(subscriber, events)
+    span = sink.named("lmcache.l2.declined")
+    assert span.parent_id == sink.named("lmcache.prefetch").span_id
+    assert dict(span.step.attributes) == {"db.namespace": "s3", "lmcache.objects": 3, "lmcache.bytes": 96}
+    assert span.step.begin == span.step.end == looked.at

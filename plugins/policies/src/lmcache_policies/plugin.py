@@ -37,7 +37,11 @@ def lmcache_store_policies() -> Sequence[Offer]:
 
 @hookimpl
 def lmcache_prefetch_policies() -> Sequence[Offer]:
-    return [Offer("retain", "Loaded objects stay in L1", f"{_PREFETCH}.retain:open_retain")]
+    opener, settings = f"{_PREFETCH}.cost_aware:open_cost_aware", f"{_PREFETCH}.cost_aware:CostAwareSettings"
+    return [
+        Offer("cost_aware", "Only what is loaded sooner than computed", opener, settings),
+        Offer("retain", "Loaded objects stay in L1", f"{_PREFETCH}.retain:open_retain"),
+    ]
 
 
 @hookimpl

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lmcache_observability.tracing.steps import L2_LOAD, L2_LOOKUP, LOOKUP, PREFETCH, Attributes, Step
+from lmcache_observability.tracing.steps import L2_DECLINED, L2_LOAD, L2_LOOKUP, LOOKUP, PREFETCH, Attributes, Step
 
 REQUEST: Final = "lmcache.request"
-_WITHIN: Final = {L2_LOOKUP: (PREFETCH, LOOKUP), L2_LOAD: (PREFETCH, LOOKUP), PREFETCH: (LOOKUP,)}
+_WITHIN: Final = {
+    **dict.fromkeys((L2_LOOKUP, L2_DECLINED, L2_LOAD), (PREFETCH, LOOKUP)),
+    PREFETCH: (LOOKUP,),
+}
 """Steps that are part of others, the nearest first; all others belong to the request itself."""
 
 

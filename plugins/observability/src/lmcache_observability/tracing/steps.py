@@ -13,6 +13,7 @@ from lmcache_core import (
     Event,
     L2LookupCompleted,
     LoadCompleted,
+    LoadsDeclined,
     LookupAbandoned,
     LookupFinished,
     PrefetchCompleted,
@@ -22,6 +23,7 @@ from lmcache_core import (
 LOOKUP: Final = "lmcache.lookup"
 PREFETCH: Final = "lmcache.prefetch"
 L2_LOOKUP: Final = "lmcache.l2.lookup"
+L2_DECLINED: Final = "lmcache.l2.declined"
 L2_LOAD: Final = "lmcache.l2.load"
 L2_STORE: Final = "lmcache.l2.store"
 RETRIEVE: Final = "lmcache.retrieve"
@@ -100,6 +102,15 @@ def _l2_lookup(event: L2LookupCompleted) -> Step:
     return Step(L2_LOOKUP, event.at - event.seconds, event.at, attributes, remote=True)
 
 
+def _l2_declined(event: LoadsDeclined) -> Step:
+    attributes: Attributes = {
+        "db.namespace": event.adapter,
+        "lmcache.objects": event.objects,
+        "lmcache.bytes": event.object_bytes,
+    }
+    return Step(L2_DECLINED, event.at, event.at, attributes)
+
+
 def _l2_load(event: LoadCompleted) -> Step:
     objects = event.loaded + event.failed
     attributes = _backend("load", event.adapter, event.job, objects) | {
@@ -156,6 +167,7 @@ _MAKERS: Final[Mapping[type[Event], Callable[[Any], Step]]] = MappingProxyType(
         LookupAbandoned: _abandoned,
         PrefetchCompleted: _prefetch,
         L2LookupCompleted: _l2_lookup,
+        LoadsDeclined: _l2_declined,
         LoadCompleted: _l2_load,
         StoreCompleted: _l2_store,
         ChunksRetrieved: _transfer(RETRIEVE),

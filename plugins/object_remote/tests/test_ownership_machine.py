@@ -1,0 +1,161 @@
+"""However calls, failures, deaths and time are interleaved, at most one contender believes that it owns the backend."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from lmcache_core.testing.fake_clock import FakeClock
+from plugins.object_remote.tests.owner_world import LEASE, Contender, How, SteppedRecords
+
+CONTENDERS_MAX = 4
+SLOWEST = LEASE / 10 - 0.001
+
+
+class OwnershipMachine(RuleBasedStateMachine):
+    conditional = True
+    evidence = True
+    bounded_verbs: tuple[str, ...] = ("remove",)
+    """Calls that this world lets take effect within a tenth of a lease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.records = SteppedRecords(self.clock, conditional=self.conditional)
+        self.alive: set[int] = set()
+        self.contenders: list[Contender] = []
+        self.number = 0
+
+    @initialize(others=st.integers(0, 2), ticks=st.integers(0, 12))
+    def begin(self, others: int, ticks: int) -> None:
+        """One owns it, as a rule, when others come."""
+        self.start()
+        self.run_all_but(-1, 2.9, ticks)
+        for _ in range(others):
+            self.start()
+
+    @precondition(lambda self: len(self.contenders) < CONTENDERS_MAX)
+    @rule()
+    def start(self) -> None:
+        self.number += 1
+        self.contenders.append(Contender(self.number, self.records, self.clock, self.alive, evidence=self.evidence))
+
+    @precondition(lambda self: self.contenders)
+    @rule(who=st.integers(0, CONTENDERS_MAX - 1), times=st.integers(1, 8), how=st.sampled_from(How))
+    def step(self, who: int, times: int, how: How) -> None:
+        contender = self.contenders[who % len(self.contenders)]
+        for _ in range(times - 1):
+            contender.step()
+            self.at_most_one()
+        contender.step(how)
+        self._bury()
+
+    @precondition(lambda self: len(self.contenders) > 2)
+    @rule(who=st.integers(0, CONTENDERS_MAX - 1))
+    def stop(self, who: int) -> None:
+        self.contenders[who % len(self.contenders)].stop()
+
+    @precondition(lambda self: len(self.contenders) > 2)
+    @rule(who=st.integers(0, CONTENDERS_MAX - 1), effect=st.booleans())
+    def kill(self, who: int, effect: bool) -> None:
+        self.contenders[who % len(self.contenders)].kill(effect=effect)
+        self._bury()
+
+    @rule(seconds=st.sampled_from([0.5, 2.9, 3.0, 7.5, 12.0, 30.0, 53.9, 54.0, 60.0, 75.0]))
+    def advance(self, seconds: float) -> None:
+        now = self.clock.monotonic()
+        waiting = [
+            each.at for each in self.contenders if each.at.verb in self.bounded_verbs and not each.at.took_effect
+        ]
+        self.clock.advance(max(0.0, min([seconds, *(at.since + SLOWEST - now for at in waiting)])))
+
+    @precondition(lambda self: self.contenders)
+    @rule(stuck=st.integers(0, CONTENDERS_MAX), tick=st.sampled_from([1.0, 2.9, 7.0]), ticks=st.integers(10, 35))
+    def run_all_but(self, stuck: int, tick: float, ticks: int) -> None:
+        """Time passes evenly, and everybody goes on, but for one that is paged out or hangs in a call (or none)."""
+        for _ in range(ticks):
+            self.advance(tick)
+            for place, contender in enumerate(self.contenders):
+                for _ in range(0 if place == stuck else 6):
+                    contender.step()
+                    self.at_most_one()
+        self._bury()
+
+    @invariant()
+    def at_most_one(self) -> None:
+        believing = [each.number for each in self.contenders if each.ownership.held]
+        assert len(believing) <= 1, believing
+
+    def _bury(self) -> None:
+        self.contenders = [each for each in self.contenders if each.alive]
+
+
+class UnconditionalMachine(OwnershipMachine):
+    """A backend that cannot compare, and takes as long as it likes; nobody can see that a process is gone."""
+
+    conditional = False
+    evidence = False
+
+
+class UnconditionalWithEvidenceMachine(OwnershipMachine):
+    conditional = False
+    bounded_verbs = ("remove", "write")
+
+
+@pytest.mark.parametrize("machine", [OwnershipMachine, UnconditionalMachine, UnconditionalWithEvidenceMachine])
+def test_at_most_one_believes_that_it_owns(machine: type[OwnershipMachine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_an_owner_that_hangs_has_let_go_when_another_follows(conditional: bool) -> None:
+    clock, alive = FakeClock(), set[int]()
+    records = SteppedRecords(clock, conditional=conditional)
+    first = Contender(1, records, clock, alive, evidence=False)
+    _go_on(clock, [first], 3)
+    assert first.ownership.held
+    second = Contender(2, records, clock, alive, evidence=False)
+    _go_on(clock, [first, second], 10)
+    assert second.refusals
+    let_go = followed = 0.0
+    for _ in range(200):
+        _go_on(clock, [second], 1, seconds=0.5)
+        let_go = let_go or (0.0 if first.ownership.held else clock.monotonic())
+        followed = followed or (clock.monotonic() if second.ownership.held else 0.0)
+    assert LEASE * 0.05 < followed - let_go < LEASE * 0.5
+
+
+def test_a_renewal_that_comes_too_late_is_not_believed_where_the_backend_cannot_compare() -> None:
+    clock, alive = FakeClock(), set[int]()
+    records = SteppedRecords(clock, conditional=False)
+    first = Contender(1, records, clock, alive, evidence=False)
+    _go_on(clock, [first], 3)
+    second = Contender(2, records, clock, alive, evidence=False)
+    _go_on(clock, [first, second], 2)
+    _go_on(clock, [second], 12)  # the first is paged out, but not for so long that it has lost
+    for _ in range(3):  # it has seen its own record, and is about to renew it
+        first.step()
+    assert first.at.verb == "write"
+    for _ in range(18):
+        _go_on(clock, [] if second.ownership.held else [second], 1)
+    assert second.ownership.held
+    for _ in range(4):
+        first.step()
+        assert not first.ownership.held
+
+
+def _go_on(clock: FakeClock, contenders: list[Contender], ticks: int, seconds: float = 2.9) -> None:
+    for _ in range(ticks):
+        clock.advance(seconds)
+        for contender in contenders:
+            for _ in range(8):
+                contender.step()
