@@ -40,9 +40,9 @@ def test_a_medium_that_becomes_read_only_takes_stores_again_when_it_is_writable(
     medium.fail("changes", "EROFS")
     stores_fail_and_the_circuit_opens(site)
     site.forget_l1()
-    for number in BEFORE:  # once the circuit has closed over a load that was its probe
-        wait_for(lambda number=number: site.hits(number) == CHUNKS)  # type: ignore[misc]
-    assert [site.hits(number) for number in DURING] == [0, 0]
+    assert [site.hits(number) for number in (*BEFORE, *DURING)] == [CHUNKS, CHUNKS, 0, 0], (
+        "what can be read is not served"
+    )
     medium.mend()
     comes_back(site)
     assert [site.hits(number) for number in BEFORE] == [CHUNKS, CHUNKS]
@@ -119,8 +119,13 @@ def comes_back(site: Site) -> None:
         site.settle()
         return bool(site.account["stored"] > stored)
 
+    def reads_again() -> bool:
+        site.forget_l1()
+        site.hits(BEFORE[0])
+        return site.circuit == "closed"
+
     wait_for(stores_again)
-    wait_for(lambda: site.circuit == "closed")
+    wait_for(reads_again)
     last = next(fresh)
     site.store(last)
     site.settle()

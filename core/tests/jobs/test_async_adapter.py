@@ -292,7 +292,7 @@ def test_what_takes_too_long_is_cancelled_and_has_let_go_of_its_buffer(
     assert driver.done(job) == JobDone(job, (TIMED_OUT, DONE), released=True)
     assert gate.cancelled.acquire(timeout=0)
     assert driver.lookup(B) == driver.delete(C) == (TIMED_OUT,)
-    assert adapter.circuit.failures_in_a_row == 3
+    assert adapter.circuit.failures_in_a_row == 2, "the load and the lookup; what changes objects is counted apart"
 
 
 @having(timeout_seconds=0.05)

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmcache_core import AsyncL2Adapter, BlockingL2Adapter, Capability, LentBuffer, ObjectKey, Outcome
-from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
+from lmcache_core.jobs.circuit_breaker import (
+    COOL_DOWN_SECONDS,
+    FAILURES_MAX,
+    CircuitBreaker,
+    CircuitState,
+    CircuitStatus,
+)
 from lmcache_core.jobs.retry import RetryBudget, RetryPolicy
 from lmcache_core.testing.fake_clock import FakeClock
 from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
@@ -240,8 +246,31 @@ def test_a_backend_that_only_fails_is_left_alone_and_asked_again_when_time_has_p
         "l2 adapter paused",
         "l2 adapter resumed, its backend answers again",
     ]
-    assert "adapter=scripted failures_in_a_row=3 probe_in_seconds=1.0;" in lines[0]
+    assert "adapter=scripted operations=loads and lookups failures_in_a_row=3 probe_in_seconds=1.0;" in lines[0]
     assert "probe_in_seconds=2.0" in lines[1]
+
+
+@pytest.mark.parametrize("kind", [OnThreads, OnALoop])
+def test_a_backend_that_only_fails_to_write_is_read_on(
+    kind: type[Adapter], memory: LentMemory, clock: FakeClock
+) -> None:
+    """As a medium that has become read-only."""
+    adapter = kind(adapter_context(memory, name="scripted", clock=clock), 1)
+    adapter.script = script = Script()
+    driver, item = L2Driver(adapter), (A, memory.lend(64))
+    try:
+        script.next = [OSError("read-only")] * FAILURES_MAX
+        assert [driver.store(item) for _ in range(FAILURES_MAX)] == [(FAILED,)] * FAILURES_MAX
+        assert adapter.circuit.state is CircuitState.OPEN
+        script.calls.clear()
+        assert every_verb(driver, memory) == [FAILED, DONE, DONE, FAILED]
+        assert script.calls == ["load", "contains"]
+        assert adapter.circuit.state is CircuitState.OPEN, "what was read says nothing about writing"
+        clock.advance(COOL_DOWN_SECONDS)
+        assert every_verb(driver, memory) == [DONE] * 4
+        assert adapter.circuit.state is CircuitState.CLOSED
+    finally:
+        adapter.close(WAIT_SECONDS)
 
 
 def test_nobody_tries_again_once_the_others_have_found_the_backend_down(

@@ -34,7 +34,7 @@ from lmcache_core.testing.lent_memory import adapter_context, object_key, payloa
 
 DONE, MISSING, FAILED, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.DAMAGED
 KEY, OTHER = object_key(1), object_key(2)
-OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST
+OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
 class TestWithoutFaults(L2AdapterSuite):

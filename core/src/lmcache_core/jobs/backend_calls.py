@@ -15,12 +15,19 @@ from lmcache_core.model.results import Outcome
 
 
 class BackendCalls:
-    """Calls of one adapter.  MISSING, REJECTED, DAMAGED and FOREIGN are answers of a healthy backend; what raised and is
+    """Calls of one adapter that share a breaker.  MISSING, REJECTED, DAMAGED and FOREIGN are answers of a healthy backend; what raised and is
     not retried, or returned what it must not, is FAILED and counts against the backend.  Any thread."""
 
     def __init__(
-        self, context: AdapterContext, executor: Executor, faults: FaultLog, breaker: CircuitBreaker, retry: RetryPolicy
+        self,
+        context: AdapterContext,
+        executor: Executor,
+        faults: FaultLog,
+        breaker: CircuitBreaker,
+        retry: RetryPolicy,
+        operations: str,
     ) -> None:
+        """`operations` says for people which those are."""
         self._executor = executor
         self._awaits = executor.awaits
         self._faults = faults
@@ -28,6 +35,7 @@ class BackendCalls:
         self._retry = retry
         self._budget = retry.budget
         self._name = context.name
+        self._operations = operations
         self._logger = context.logger
 
     async def run(
@@ -60,7 +68,11 @@ class BackendCalls:
             if result is Outcome.FAILED or result is Outcome.TIMED_OUT:
                 self._failed(permit)
             elif self._breaker.succeeded(permit):
-                self._logger.info("l2 adapter resumed, its backend answers again adapter=%s", self._name)
+                self._logger.info(
+                    "l2 adapter resumed, its backend answers again adapter=%s operations=%s",
+                    self._name,
+                    self._operations,
+                )
         return result
 
     async def run_local(self, kind: type[Result], method: Method[Result], *arguments: object) -> Result | Outcome:
@@ -102,7 +114,7 @@ class BackendCalls:
         cool_down = self._breaker.failed(permit)
         if cool_down is not None:
             self._logger.warning(
-                "l2 adapter paused adapter=%s failures_in_a_row=%d probe_in_seconds=%.1f; until then every operation "
-                "fails at once and nothing is asked of the backend: check that it is reachable",
-                self._name, self._breaker.status.failures_in_a_row, cool_down,
+                "l2 adapter paused adapter=%s operations=%s failures_in_a_row=%d probe_in_seconds=%.1f; until then these "
+                "fail at once and are not asked of the backend: check that it is reachable",
+                self._name, self._operations, self._breaker.status.failures_in_a_row, cool_down,
             )  # fmt: skip

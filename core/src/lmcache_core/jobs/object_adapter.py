@@ -13,7 +13,7 @@ from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.backend_calls import BackendCalls
-from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitStatus
+from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
 from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.executor import Executor, Task
 from lmcache_core.jobs.fault_log import FaultLog
@@ -49,10 +49,14 @@ class ObjectL2Adapter(L2Adapter):
         self.__queue = CompletionQueue()
         self.__jobs = JobTable(self.__queue)
         self.__guard = ObjectGuard()
-        self.__breaker = breaker or CircuitBreaker(context.clock)
+        # A medium that can only be read fails every store, and must not be left alone by loads for that.
+        self.__reads = breaker or CircuitBreaker(context.clock)
+        self.__writes = breaker or CircuitBreaker(context.clock)
         self.__faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
-        calls = BackendCalls(context, executor, self.__faults, self.__breaker, retry or RetryPolicy())
-        self.__verbs = ObjectVerbs(self.__guard, calls, executor)
+        retry = retry or RetryPolicy()
+        reads = BackendCalls(context, executor, self.__faults, self.__reads, retry, "loads and lookups")
+        writes = BackendCalls(context, executor, self.__faults, self.__writes, retry, "stores and deletes")
+        self.__verbs = ObjectVerbs(self.__guard, reads, writes, executor)
         self.__closed = threading.Lock()  # held from the first `close` on
 
     # What an author writes.
@@ -92,8 +96,10 @@ class ObjectL2Adapter(L2Adapter):
 
     @property
     def circuit(self) -> CircuitStatus:
-        """Is the backend being asked at all?"""
-        return self.__breaker.status
+        """Is the backend being asked?  Reading and writing have a breaker each (but where an author gives one for both);
+        this is the one that fares worse."""
+        both = (self.__reads.status, self.__writes.status)
+        return max(both, key=lambda status: (status.state is not CircuitState.CLOSED, status.failures_in_a_row))
 
     def completions(self) -> CompletionSource:
         return self.__queue

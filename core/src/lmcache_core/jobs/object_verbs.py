@@ -18,9 +18,10 @@ class ObjectVerbs:
     The author comes with every call and is not kept, so that an adapter that nobody holds is gone at once, its
     descriptor with it."""
 
-    def __init__(self, guard: ObjectGuard, calls: BackendCalls, executor: Executor) -> None:
+    def __init__(self, guard: ObjectGuard, reads: BackendCalls, writes: BackendCalls, executor: Executor) -> None:
         self._guard = guard
-        self._calls = calls
+        self._reads = reads
+        self._writes = writes
         self._executor = executor
 
     async def store(self, author: Author, job: Job, item: StoreItem) -> Outcome:
@@ -37,7 +38,7 @@ class ObjectVerbs:
                     return cleared
             if job.answered:  # closed while it waited
                 return Outcome.FAILED
-            return await self._calls.run(author, Outcome, author.store, key, buffer)
+            return await self._writes.run(author, Outcome, author.store, key, buffer)
         finally:
             self._guard.end_change(object_id)
 
@@ -45,7 +46,7 @@ class ObjectVerbs:
         key, buffer = item
         if self._guard.is_condemned(key.object_id):
             return Outcome.MISSING
-        return await self._calls.run(author, Outcome, author.load, key, buffer)
+        return await self._reads.run(author, Outcome, author.load, key, buffer)
 
     async def delete(self, author: Author, job: Job, key: ObjectKey) -> Outcome:
         object_id = key.object_id
@@ -58,7 +59,7 @@ class ObjectVerbs:
                 return Outcome.REJECTED
             if self._guard.is_condemned(object_id):
                 return Outcome.MISSING
-            return await self._calls.run(author, Outcome, author.delete, key)
+            return await self._writes.run(author, Outcome, author.delete, key)
         finally:
             self._guard.end_change(object_id)
 
@@ -73,9 +74,9 @@ class ObjectVerbs:
         found: bool | Outcome = False
         try:
             if author.contains_is_local:
-                found = await self._calls.run_local(bool, author.contains, key)
+                found = await self._reads.run_local(bool, author.contains, key)
             else:
-                found = await self._calls.run(author, bool, author.contains, key)
+                found = await self._reads.run(author, bool, author.contains, key)
         finally:
             if found is not True:
                 self._guard.unpin((object_id,))
@@ -102,7 +103,7 @@ class ObjectVerbs:
         verdict = self._guard.verdict(object_id)
         if verdict is None:
             return Outcome.DONE
-        gone = await self._calls.run(author, bool, author.discard, key, verdict)
+        gone = await self._writes.run(author, bool, author.discard, key, verdict)
         if isinstance(gone, Outcome):
             return gone
         if not gone:
