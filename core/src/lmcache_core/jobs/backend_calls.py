@@ -15,8 +15,8 @@ from lmcache_core.model.results import Outcome
 
 
 class BackendCalls:
-    """Calls of one adapter that share a breaker.  MISSING, REJECTED, DAMAGED and FOREIGN are answers of a healthy backend; what raised and is
-    not retried, or returned what it must not, is FAILED and counts against the backend.  Any thread."""
+    """Calls of one adapter that share a breaker.  MISSING, REJECTED, DAMAGED and FOREIGN are answers of a healthy backend;
+    what raised and is not retried, or returned what it must not, is FAILED and counts against the backend.  Any thread."""
 
     def __init__(
         self,
