@@ -44,9 +44,9 @@ def adapter(**fields: object) -> list[str]:
         (
             adapter(type="s4"),
             USAGE,
-            ["--l2-adapter[0]", "'s4'", "Installed: ", " fs (lmcache-l2-fs ", "pip install lmcache-l2-s3"],
+            ["--l2-adapter[0]", "'s4'", "did you mean 's3'?", "Installed: ", " fs (lmcache-l2-fs "],
         ),
-        (adapter(type="s3"), USAGE, ["Known but not installed: s3 -> pip install lmcache-l2-s3"]),
+        (["--engine-type", "blend"], USAGE, ["pip install lmcache-blend"]),
         (adapter(type="fs", base_pth="/tmp"), USAGE, ["'base_pth'", "did you mean 'base_path'?"]),
         (adapter(type="fs"), USAGE, ["field 'base_path' is required"]),
         (adapter(type="fs", base_path="/proc/nope"), RESOURCE, ["'/proc/nope' cannot be used", "create and write to"]),

@@ -14,7 +14,7 @@ from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 from tests.engine.site import Site
 
-pytestmark = [pytest.mark.engine, pytest.mark.parametrize("site", [256], indirect=True)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.parametrize("site", [256], indirect=True)]
 
 LENGTHS = [500, 1_500, 3_000]
 

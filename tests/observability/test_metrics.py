@@ -26,6 +26,7 @@ needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not 
 WITHOUT_SERIES = {
     "lmcache_mp_event_bus_dropped_events_total": "no subscriber was too far behind",
     "lmcache_mp_l2_prefetch_failure_chunks_total": "no load failed",
+    "lmcache_l2_serde_refused_total": "the serde took every object",
     "lmcache_l2_store_speed_bytes_per_second": "a backend that was never busy for long has shown no speed",
 }
 """Metrics that have none after what happens here, and why."""
@@ -72,7 +73,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     with OtlpCollector() as collector:
         options = ["--chunk-size", "16", "--l1-size-gb", "0.004", "--eviction-policy", "IsolatedLRU"]
-        options += ["--l2-adapter", json.dumps(adapter), "--quota", '{"small": 0.0005, "none": 0}', "--reject-unsalted"]
+        encoded = {"type": "memory", "max_size_gb": 0.1, "serde": "zstd"}
+        options += [
+            "--l2-adapter",
+            json.dumps(adapter),
+            "--l2-adapter",
+            json.dumps(encoded),
+            "--quota",
+            '{"small": 0.0005, "none": 0}',
+            "--reject-unsalted",
+        ]
         options += ["--prometheus-port", str(port), "--otlp-endpoint", collector.endpoint, "--enable-tracing"]
         options += ["--metrics-sample-rate", "1", "--offer-settings", json.dumps(settings)]
         with ServerProcess(options, folder / "server.log") as server:

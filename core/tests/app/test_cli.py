@@ -39,7 +39,7 @@ def free_port() -> int:
             2,
             "lmcache: --chunk-size is '0': input should be greater than or equal to 1",
         ),
-        (["server", "--plugin", "s3"], 2, "lmcache: --plugin s3: not installed: pip install lmcache-l2-s3"),
+        (["server", "--plugin", "p2p"], 2, "lmcache: --plugin p2p: not installed: pip install lmcache-p2p"),
         (["server", "--plugin", "acme"], 4, "lmcache: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError"),
         (["ping", "--port", "x"], 2, "lmcache: --port: invalid int value: 'x'"),
         (["ping", "--port", "0"], 2, "lmcache: --port must be 1 to 65535"),
@@ -134,7 +134,9 @@ def test_the_list_of_plugins_as_a_table(install: Install, child_environment: Env
     assert acme.split() == ["acme", "acme-dist", "1.0", "entry", "point", "available", "l2_adapter:acme"]
     assert "    ModuleNotFoundError: No module named 'no_such_library'" in lines
     assert "    L2 adapter 'acme': for tests" in lines
-    assert any(line.startswith("    L2 adapter 'memory': ") and "[delete, usage, list]" in line for line in lines)
+    assert any(
+        line.startswith("    L2 adapter 'memory': ") and "[delete, usage, list, any_length]" in line for line in lines
+    )
 
 
 def test_the_list_of_plugins_as_json(install: Install, child_environment: Environment) -> None:
@@ -145,7 +147,7 @@ def test_the_list_of_plugins_as_json(install: Install, child_environment: Enviro
     assert records["acme"]["error"] == "blocked by --no-plugin"
     (memory,) = [each for each in records["builtin"]["offers"] if each["kind"] == "l2_adapter"]
     assert memory["name"] == "memory"
-    assert memory["capabilities"] == ["DELETE", "USAGE", "LIST"]
+    assert memory["capabilities"] == ["DELETE", "USAGE", "LIST", "ANY_LENGTH"]
 
 
 def test_a_selected_broken_plugin_is_still_listed(install: Install, child_environment: Environment) -> None:
