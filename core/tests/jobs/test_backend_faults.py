@@ -250,6 +250,10 @@ def test_a_backend_that_only_fails_is_left_alone_and_asked_again_when_time_has_p
     assert "probe_in_seconds=2.0" in lines[1]
 
 
+def state_of(adapter: Adapter) -> str:
+    return adapter.circuit.state.value
+
+
 @pytest.mark.parametrize("kind", [OnThreads, OnALoop])
 def test_a_backend_that_only_fails_to_write_is_read_on(
     kind: type[Adapter], memory: LentMemory, clock: FakeClock
@@ -261,14 +265,14 @@ def test_a_backend_that_only_fails_to_write_is_read_on(
     try:
         script.next = [OSError("read-only")] * FAILURES_MAX
         assert [driver.store(item) for _ in range(FAILURES_MAX)] == [(FAILED,)] * FAILURES_MAX
-        assert adapter.circuit.state.value == "open"
+        assert state_of(adapter) == "open"
         script.calls.clear()
         assert every_verb(driver, memory) == [FAILED, DONE, DONE, FAILED]
         assert script.calls == ["load", "contains"]
-        assert adapter.circuit.state.value == "open", "what was read says nothing about writing"
+        assert state_of(adapter) == "open", "what was read says nothing about writing"
         clock.advance(COOL_DOWN_SECONDS)
         assert every_verb(driver, memory) == [DONE] * 4
-        assert adapter.circuit.state.value == "closed"
+        assert state_of(adapter) == "closed"
     finally:
         adapter.close(WAIT_SECONDS)
 
