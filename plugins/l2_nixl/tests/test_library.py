@@ -10,7 +10,6 @@ import pytest
 
 from lmcache_core import ResourceError
 from lmcache_core.testing import LentMemory, adapter_context
-from lmcache_l2_nixl import library
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
 from lmcache_l2_nixl.dynamic import open_nixl_store_dynamic

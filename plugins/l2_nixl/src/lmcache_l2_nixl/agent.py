@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, NewType
 
-from lmcache_l2_nixl.library import NixlLibrary, nixl_library, unusable
+from lmcache_l2_nixl.nixl_package import NixlLibrary, nixl_library, unusable
 
 Handle = NewType("Handle", object)
 Registration = NewType("Registration", object)
