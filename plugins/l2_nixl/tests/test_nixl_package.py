@@ -10,6 +10,7 @@ import pytest
 
 from lmcache_core import ResourceError
 from lmcache_core.testing import LentMemory, adapter_context
+from lmcache_l2_nixl import nixl_package
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
 from lmcache_l2_nixl.dynamic import open_nixl_store_dynamic
@@ -20,7 +21,7 @@ def test_without_nixl_the_start_says_what_to_install(monkeypatch: pytest.MonkeyP
     def missing(name: str, package: str | None = None) -> Any:
         raise ModuleNotFoundError(f"No module named '{name}'")
 
-    monkeypatch.setattr(library, "import_module", missing)
+    monkeypatch.setattr(nixl_package, "import_module", missing)
     context = adapter_context(LentMemory(4096), name="n")
     params = {"file_path": str(tmp_path / "kv")}
     pool = NixlStoreSettings.model_validate({"backend": "POSIX", "pool_size": 1, "backend_params": params})
@@ -49,7 +50,7 @@ class TestWithNixl:
         assert "cannot be loaded (lib" in said or "cannot be started" in said
 
     def test_a_backend_that_is_not_part_of_the_build_says_so(self) -> None:
-        if library.nixl_library("n").plugin_file("HF3FS"):
+        if nixl_package.nixl_library("n").plugin_file("HF3FS"):
             pytest.skip("this build has HF3FS")
         with pytest.raises(
             ResourceError, match=r"'HF3FS' of NIXL .* is not part of this build; .* client library of 3FS"
@@ -73,11 +74,11 @@ class TestWithNixl:
                 raise ModuleNotFoundError("No module named 'nixl'")
             return importlib.import_module(name, package)
 
-        monkeypatch.setattr(library, "import_module", without_chooser)
-        assert library.nixl_library("n").package in ("nixl_cu12", "nixl_cu13")
+        monkeypatch.setattr(nixl_package, "import_module", without_chooser)
+        assert nixl_package.nixl_library("n").package in ("nixl_cu12", "nixl_cu13")
 
     def test_a_plugin_folder_of_ones_own_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         own = tmp_path / "libplugin_POSIX.so"
         own.touch()
         monkeypatch.setenv("NIXL_PLUGIN_DIR", str(tmp_path))
-        assert library.nixl_library("n").plugin_file("POSIX") == own
+        assert nixl_package.nixl_library("n").plugin_file("POSIX") == own
