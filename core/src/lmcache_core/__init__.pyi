@@ -1,0 +1,215 @@
+from .client.async_client import AsyncEngineClient as AsyncEngineClient
+from .client.channel import EngineChannel as EngineChannel
+from .client.client import EngineClient as EngineClient
+from .client.heartbeat import Heartbeat as Heartbeat, ServerChange as ServerChange
+from .client.l1_segment import L1Segment as L1Segment
+from .client.prompt_tokens import PromptTokens as PromptTokens
+from .contracts.buffers import LentBuffer as LentBuffer, MemoryRegion as MemoryRegion
+from .contracts.capability import Capability as Capability
+from .contracts.clock import Clock as Clock, SystemClock as SystemClock
+from .contracts.command import CommandContext as CommandContext, PluginCatalog as PluginCatalog
+from .contracts.completion import (
+    BuffersReleased as BuffersReleased,
+    Completion as Completion,
+    CompletionSource as CompletionSource,
+    JobDone as JobDone,
+    JobId as JobId,
+)
+from .contracts.context import AdapterContext as AdapterContext
+from .contracts.events import (
+    AdapterAdded as AdapterAdded,
+    AdapterHealthChanged as AdapterHealthChanged,
+    AdapterRemoved as AdapterRemoved,
+    CacheCleared as CacheCleared,
+    ChunksEvicted as ChunksEvicted,
+    ChunksRetrieved as ChunksRetrieved,
+    ChunksStored as ChunksStored,
+    Event as Event,
+    L2LookupCompleted as L2LookupCompleted,
+    LeasesExpired as LeasesExpired,
+    LoadCompleted as LoadCompleted,
+    LoadSubmitted as LoadSubmitted,
+    LoadsDeclined as LoadsDeclined,
+    LookupAbandoned as LookupAbandoned,
+    LookupFinished as LookupFinished,
+    LookupHashes as LookupHashes,
+    LookupStarted as LookupStarted,
+    ObjectRejected as ObjectRejected,
+    ObjectsCame as ObjectsCame,
+    ObjectsEvicted as ObjectsEvicted,
+    ObjectsLeft as ObjectsLeft,
+    ObjectsRead as ObjectsRead,
+    PrefetchCompleted as PrefetchCompleted,
+    PrefetchSubmitted as PrefetchSubmitted,
+    Publisher as Publisher,
+    QuotaChanged as QuotaChanged,
+    QuotaReached as QuotaReached,
+    RequestAnswered as RequestAnswered,
+    RequestEnded as RequestEnded,
+    SettingChanged as SettingChanged,
+    StoreCompleted as StoreCompleted,
+    StoreRefused as StoreRefused,
+    StoreSubmitted as StoreSubmitted,
+    StoresDropped as StoresDropped,
+    WorkerLeft as WorkerLeft,
+    WorkerRegistered as WorkerRegistered,
+)
+from .contracts.hookspecs import hookimpl as hookimpl
+from .contracts.http_route import (
+    HttpAnswer as HttpAnswer,
+    HttpContext as HttpContext,
+    HttpRefusal as HttpRefusal,
+    HttpRequest as HttpRequest,
+    HttpRoute as HttpRoute,
+)
+from .contracts.l2_adapter import L2Adapter as L2Adapter, LoadItem as LoadItem, StoreItem as StoreItem
+from .contracts.offer import Offer as Offer
+from .contracts.operation import (
+    Call as Call,
+    DEFERRED as DEFERRED,
+    ELSEWHERE as ELSEWHERE,
+    Handler as Handler,
+    HandlerMode as HandlerMode,
+    Operation as Operation,
+)
+from .contracts.policies import (
+    AccessFacts as AccessFacts,
+    AdapterFacts as AdapterFacts,
+    EvictionDemand as EvictionDemand,
+    EvictionPolicy as EvictionPolicy,
+    InsertFacts as InsertFacts,
+    LoadFacts as LoadFacts,
+    PrefetchFacts as PrefetchFacts,
+    PrefetchPlan as PrefetchPlan,
+    PrefetchPolicy as PrefetchPolicy,
+    RequestFacts as RequestFacts,
+    StorePlan as StorePlan,
+    StorePolicy as StorePolicy,
+    StoredObject as StoredObject,
+    WantedObject as WantedObject,
+    recompute_cost as recompute_cost,
+)
+from .contracts.readings import Reading as Reading, ReadingKind as ReadingKind, Spread as Spread
+from .contracts.request_module import (
+    ChunkHasher as ChunkHasher,
+    ModuleContext as ModuleContext,
+    ObjectGroup as ObjectGroup,
+    RequestModule as RequestModule,
+    SpaceFields as SpaceFields,
+    TokenIds as TokenIds,
+    Worker as Worker,
+    Workers as Workers,
+)
+from .contracts.serde import Serde as Serde
+from .contracts.server_info import ServerInfo as ServerInfo
+from .contracts.server_view import ServerView as ServerView
+from .contracts.settings import PluginSettings as PluginSettings
+from .contracts.storage import (
+    Hold as Hold,
+    LookupRequest as LookupRequest,
+    PromptFacts as PromptFacts,
+    READERS_MAX as READERS_MAX,
+    Shard as Shard,
+    SparseLookupRequest as SparseLookupRequest,
+    Storage as Storage,
+    StoredSpace as StoredSpace,
+)
+from .contracts.subscriber import Subscriber as Subscriber, Subscriptions as Subscriptions
+from .jobs.async_adapter import AsyncL2Adapter as AsyncL2Adapter
+from .jobs.blocking_adapter import BlockingL2Adapter as BlockingL2Adapter
+from .jobs.byte_ledger import ByteLedger as ByteLedger
+from .jobs.circuit_breaker import (
+    CircuitBreaker as CircuitBreaker,
+    CircuitState as CircuitState,
+    CircuitStatus as CircuitStatus,
+)
+from .jobs.completion_queue import CompletionQueue as CompletionQueue
+from .jobs.retry import RetryBudget as RetryBudget, RetryPolicy as RetryPolicy
+from .kernels.choice import Kernels as Kernels
+from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
+from .model.bitmap import Bitmap as Bitmap
+from .model.errors import (
+    AdapterError as AdapterError,
+    ConfigError as ConfigError,
+    DamagedObjectError as DamagedObjectError,
+    LMCacheError as LMCacheError,
+    NoAnswerError as NoAnswerError,
+    PluginError as PluginError,
+    ProtocolError as ProtocolError,
+    ResourceError as ResourceError,
+)
+from .model.keys import (
+    HashChain as HashChain,
+    KeySpace as KeySpace,
+    ObjectKey as ObjectKey,
+    pack_kv_rank as pack_kv_rank,
+)
+from .model.layout import (
+    ChunkLayout as ChunkLayout,
+    CompositeLayout as CompositeLayout,
+    ITEM_BYTES as ITEM_BYTES,
+    ObjectLayout as ObjectLayout,
+    joined_layout as joined_layout,
+    opaque_layout as opaque_layout,
+)
+from .model.media_path import media_path as media_path
+from .model.object_header import (
+    Check as Check,
+    HEADER_BYTES as HEADER_BYTES,
+    NO_DIGEST as NO_DIGEST,
+    ObjectHeader as ObjectHeader,
+    SerdeMark as SerdeMark,
+    check as check,
+    inspect as inspect,
+    seal as seal,
+    seal_encoded as seal_encoded,
+)
+from .model.results import KeyPage as KeyPage, Outcome as Outcome, Usage as Usage
+from .server.transfer_range import (
+    TransferRange as TransferRange,
+    store_patience as store_patience,
+    transfer_range as transfer_range,
+)
+from .server.worker_admission import RefusedRegistrations as RefusedRegistrations, check_groups as check_groups
+from .wire.messages import (
+    BlockAllocation as BlockAllocation,
+    ClientHello as ClientHello,
+    EngineDrivenRegistration as EngineDrivenRegistration,
+    EngineKey as EngineKey,
+    LayoutPart as LayoutPart,
+    PrepareRetrieveReply as PrepareRetrieveReply,
+    PrepareStoreReply as PrepareStoreReply,
+    RetrieveContext as RetrieveContext,
+    ServerHello as ServerHello,
+    SharedMemoryOffer as SharedMemoryOffer,
+    SlotDescriptor as SlotDescriptor,
+    StoreContext as StoreContext,
+    WorkerRegistration as WorkerRegistration,
+)
+from .wire.operations import (
+    ABANDON_STORE as ABANDON_STORE,
+    CLEAR as CLEAR,
+    COMMIT_RETRIEVE as COMMIT_RETRIEVE,
+    COMMIT_STORE as COMMIT_STORE,
+    END_SESSION as END_SESSION,
+    FREE_LOOKUP_LOCKS as FREE_LOOKUP_LOCKS,
+    GET_CHUNK_SIZE as GET_CHUNK_SIZE,
+    GET_EXPERIMENTAL as GET_EXPERIMENTAL,
+    HELLO as HELLO,
+    LOOKUP as LOOKUP,
+    NOOP as NOOP,
+    PING as PING,
+    PREPARE_RETRIEVE as PREPARE_RETRIEVE,
+    PREPARE_STORE as PREPARE_STORE,
+    QUERY_PREFETCH_STATUS as QUERY_PREFETCH_STATUS,
+    REGISTER_ENGINE_DRIVEN as REGISTER_ENGINE_DRIVEN,
+    REGISTER_WORKER as REGISTER_WORKER,
+    REPORT_BLOCK_ALLOCATION as REPORT_BLOCK_ALLOCATION,
+    UNREGISTER_ENGINE_DRIVEN as UNREGISTER_ENGINE_DRIVEN,
+    WAIT_PREFETCH_STATUS as WAIT_PREFETCH_STATUS,
+)
+from .wire.tokens import encode_tokens as encode_tokens
+
+__version__: str
+
+__all__: list[str]
