@@ -103,7 +103,7 @@ class Bench:
                     partner: Side = (
                         memcpy(size_mib, depth, counts[depth], memory, self._interruption, undo)
                         if mode == MEMORY
-                        else self._fio(folder, mode == DIRECT, depth)
+                        else self._fio(folder, mode == DIRECT, depth, subject.file_per_object)
                     )
                     pairs = Pairs(subject.name, objects, partial(self._settle, mode), self.results)
                     for number in range(-(depth == depths[0]), self._args.rounds):  # the first warms up
@@ -112,8 +112,9 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _fio(self, folder: Path, is_direct: bool, depth: int) -> Fio:
-        return Fio(folder, is_direct, depth, l2_fio.engine_for(self._args.fio_engine, is_direct))
+    def _fio(self, folder: Path, is_direct: bool, depth: int, file_per_object: bool) -> Fio:
+        engine = l2_fio.engine_for(self._args.fio_engine, is_direct)
+        return Fio(folder, is_direct, depth, engine, file_per_object)
 
     def _settle(self, mode: str, verb: str) -> None:
         settle(drops_cache=mode == BUFFERED and verb == "load" and self._args.drops_cache)
@@ -145,7 +146,8 @@ def _describe(args: argparse.Namespace) -> dict[str, str]:
         f"{l2_fio.engine_for(args.fio_engine, mode == DIRECT)} ({mode})" for mode in (BUFFERED, DIRECT)
     )
     return {
-        "fio": f"{_fio_version()}, engine {engines}; files whose blocks are reserved beforehand; page cache {cache}",
+        "fio": f"{_fio_version()}, engine {engines}; a file per object for adapters of files; their blocks are "
+        f"reserved beforehand; page cache {cache}",
         "memcpy": "the threads of lmcache-native that copy from memory to memory",
         "public": "the public LMCache 0.5.6 server's `lmcache bench l2`, one batch at a time, page cache as it is",
     }

@@ -35,12 +35,15 @@ class Fio:
     """Moves as many bytes as the steps would, in blocks of an object, `depth` at a time.
 
     A store writes new files, whose blocks fio has the file system reserve before its clock runs; a load reads what the last
-    store wrote.  psync has a process and a file for each block in flight, the others have one."""
+    store wrote.  psync has a process for each block in flight, the others have one.  With `file_per_object` each object is a
+    file, opened before the clock runs, so that the kernel cannot read ahead from one object into the next; else each
+    process has one file."""
 
     folder: Path
     is_direct: bool
     depth: int
     engine: str
+    file_per_object: bool = False
 
     name = "fio"
 
@@ -51,7 +54,8 @@ class Fio:
             "fio",
             "--name=bench",
             f"--directory={self.folder}",
-            "--filename_format=bench.$jobnum.fio",
+            "--filename_format=bench.$jobnum.$filenum.fio",
+            f"--nrfiles={count // jobs if self.file_per_object else 1}",
             f"--rw={'write' if steps[0].verb is Verb.STORE else 'read'}",
             f"--bs={size}",
             f"--size={count // jobs * size}",

@@ -26,6 +26,7 @@ class Subject:
     settings: Callable[[Path, str, int, int], Settings]
     aim: float
     """Share of fio, or of a copy in memory, that it should reach."""
+    file_per_object: bool = False
 
 
 def _fs(folder: Path, mode: str, size: int, count: int) -> Settings:
@@ -64,8 +65,8 @@ def _sized(path: Path, length: int) -> str:
 
 
 SUBJECTS: Final = (
-    Subject("fs", (BUFFERED, DIRECT), _fs, 0.70),
-    Subject("fs_native", (BUFFERED, DIRECT), _fs_native, 0.95),
+    Subject("fs", (BUFFERED, DIRECT), _fs, 0.70, file_per_object=True),
+    Subject("fs_native", (BUFFERED, DIRECT), _fs_native, 0.95, file_per_object=True),
     Subject("raw_block", (BUFFERED, DIRECT), _raw_block, 0.95),
     Subject("dax", (MEMORY,), _dax, 0.90),
 )

@@ -107,16 +107,20 @@ def test_fio_moves_what_the_steps_do(tmp_path: Path) -> None:
     one = Fio(tmp_path, True, 4, "io_uring").command(stores)
     assert {"--rw=write", "--bs=16384", "--size=131072", "--iodepth=4", "--numjobs=1", "--direct=1"} <= set(one)
     many = Fio(tmp_path, False, 4, "psync").command(stores)
-    assert {"--size=32768", "--iodepth=1", "--numjobs=4", "--direct=0"} <= set(many)
+    assert {"--size=32768", "--iodepth=1", "--numjobs=4", "--direct=0", "--nrfiles=1"} <= set(many)
+    assert "--nrfiles=2" in Fio(tmp_path, False, 4, "psync", file_per_object=True).command(stores)
 
 
 @pytest.mark.skipif(not l2_fio.is_installed(), reason="fio is not installed")
+@pytest.mark.parametrize("file_per_object", [False, True])
 @pytest.mark.parametrize("engine", ["psync", "libaio"])
-def test_fio_itself(engine: str, tmp_path: Path) -> None:
-    side = Fio(tmp_path, False, 2, engine)
+def test_fio_itself(engine: str, file_per_object: bool, tmp_path: Path) -> None:
+    side = Fio(tmp_path, False, 2, engine, file_per_object)
     made = objects()
     assert side.run(made.stores()).gb_per_second > 0
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) == COUNT * SIZE
+    sizes = [file.stat().st_size for file in tmp_path.iterdir()]
+    assert sum(sizes) == COUNT * SIZE
+    assert not file_per_object or sizes == [SIZE] * COUNT
     assert side.run(made.loads()).gb_per_second > 0
     side.clear()
     assert not list(tmp_path.iterdir())
