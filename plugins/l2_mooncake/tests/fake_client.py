@@ -45,6 +45,18 @@ class FakeStore:
         self._begin("size", [name])
         return self._answer("size", self._size, name)
 
+    def get_into_ranges(
+        self,
+        addresses: list[int],
+        names: list[list[str]],
+        _to: object,
+        starts: list[list[list[int]]],
+        sizes: list[list[list[int]]],
+    ) -> list[list[list[int]]]:
+        ((name,),), (address,), (((start,),),), (((size,),),) = names, addresses, starts, sizes
+        self._begin("part", [name])
+        return [[[self._answer("part", self._part, name, address, start, size)]]]
+
     def health_check(self) -> int:
         return self.healthy
 
@@ -78,6 +90,15 @@ class FakeStore:
             return int(Code.INVALID_PARAMS)
         ctypes.memmove(address, data, len(data))
         return len(data)
+
+    def _part(self, name: str, address: int, start: int, size: int) -> int:
+        data = self.objects.get(name)
+        if data is None:
+            return int(Code.OBJECT_NOT_FOUND)
+        if start + size > len(data):
+            return int(Code.INVALID_PARAMS)
+        ctypes.memmove(address, data[start : start + size], size)
+        return size
 
     def _remove(self, name: str) -> int:
         return 0 if self.objects.pop(name, None) is not None else int(Code.OBJECT_NOT_FOUND)

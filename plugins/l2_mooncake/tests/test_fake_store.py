@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmcache_core import BuffersReleased, Clock, ObjectKey, Outcome, SystemClock
+from lmcache_core import BuffersReleased, Clock, ObjectKey, Outcome, SystemClock, Usage
 from lmcache_core.testing.fake_clock import FakeClock
 from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
@@ -18,6 +18,7 @@ from lmcache_l2_mooncake.adapter import OVERDUE_SECONDS, MooncakeAdapter
 from lmcache_l2_mooncake.codes import Code
 from lmcache_l2_mooncake.config import MooncakeSettings
 from lmcache_l2_mooncake.listing import HeaderPages
+from lmcache_l2_mooncake.master import MasterHttp
 from plugins.l2_mooncake.tests.fake_client import FakeStores
 
 DONE, MISSING, FAILED, TIMED_OUT = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.TIMED_OUT
@@ -40,7 +41,7 @@ def open_fake(stores: FakeStores, memory: LentMemory, monkeypatch: pytest.Monkey
     def open_fake(clock: Clock | None = None, timeout_seconds: float = 20.0) -> MooncakeAdapter:
         settings = MooncakeSettings(local_hostname="here")
         context = adapter_context(memory, name="mooncake", clock=clock or SystemClock())
-        opened.append(MooncakeAdapter(settings, context, stores.open, HeaderPages(), timeout_seconds))
+        opened.append(MooncakeAdapter(settings, context, stores.open, HeaderPages(), HeaderPages(), timeout_seconds))
         return opened[-1]
 
     yield open_fake
@@ -142,6 +143,72 @@ def test_a_longer_object_is_damaged_and_one_that_went_meanwhile_is_missing(
     assert driver.load((KEY, memory.lend(4096))) == (MISSING,)
     del stores.last.answers["size"]
     assert driver.load((KEY, memory.lend(4096))) == (Outcome.DAMAGED,)
+
+
+LONG = 600_000
+"""Of which no part that is read at a time is the whole."""
+
+
+@pytest.fixture
+def stored(open_fake: Opened, stores: FakeStores, memory: LentMemory) -> L2Driver:
+    driver = L2Driver(open_fake())
+    assert driver.store((KEY, memory.sealed(KEY, payload_of(1, LONG)))) == (DONE,)
+    return driver
+
+
+def test_a_good_object_that_came_altered_stays(stored: L2Driver, stores: FakeStores) -> None:
+    stored.adapter.reject(KEY, Outcome.DAMAGED)
+    wait_for(lambda: stored.has(KEY) == (DONE,))
+    assert "remove" not in [method for method, _ in stores.last.calls]
+    stored.adapter.reject(KEY, Outcome.DAMAGED)  # and once more, whatever ails it
+    wait_for(lambda: not stores.last.objects)
+
+
+@pytest.mark.parametrize("at", [4000, 5000, LONG])
+def test_one_that_is_damaged_where_it_stands_is_removed(stored: L2Driver, stores: FakeStores, at: int) -> None:
+    ((name, data),) = stores.last.objects.items()
+    stores.last.objects[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    stored.adapter.reject(KEY, Outcome.DAMAGED)
+    wait_for(lambda: not stores.last.objects)
+
+
+@pytest.mark.parametrize("method", ["size", "part"])
+def test_a_lost_master_is_no_proof_of_damage(stored: L2Driver, stores: FakeStores, method: str) -> None:
+    stores.last.answers[method] = Code.RPC_FAIL
+    stored.adapter.reject(KEY, Outcome.DAMAGED)
+    wait_for(lambda: stores.last.calls[-1][0] == method)
+    assert stored.has(KEY) == (MISSING,)
+    assert len(stores.last.objects) == 1
+    del stores.last.answers[method]
+    stored.adapter.reject(KEY, Outcome.DAMAGED)
+    wait_for(lambda: stored.has(KEY) == (DONE,))
+
+
+def test_one_of_another_length_is_removed_at_once(stored: L2Driver, stores: FakeStores, memory: LentMemory) -> None:
+    assert stored.verified_load((KEY, memory.lend(LONG))) == (Outcome.DAMAGED,)
+    wait_for(lambda: not stores.last.objects)
+
+
+def test_the_store_is_left_though_the_masters_http_hangs(
+    stores: FakeStores, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(self: MasterHttp) -> Usage:
+        asked.set()
+        answer.wait(30)
+        return Usage(0, None, 0)
+
+    monkeypatch.setattr(MasterHttp, "usage", hang)
+    settings = MooncakeSettings(local_hostname="here", master_metrics_url="http://127.0.0.1:1")
+    context = adapter_context(memory, name="mooncake")
+    adapter = MooncakeAdapter(settings, context, stores.open, HeaderPages(), HeaderPages())
+    try:
+        assert asked.wait(30)
+        adapter.close(0.1)
+        assert stores.last.closed.wait(0)
+    finally:
+        answer.set()
 
 
 def test_what_comes_together_is_one_call(open_fake: Opened, stores: FakeStores) -> None:

@@ -73,7 +73,7 @@ def test_a_master_that_hangs_is_a_time_out_and_the_buffers_come_back_when_it_goe
     def joined() -> StoreClient:
         return StoreClient.open(setup, (), needs_memory=False, logger=context.logger)
 
-    adapter = MooncakeAdapter(settings, context, joined, HeaderPages(), operation_timeout_seconds=1.0)
+    adapter = MooncakeAdapter(settings, context, joined, HeaderPages(), HeaderPages(), operation_timeout_seconds=1.0)
     driver = L2Driver(adapter)
     key = object_key(1)
     stored = memory.sealed(key, payload_of(1, PAYLOAD))
@@ -90,6 +90,18 @@ def test_a_master_that_hangs_is_a_time_out_and_the_buffers_come_back_when_it_goe
     until(lambda: driver.load((key, again)) == (DONE,), "loading after the master goes on")
     assert bytes(again.view) == bytes(stored.view)
     adapter.close(30)
+
+
+def test_a_good_object_that_came_altered_is_read_again_and_stays(
+    open_here: OpenMooncake, own_master: MooncakeMaster, memory: LentMemory
+) -> None:
+    driver = L2Driver(open_here(own_master, global_segment_size=64 * MIB))
+    key = object_key(1)
+    stored = memory.sealed(key, payload_of(1, 7 * PAYLOAD))  # more than is read again at a time
+    assert driver.store((key, stored)) == (DONE,)
+    driver.adapter.reject(key, Outcome.DAMAGED)
+    until(lambda: driver.has(key) == (DONE,), "offering it again")
+    assert driver.verified_load((key, memory.lend(stored.length))) == (DONE,)
 
 
 def test_what_mooncake_evicts_by_itself_is_a_miss_and_never_wrong(

@@ -11,6 +11,7 @@ from lmcache_core.testing.lent_memory import LentMemory, adapter_context
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.config import RedisSettings
 from lmcache_l2_redis.opening import open_redis
+from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import RedisServer, redis_server
 
 OpenRedis = Callable[..., L2Driver]
@@ -20,6 +21,12 @@ OpenRedis = Callable[..., L2Driver]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Of this module's own; a test may leave objects, under a prefix of its own."""
     with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    with Scripted() as server:
         yield server
 
 

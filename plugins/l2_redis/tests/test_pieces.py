@@ -17,6 +17,7 @@ from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.pieces import PieceName, further_pieces
 from lmcache_l2_redis.values import UNFINISHED_SECONDS
 from lmcache_object_remote import object_id_of, object_name
+from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import RedisServer, wait_for
 
 DONE, MISSING, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
@@ -123,6 +124,31 @@ def test_a_torn_object_is_damaged_and_makes_room(
         assert driver.verified_load((stored, memory.lend(TOTAL))) == (DONE,)
         driver.delete(stored)
         assert names(client, prefix) == []
+
+
+def test_what_is_there_is_counted_though_what_was_left_to_do_failed(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+) -> None:
+    driver = open_at(scripted.port, value_piece_bytes=PIECE)
+    scripted.answers = {"PERSIST": [b"-NOPERM no\r\n"]}
+    key = object_key(1)
+    assert driver.store((key, memory.sealed(key, payload_of(1, TOTAL - HEADER_BYTES)))) == (Outcome.FAILED,)
+    assert counted(driver) == (1, TOTAL)
+
+
+def test_pieces_of_an_object_that_is_whole_stay_though_writing_them_again_is_refused(
+    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+) -> None:
+    """The answer that said that it is whole was lost."""
+    driver = open_at(scripted.port, value_piece_bytes=PIECE)
+    key = object_key(1)
+    whole = memory.sealed(key, payload_of(1, PIECE - HEADER_BYTES + 10))
+    scripted.answers = {
+        "SET": [b"+OK\r\n", b"", b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"],
+        "GETRANGE": [b"$4096\r\n%b\r\n" % bytes(whole.view[:HEADER_BYTES])],
+    }
+    assert driver.store((key, whole)) == (Outcome.REJECTED,)
+    assert "UNLINK" not in scripted.asked
 
 
 def test_two_writers_of_one_object_never_mix_their_pieces(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import ProtocolError
+from lmcache_l2_redis import replies as module
 from lmcache_l2_redis.replies import (
     BUFFER_BYTES,
     BULK_MAX_BYTES,
@@ -128,6 +129,14 @@ def test_garbage_is_a_reply_or_an_error_of_the_protocol_or_too_short(data: bytes
 def test_what_is_no_reply_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read(data)
+
+
+def test_a_reply_of_many_parts_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = b"$1000\r\n" + b"x" * 1000 + b"\r\n"
+    monkeypatch.setattr(module, "REPLY_BYTES_MAX", 5100)
+    assert read(b"*5\r\n" + 5 * part) == [b"x" * 1000] * 5
+    with pytest.raises(ProtocolError, match="more than 5100 bytes"):
+        read(b"*6\r\n" + 6 * part)
 
 
 @pytest.mark.parametrize("data", [b"+OK\r\n", b":3\r\n", b"*0\r\n", b"$-5\r\n"])

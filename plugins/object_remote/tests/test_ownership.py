@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import logging
 import os
 import subprocess
@@ -214,6 +216,27 @@ def test_an_owner_that_cannot_renew_knows_before_anybody_can_follow(caplog: pyte
     assert any("owns it no longer" in record.message for record in caplog.records)
 
 
+def test_a_claim_that_came_too_late_is_not_taken_for_another_server(caplog: pytest.LogCaptureFixture) -> None:
+    """The backend cannot compare, and its first answer is slow: the claim counts only when its own lease is over."""
+
+    async def run() -> None:
+        world = World()
+        ownership = world.ownership(conditional=False)
+        write = world.records.write
+
+        async def slow_write(data: bytes, *, replaces: bytes | None) -> bool:
+            world.clock.advance(LEASE / 10)
+            return await write(data, replaces=replaces)
+
+        world.records.write = slow_write  # type: ignore[method-assign]
+        await ownership.take()
+        assert not holds(ownership)
+        world.records.write = write  # type: ignore[method-assign]
+        assert "own claim took too long" in caplog.text
+
+    asyncio.run(run())
+
+
 def test_held_ends_without_anybody_doing_anything() -> None:
     async def run() -> None:
         world = World()
@@ -250,6 +273,61 @@ def test_what_is_no_record_is_left_alone() -> None:
 
     for value in (b"", b"somebody's notes", b"[1]", b'{"owner": "me"}'):
         asyncio.run(run(value))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"lmcache_owner": 2}',
+        b'{"lmcache_owner": 2, "owners": [' + b"0," * 5000 + b"0]}",
+        RECORD.pack().replace(b'"lmcache_owner": 1', b'"lmcache_owner": 2'),
+    ],
+)
+def test_a_record_of_another_version_is_never_replaced_whatever_it_looks_like(record: bytes) -> None:
+    async def run() -> None:
+        world = World(record)
+        with pytest.raises(ResourceError, match=r"kv'.*(another version|no owner's record).*remove it"):
+            await world.ownership().take()
+        with pytest.raises(ResourceError, match="remove it"):
+            await admit_guest(world.records, clock=world.clock, place="acme: bucket 'kv'", sleep=world.sleep)
+        assert world.records.value == record
+
+    asyncio.run(run())
+
+
+def sealed(**fields: object) -> bytes:
+    """A record with a right digest, and these fields."""
+    body = json.loads(RECORD.pack())
+    del body["digest"]
+    body.update(fields)
+    digest = hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return json.dumps({**body, "digest": digest}, sort_keys=True).encode()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lease_seconds": float("nan")},
+        {"lease_seconds": 1e-9},
+        {"lease_seconds": 1e9},
+        {"counter": True},
+        {"process": ["machine", 2**70, 1]},
+        {"process": ["machine", -1, 1]},
+        {"process": "abc"},
+        {"process": None},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_record_that_makes_no_sense_counts_as_damaged(fields: dict[str, object]) -> None:
+    assert OwnerRecord.unpack(sealed(), "here") == RECORD
+    assert OwnerRecord.unpack(sealed(**fields), "here") is None
+
+
+@pytest.mark.parametrize("depth", [50, 500, 2000])
+def test_a_deep_record_is_no_error_of_ours(depth: int) -> None:
+    deep = b'{"lmcache_owner": 1, "more": ' + b"[" * depth + b"]" * depth + b"}"
+    assert OwnerRecord.unpack(deep, "here") is None
 
 
 def test_a_damaged_record_is_replaced_after_a_lease() -> None:

@@ -153,6 +153,70 @@ def test_a_renewal_that_comes_too_late_is_not_believed_where_the_backend_cannot_
         assert not first.ownership.held
 
 
+@pytest.mark.parametrize("conditional", [True, False])
+@pytest.mark.parametrize("renews", [False, True])
+def test_a_lease_begins_before_its_write_however_late_the_answer_comes(conditional: bool, renews: bool) -> None:
+    """Others measure from when the record was there, which may be long before its writer is told."""
+    clock, alive = FakeClock(), set[int]()
+    records = SteppedRecords(clock, conditional=conditional)
+    first = Contender(1, records, clock, alive, evidence=False)
+    _go_on(clock, [first], 3 if renews else 0)
+    clock.advance(LEASE / 8 if renews else 0)
+    _step_until(first, "write", took_effect=True)
+    if not (conditional or renews):  # a claim is believed only when it was read again
+        first.step()
+        clock.advance(LEASE / 20)
+        _step_until(first, "read", took_effect=True)
+    second = Contender(2, records, clock, alive, evidence=False)
+    _go_on(clock, [second], 10)  # it sees the new record, while the answer is late
+    first.step()
+    assert first.ownership.held
+    for _ in range(60):
+        _go_on(clock, [second], 1, seconds=1.0)
+        assert not (first.ownership.held and second.ownership.held)
+    assert second.ownership.held
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_of_two_that_claim_at_once_one_wins(conditional: bool) -> None:
+    clock, alive = FakeClock(), set[int]()
+    records = SteppedRecords(clock, conditional=conditional)
+    both = [Contender(number, records, clock, alive, evidence=False) for number in (1, 2)]
+    for contender in both:  # each has seen that there is none
+        _step_until(contender, "write", took_effect=False)
+    for contender in both:
+        contender.step()
+    for _ in range(10):
+        _go_on(clock, both, 1)
+        assert sum(contender.ownership.held for contender in both) <= 1
+    assert any(contender.ownership.held for contender in both)
+
+
+def test_a_claim_that_took_long_is_not_believed_where_the_backend_cannot_compare() -> None:
+    """Whoever was quicker has read its own record already, and does not look again for a while."""
+    clock, alive = FakeClock(), set[int]()
+    records = SteppedRecords(clock, conditional=False)
+    first, second = (Contender(number, records, clock, alive, evidence=False) for number in (1, 2))
+    _step_until(first, "write", took_effect=False)  # it has seen that there is none, and is paged out
+    _go_on(clock, [second], 3)
+    assert second.ownership.held
+    for _ in range(2):
+        first.step()
+    clock.advance(LEASE / 20)  # and nobody has replaced its record
+    for _ in range(8):
+        first.step()
+        assert not first.ownership.held
+    assert second.ownership.held
+
+
+def _step_until(contender: Contender, verb: str, *, took_effect: bool) -> None:
+    for _ in range(20):
+        if (contender.at.verb, contender.at.took_effect) == (verb, took_effect):
+            return
+        contender.step()
+    raise AssertionError(f"it never came to that: {contender.at}")
+
+
 def _go_on(clock: FakeClock, contenders: list[Contender], ticks: int, seconds: float = 2.9) -> None:
     for _ in range(ticks):
         clock.advance(seconds)

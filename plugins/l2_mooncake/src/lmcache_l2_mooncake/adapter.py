@@ -28,6 +28,7 @@ from lmcache_l2_mooncake.master import MasterAnswerError, MasterHttp, is_reachab
 from lmcache_l2_mooncake.memory_check import check_for_rdma
 from lmcache_l2_mooncake.store_client import Span, StoreClient, Transfer
 from lmcache_object_remote import object_name
+from lmcache_object_remote.second_look import SecondLook
 
 CAPABILITIES: Final = Capability.DELETE | Capability.SHARED | Capability.ZERO_COPY | Capability.ANY_LENGTH
 TRANSFERS_TOGETHER: Final = 16
@@ -56,15 +57,18 @@ class MooncakeAdapter(AsyncL2Adapter):
         context: AdapterContext,
         open_client: Callable[[], StoreClient],
         pages: HeaderPages,
+        scratch: HeaderPages,
         operation_timeout_seconds: float = OPERATION_TIMEOUT_SECONDS,
     ) -> None:
-        """`open_client` registers the memory of the `pages`, too; it is called again when a membership is renewed."""
+        """`open_client` registers the memory of the `pages`, for listings, and of the `scratch`, too; it is called again when a
+        membership is renewed."""
         self._prefix: Final = settings.key_prefix
         self._settings: Final = settings
         self._master: Final = MasterHttp(settings.master_metrics_url) if settings.master_metrics_url else None
         self.capabilities = CAPABILITIES | (Capability.LIST if self._master else Capability.NONE)
         self._open_client: Final = open_client
         self._pages: Final = pages
+        self._scratch: Final = scratch
         self._usage: Usage | None = None
         self._overdue = 0
         super().__init__(
@@ -94,14 +98,18 @@ class MooncakeAdapter(AsyncL2Adapter):
         self._listing = self._master and Listing(
             self._master, self._prefix, self._pages, self._read_starts, self.context.clock
         )
+        self._second_look = SecondLook(self._read_anew, self.in_thread)
         await self._link.start()
         self._measuring = self._loop.create_task(self._measure(self._master)) if self._master else None
 
     async def stopped(self) -> None:
         if self._measuring is not None:
             self._measuring.cancel()
+        await (
+            self._link.stop()
+        )  # first: a master whose HTTP hangs is waited for, and the store is to be left all the same
+        if self._measuring is not None:
             await asyncio.wait((self._measuring,))
-        await self._link.stop()
 
     async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         return stored(await self._puts.call(self._transfer(key, buffer)))
@@ -112,7 +120,10 @@ class MooncakeAdapter(AsyncL2Adapter):
             answer = await self._length_of(key)
         if answer < 0:
             return not_loaded(answer)
-        return Outcome.DONE if buffer.takes(answer) else Outcome.DAMAGED
+        if buffer.takes(answer):
+            return Outcome.DONE
+        self._second_look.was_loaded_in_vain(key, buffer)
+        return Outcome.DAMAGED
 
     async def contains(self, key: ObjectKey) -> bool:
         answer = await self._lookups.call(object_name(self._prefix, key))
@@ -124,6 +135,12 @@ class MooncakeAdapter(AsyncL2Adapter):
 
     async def delete(self, key: ObjectKey) -> Outcome:
         return deleted(await self._removals.call(object_name(self._prefix, key)))
+
+    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
+        """What is damaged is removed, unless it turns out to be whole when it is read again."""
+        if outcome is Outcome.DAMAGED and await self._second_look.finds_whole(key):
+            return True
+        return await super().discard(key, outcome)
 
     def is_transient(self, error: Exception) -> bool:
         """A lost master is not: the library has tried again for seconds before it says so."""
@@ -141,6 +158,28 @@ class MooncakeAdapter(AsyncL2Adapter):
 
     def _transfer(self, key: ObjectKey, buffer: LentBuffer) -> Transfer:
         return Transfer(object_name(self._prefix, key), buffer.address, buffer.length)
+
+    async def _read_anew(self, key: ObjectKey) -> memoryview | None:
+        with self._link.borrow() as client:
+            if not client.reads_ranges:
+                return None
+            whole: memoryview | None = await self.in_thread(self._whole, client, object_name(self._prefix, key))
+        return whole
+
+    def _whole(self, client: StoreClient, name: str) -> memoryview | None:
+        """In a thread, one at a time.  Raises MooncakeError where the master does not answer, which says nothing of an
+        object."""
+        size = client.size(name)
+        whole = bytearray(max(size, 0))
+        for start in range(0, size, self._scratch.length):
+            length = min(self._scratch.length, size - start)
+            answer = client.part(Transfer(name, self._scratch.address, length), start)
+            if answer != length:
+                _check_known(answer)
+                return None
+            whole[start : start + length] = self._scratch.start(length)
+        _check_known(size)
+        return memoryview(whole) if size > 0 else None
 
     async def _length_of(self, key: ObjectKey) -> int:
         """Of an object that did not fit where it was to be loaded, or a code.  Raises MooncakeError where it should have."""
@@ -207,6 +246,11 @@ class MooncakeAdapter(AsyncL2Adapter):
             await asyncio.sleep(USAGE_SECONDS)
 
 
+def _check_known(answer: int) -> None:
+    if answer in LOST:
+        raise error_of(answer, "reading an object again")
+
+
 def open_mooncake(settings: MooncakeSettings, context: AdapterContext) -> MooncakeAdapter:
     """Join the store with L1's memory.  Raises ConfigError where L1 does not suit the protocol, ResourceError where the library
     or the master cannot be had."""
@@ -218,9 +262,10 @@ def open_mooncake(settings: MooncakeSettings, context: AdapterContext) -> Moonca
             f"{context.name}: nothing listens at {settings.master_server_addr}, where Mooncake's master is to be; start "
             "mooncake_master there, or correct master_server_addr"
         )
-    pages = HeaderPages()
-    memory = [*(Span(region.address, region.length) for region in context.regions), Span(pages.address, pages.length)]
+    pages, scratch = HeaderPages(), HeaderPages()
+    memory = [Span(region.address, region.length) for region in context.regions]
+    memory += [Span(each.address, each.length) for each in (pages, scratch)]
     open_client = partial(
         StoreClient.open, settings.for_setup(), memory, needs_memory=needs_memory, logger=context.logger
     )
-    return MooncakeAdapter(settings, context, open_client, pages)
+    return MooncakeAdapter(settings, context, open_client, pages, scratch)

@@ -31,6 +31,9 @@ class HeaderPages:
         self.address: Final = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.length: Final = len(self._memory)
 
+    def start(self, length: int) -> bytes:
+        return self._memory[:length]
+
     def at(self, place: int) -> bytes:
         return self._memory[place * HEADER_BYTES : (place + 1) * HEADER_BYTES]
 

@@ -120,11 +120,13 @@ class StoreClient:
 
     def starts(self, transfers: Sequence[Transfer]) -> Sequence[int]:
         """Read the first `length` bytes of each object: what was read, or a code.  Only where it `reads_ranges`."""
-        codes: list[int] = []
-        for name, address, length in transfers:
-            ((answers,),) = self._store.get_into_ranges([address], [[name]], [[[0]]], [[[0]]], [[[length]]])
-            codes.append(int(answers[0]) if answers else int(Code.OBJECT_NOT_FOUND))
-        return codes
+        return [self.part(each, 0) for each in transfers]
+
+    def part(self, transfer: Transfer, start: int) -> int:
+        """Read `length` bytes of an object from `start` on: what was read, or a code.  Only where it `reads_ranges`."""
+        name, address, length = transfer
+        ((answers,),) = self._store.get_into_ranges([address], [[name]], [[[0]]], [[[start]]], [[[length]]])
+        return int(answers[0]) if answers else int(Code.OBJECT_NOT_FOUND)
 
     def health(self) -> bool | None:
         """Does the master answer?  None: this release does not say."""

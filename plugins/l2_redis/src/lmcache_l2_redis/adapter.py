@@ -33,6 +33,7 @@ from lmcache_l2_redis.server_facts import ServerFacts, server_facts
 from lmcache_l2_redis.topology import Topology
 from lmcache_l2_redis.values import Values
 from lmcache_object_remote import Ownership, Tally, admit_guest, object_name
+from lmcache_object_remote.second_look import SecondLook
 
 BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 GIVE_UP_SECONDS: Final = 1.0
@@ -66,9 +67,8 @@ class RedisAdapter(AsyncL2Adapter):
         settings, context = self._settings, self.context
         self._topology = self._new_topology(self._resolve)
         self._client = Client(self._topology)
-        self._values = Values(
-            self._client, settings.key_prefix, piece_bytes=settings.value_piece_bytes, ttl_seconds=settings.ttl_seconds
-        )
+        self._values = self._values_of(self._client)
+        self._second_look = SecondLook(self._read_anew, self.in_thread)
         self._listing = Listing(
             self._client, settings.key_prefix, asyncio.get_running_loop(), context.clock, self.in_thread
         )
@@ -90,7 +90,7 @@ class RedisAdapter(AsyncL2Adapter):
             settings.key_prefix,
             context.logger,
             every_seconds=settings.recount_seconds if changes else None,
-            may_clean_up=lambda: self._ownership is not None and self._ownership.held,
+            may_clean_up=lambda: self._owned,
         )
         self._begin(self._counting.run())
         if self._ownership is not None:
@@ -139,6 +139,8 @@ class RedisAdapter(AsyncL2Adapter):
         outcome = await self._values.get(self._name(key), buffer.view, at_most=buffer.at_most)
         if outcome is Outcome.FOREIGN or outcome is Outcome.DAMAGED:
             self._counts[outcome.value] += 1
+        if outcome is Outcome.DAMAGED:
+            self._second_look.was_loaded_in_vain(key, buffer)
         return outcome
 
     async def contains(self, key: ObjectKey) -> bool:
@@ -147,16 +149,22 @@ class RedisAdapter(AsyncL2Adapter):
         return reply == 1
 
     async def delete(self, key: ObjectKey) -> Outcome:
-        return Outcome.DONE if isinstance(await self._remove(key), int) else Outcome.MISSING
+        return Outcome.DONE if await self._remove(key) is Outcome.DONE else Outcome.MISSING
 
     async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
-        return outcome is Outcome.DAMAGED and await self._remove(key) is not Outcome.FOREIGN
+        """What is damaged is removed, unless it turns out to be whole when it is read again."""
+        if outcome is not Outcome.DAMAGED:
+            return False
+        if await self._second_look.finds_whole(key):
+            return True
+        return await self._remove(key) is not Outcome.FOREIGN
 
     def is_transient(self, error: Exception) -> bool:
         return super().is_transient(error) or isinstance(error, OSError | PassingError | RedirectedError)
 
     def usage(self) -> Usage | None:
-        return self._tally.usage(self._settings.capacity_bytes)
+        """Without a capacity where another server may own the backend: core evicts nothing then."""
+        return self._tally.usage(self._settings.capacity_bytes if self._owned else None)
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._listing.page(cursor, limit)
@@ -164,33 +172,51 @@ class RedisAdapter(AsyncL2Adapter):
     def counters(self) -> Mapping[str, int]:
         usage = self._tally.usage()
         known = {} if usage is None else {"objects": usage.objects, "bytes": usage.used_bytes}
-        held = self._ownership is not None and self._ownership.held
-        return {**known, "counting": int(usage is None), "owner": int(held), **self._counts}
+        return {**known, "counting": int(usage is None), "owner": int(self._owned), **self._counts}
 
     # How.
+
+    @property
+    def _owned(self) -> bool:
+        """By this server, now.  Any thread."""
+        return self._ownership is not None and self._ownership.held
 
     def _name(self, key: ObjectKey) -> bytes:
         return object_name(self._settings.key_prefix, key).encode()
 
-    async def _put(self, key: ObjectKey, name: bytes, buffer: LentBuffer) -> bool:
-        with self._answer_expected():
-            is_new = await self._values.put(name, buffer.view)
-        if is_new:
-            self._tally.stored(key.object_id, buffer.length)
-        return is_new
+    def _values_of(self, client: Client) -> Values:
+        settings = self._settings
+        return Values(
+            client, settings.key_prefix, piece_bytes=settings.value_piece_bytes, ttl_seconds=settings.ttl_seconds
+        )
 
-    async def _remove(self, key: ObjectKey) -> int | Outcome:
-        with self._answer_expected():
-            removed = await self._values.remove(self._name(key))
-        if isinstance(removed, int):
-            self._tally.deleted(key.object_id, removed)
-        return removed
+    async def _read_anew(self, key: ObjectKey) -> memoryview | None:
+        """Over connections that are made for it, to whoever has the object by what is said now."""
+        topology = self._new_topology(self._resolve)
+        try:
+            await topology.learn()
+            return await self._values_of(Client(topology)).read(self._name(key))
+        finally:
+            topology.close()
+
+    async def _put(self, key: ObjectKey, name: bytes, buffer: LentBuffer) -> bool:
+        with self._change(key):
+            return await self._values.put(
+                name, buffer.view, on_new=lambda: self._tally.stored(key.object_id, buffer.length)
+            )
+
+    async def _remove(self, key: ObjectKey) -> Outcome:
+        with self._change(key):
+            return await self._values.remove(
+                self._name(key), on_gone=lambda size: self._tally.deleted(key.object_id, size)
+            )
 
     @contextmanager
-    def _answer_expected(self) -> Iterator[None]:
+    def _change(self, key: ObjectKey) -> Iterator[None]:
         """Whatever ends the block but an answer leaves open what the server has done: count anew then."""
         try:
-            yield
+            with self._tally.changing(key.object_id):
+                yield
         except ReplyError:
             raise
         except BaseException:
@@ -209,7 +235,7 @@ class RedisAdapter(AsyncL2Adapter):
 
     def _has_room(self, size: int) -> bool:
         """Until it is known what there is, all is taken."""
-        usage = self.usage()
+        usage = self._tally.usage(self._settings.capacity_bytes)
         if usage is None or usage.capacity_bytes is None:
             return True
         return usage.used_bytes + self._reserved_bytes + size <= usage.capacity_bytes

@@ -84,6 +84,8 @@ class Channel:
     @property
     def is_quiet(self) -> bool:
         """Is it open, with nothing to read?  What an unused connection has to say is that it is gone."""
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.fileno() >= 0 and self._sock.pending():
+            return False
         return self._sock.fileno() >= 0 and not self._poll.poll(0)
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from lmcache_core import ProtocolError
 from lmcache_l2_redis.connection import Connection
-from lmcache_l2_redis.errors import PassingError, RedirectedError, error_of
+from lmcache_l2_redis.errors import PassingError, RedirectedError, ReplyError, error_of
 from lmcache_l2_redis.node import Node
 from lmcache_l2_redis.replies import Argument, ErrorReply, Reply, command, command_around
 from lmcache_l2_redis.topology import Topology
@@ -79,6 +80,8 @@ class Client:
             self._is_doubtful = False  # first: whatever raises doubts while they are being settled is not settled by it
             try:
                 await self.topology.learn()
+            except (OSError, ReplyError, ProtocolError):
+                self._is_doubtful = True  # and what was known may be right: nobody could say that it is not
             except BaseException:
                 self._is_doubtful = True
                 raise

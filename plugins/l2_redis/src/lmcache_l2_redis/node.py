@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from lmcache_core import ProtocolError
 from lmcache_l2_redis.address import Address
 from lmcache_l2_redis.connection import Connection, Dialer
 from lmcache_l2_redis.errors import ReplyError
@@ -39,10 +40,13 @@ class Node:
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Connection]:
         """A connection of one's own.  It is used again where the block ends orderly or with a `ReplyError`; anything else,
-        a cancellation above all, may leave a reply outstanding, and closes it."""
+        a cancellation above all, may leave a reply outstanding, and closes it.  Raises ProtocolError where more came than
+        was asked for: nobody knows then which reply was whose."""
         connection = self._usable() or await self._dialer.connect(self.address)
         try:
             yield connection
+            if not (connection.channel.is_closed or connection.reader.is_drained):
+                raise ProtocolError(f"{self.address} answers more than it was asked")
         except ReplyError:
             self._give_back(connection)
             raise
@@ -70,6 +74,8 @@ class Node:
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
+        # A task that is cancelled before its first step takes none, so what waits for it is told here.
+        self._fail_waiting()
         self._drop_idle()
 
     # How.
@@ -92,8 +98,12 @@ class Node:
                     at += len(commands)
         finally:
             self._asking = None
-            _fail([*batch, *self._questions], ConnectionError(f"{self.address}: closed"))
-            self._questions.clear()
+            _fail(batch, ConnectionError(f"{self.address}: closed"))
+            self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        _fail(self._questions, ConnectionError(f"{self.address}: closed"))
+        self._questions.clear()
 
     def _usable(self) -> Connection | None:
         while self._idle:
@@ -106,8 +116,10 @@ class Node:
     def _give_back(self, connection: Connection) -> None:
         if self._closed:
             connection.close()
-        elif not connection.channel.is_closed:
+        elif not connection.channel.is_closed and connection.reader.is_drained:
             self._idle.append(connection)
+        else:
+            connection.close()
 
     def _drop_idle(self) -> None:
         for connection in self._idle:
@@ -115,7 +127,7 @@ class Node:
         self._idle.clear()
 
 
-def _fail(questions: Sequence[_Question], error: Exception) -> None:
+def _fail(questions: Iterable[_Question], error: Exception) -> None:
     for question in questions:
         if not question.answer.done():
             # An exception of its own for each: one that many raise at once grows a traceback of all of them.

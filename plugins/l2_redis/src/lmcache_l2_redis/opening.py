@@ -36,7 +36,8 @@ def open_redis(settings: RedisSettings, context: AdapterContext) -> RedisAdapter
             return Node(address, dialer(login), settings.timeout_seconds)
 
         if settings.nodes:
-            return Cluster(new_node, settings.node_addresses)
+            # Connecting and answering, each.
+            return Cluster(new_node, settings.node_addresses, patience_seconds=2 * settings.connect_timeout_seconds)
         if settings.sentinels:
             name = settings.master_name or ""
             return SentinelMaster(new_node, settings.sentinel_addresses, name, dialer(at_sentinels))

@@ -1,4 +1,4 @@
-"""The protocol of Redis (RESP2, and of RESP3 what a server may send unasked): commands as bytes, replies as values.
+"""The protocol of Redis (RESP2, and the replies of RESP3): commands as bytes, replies as values.
 
 Big values never pass through here as objects: `bulk_length` and `bulk_into` take them from the wire into memory of the
 caller's.
@@ -18,13 +18,16 @@ HEAD_BYTES: Final = 64
 """What is read to learn how long a big value is.  What comes behind it in the same call is copied once more."""
 BULK_MAX_BYTES: Final = 1 << 20
 """The longest value that may come as an object."""
+REPLY_BYTES_MAX: Final = 64 << 20
+"""Of one reply with all its parts: a wrong server is not to fill this one's memory."""
 ITEMS_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 8
 LENGTH_DIGITS_MAX: Final = 19
 
 Argument = bytes | str | int
 _SCALARS: Final = b"+:,#("
-_AGGREGATES: Final = {ord("*"): 1, ord("~"): 1, ord(">"): 1, ord("%"): 2}
+_AGGREGATES: Final = {ord("*"): 1, ord("~"): 1, ord("%"): 2}
+"""Not what RESP3 pushes unasked: nobody here asks for RESP3, and taken for a reply it would be the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,16 @@ class ReplyReader:
         self._view: Final = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._bytes_left = REPLY_BYTES_MAX
+
+    @property
+    def is_drained(self) -> bool:
+        """Was everything that came read, too?  What is left is no answer to anything that was asked."""
+        return self._start == self._end
 
     async def reply(self) -> Reply:
         """The next reply.  Raises ProtocolError for what is none, ConnectionError."""
+        self._bytes_left = REPLY_BYTES_MAX
         return await self._reply(0)
 
     async def bulk_length(self) -> int | ErrorReply | None:
@@ -108,6 +118,7 @@ class ReplyReader:
 
     async def _reply(self, depth: int) -> Reply:
         line = await self._line(BUFFER_BYTES)
+        self._spend(len(line))
         kind = line[0] if line else 0
         if kind == ord("-"):
             return _error(line)
@@ -135,11 +146,17 @@ class ReplyReader:
             return None
         if _not_negative(length, line) > BULK_MAX_BYTES:
             raise ProtocolError(f"a value of {length} bytes where at most {BULK_MAX_BYTES} were expected")
+        self._spend(length)
         value = bytearray(length)
         await self.bulk_into(memoryview(value))
         if line[:1] == b"!":
             return _error(b"-" + bytes(value))
         return bytes(value)
+
+    def _spend(self, count: int) -> None:
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise ProtocolError(f"a reply of more than {REPLY_BYTES_MAX} bytes")
 
     async def _end_of_bulk(self) -> None:
         while self._end - self._start < 2:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from binascii import crc_hqx
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from lmcache_core import ProtocolError
@@ -32,17 +33,16 @@ class Topology(ABC):
     def __init__(self, new_node: NewNode) -> None:
         self._new_node: Final = new_node
         self._nodes: dict[Address, Node] = {}
-        self._learning = asyncio.Lock()
-        self._knowledge = 0
+        self._learning: asyncio.Task[None] | None = None
 
     async def learn(self) -> None:
-        """Ask who has what.  Who calls it while another does waits for what that one finds.  Raises OSError, ProtocolError
-        or ReplyError where nobody can say."""
-        seen = self._knowledge
-        async with self._learning:
-            if seen == self._knowledge:
-                await self._learn()
-                self._knowledge += 1
+        """Ask who has what.  Who calls it while another does waits for what that one finds; it goes on when they are
+        cancelled, since it may take longer than an operation.  Raises OSError, ProtocolError or ReplyError where nobody can
+        say."""
+        if self._learning is None:
+            self._learning = asyncio.create_task(self._learn())
+            self._learning.add_done_callback(self._learned)
+        await asyncio.shield(self._learning)
 
     async def redirected(self, to: RedirectedError) -> Node:
         """Who is to be asked now."""
@@ -58,12 +58,19 @@ class Topology(ABC):
         return [self._nodes[address] for address in sorted(self._nodes)]
 
     def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
         for node in self._nodes.values():
             node.close()
         self._nodes.clear()
 
     @abstractmethod
     async def _learn(self) -> None: ...
+
+    def _learned(self, learning: asyncio.Task[None]) -> None:
+        self._learning = None
+        if not learning.cancelled():
+            learning.exception()  # who waited for it has raised it; perhaps nobody did
 
     def _keep(self, addresses: Sequence[Address]) -> None:
         """Have a node for each of these, and for no other."""
@@ -91,7 +98,7 @@ class SingleServer(Topology):
 
 
 class SentinelMaster(Topology):
-    """The server that most of what one can reach calls the master: the first sentinel that answers is believed."""
+    """The server that sentinels call the master: the first one that answers is believed."""
 
     def __init__(self, new_node: NewNode, sentinels: Sequence[Address], name: str, dialer: Dialer) -> None:
         super().__init__(new_node)
@@ -126,15 +133,18 @@ class SentinelMaster(Topology):
     async def _ask(self, sentinel: Address) -> Address | None:
         connection = await self._dialer.connect(sentinel)
         try:
-            reply = await connection.ask_one(command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name))
+            async with _patience(sentinel, self._dialer.connect_timeout_seconds):
+                reply = await connection.ask_one(command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name))
         finally:
             connection.close()
         return None if reply is None else _address(reply, sentinel)
 
 
 class Cluster(Topology):
-    def __init__(self, new_node: NewNode, seeds: Sequence[Address]) -> None:
+    def __init__(self, new_node: NewNode, seeds: Sequence[Address], patience_seconds: float) -> None:
+        """`patience_seconds`: for which a node is waited that is to say who has what, before another is asked."""
         super().__init__(new_node)
+        self._patience_seconds: Final = patience_seconds
         self._seeds: Final = tuple(seeds)
         self._slots: list[Node | None] = [None] * SLOTS
 
@@ -158,7 +168,8 @@ class Cluster(Topology):
             is_known = address in self._nodes
             node = self._nodes[address] if is_known else self._new_node(address)
             try:
-                (reply,) = await node.ask(command("CLUSTER", "SLOTS"))
+                async with _patience(address, self._patience_seconds):
+                    (reply,) = await node.ask(command("CLUSTER", "SLOTS"))
                 ranges = _ranges(reply, address)
             except DeniedError:
                 raise
@@ -181,6 +192,15 @@ class Cluster(Topology):
         for first, last, address in ranges:
             slots[first : last + 1] = [self._nodes[address]] * (last + 1 - first)
         self._slots = slots
+
+
+@asynccontextmanager
+async def _patience(asked: Address, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ConnectionError(f"{asked} does not say within {seconds:g} s who has what") from None
 
 
 def _ranges(reply: Reply, asked: Address) -> list[tuple[int, int, Address]]:

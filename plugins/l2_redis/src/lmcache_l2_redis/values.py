@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -43,11 +43,15 @@ class Values:
         self._piece_bytes: Final = piece_bytes
         self._ttl: Final = ttl_seconds
 
-    async def put(self, name: bytes, value: memoryview) -> bool:
-        """False: something stands there already, and stays."""
+    async def put(self, name: bytes, value: memoryview, on_new: Callable[[], None]) -> bool:
+        """False: something stands there already, and stays.  `on_new` is called as soon as it is known that it is new, since
+        a count that runs meanwhile sees it from then on, and what is left to do may fail."""
         options: tuple[Argument, ...] = ("NX",) if self._ttl is None else ("NX", "EX", self._ttl)
         if len(value) <= self._piece_bytes:
-            return await self._client.set_value(name, value, *options)
+            is_new = await self._client.set_value(name, value, *options)
+            if is_new:
+                on_new()
+            return is_new
         # Longer than the object lives, so that it is never there without them.
         seconds = UNFINISHED_SECONDS + (self._ttl or 0)
         pieces = tuple(further_pieces(name, value[:HEADER_BYTES], len(value), self._piece_bytes))
@@ -57,9 +61,12 @@ class Values:
                 await self._client.set_value(piece.name, value[piece.start : piece.end], "EX", seconds)
             is_new = await self._client.set_value(name, value[: self._piece_bytes], *options)
         except ReplyError:
-            await self._remove_pieces(pieces)
+            if not await self._is_of(name, value[:HEADER_BYTES]):
+                await self._remove_pieces(pieces)
             raise
-        if not is_new and not await self._is_of(name, value[:HEADER_BYTES]):
+        if is_new:
+            on_new()
+        elif not await self._is_of(name, value[:HEADER_BYTES]):
             await self._remove_pieces(pieces)
         if self._ttl is None:
             await self._each(pieces, "PERSIST")
@@ -88,6 +95,14 @@ class Values:
             return Outcome.DAMAGED
         return await self._get_pieces(name, into[:total], length)
 
+    async def read(self, name: bytes) -> memoryview | None:
+        """The whole object, in memory of its own; None: there is none that is whole."""
+        standing = await self.standing(name)
+        if standing.outcome is not Outcome.DONE or standing.header is None:
+            return None
+        whole = memoryview(bytearray(HEADER_BYTES + standing.header.stored_bytes))
+        return whole if await self.get(name, whole, at_most=False) is Outcome.DONE else None
+
     async def standing(self, name: bytes) -> Standing:
         try:
             exists, length, page = await self._client.ask(
@@ -114,14 +129,17 @@ class Values:
         is_whole = all(found == piece.end - piece.start for found, piece in zip(lengths, pieces, strict=True))
         return Standing(Outcome.DONE if is_whole else Outcome.DAMAGED, length + sum(lengths), pieces, header)
 
-    async def remove(self, name: bytes) -> int | Outcome:
-        """How many bytes went, or why none did: MISSING or FOREIGN."""
+    async def remove(self, name: bytes, on_gone: Callable[[int], None]) -> Outcome:
+        """DONE, or why nothing went: MISSING or FOREIGN.  `on_gone` is called with how many bytes went as soon as nobody finds
+        it any more."""
         standing = await self.standing(name)
         if standing.outcome in (Outcome.MISSING, Outcome.FOREIGN):
             return standing.outcome
         (removed,) = await self._client.ask(name, command("UNLINK", name))
+        if removed:
+            on_gone(standing.size)
         await self._remove_pieces(standing.pieces)
-        return standing.size if removed else Outcome.MISSING
+        return Outcome.DONE if removed else Outcome.MISSING
 
     async def _get_pieces(self, name: bytes, into: memoryview, first_bytes: int) -> Outcome:
         """All but the first, which stands there."""

@@ -5,7 +5,12 @@ tally = Tally()
 
 if (sight := known.look(key)) is None:                 # nobody knows: ask the backend
     size = await client.size_of(object_name(prefix, key))
-    known.absent(key) if size is None else known.present(key, size)
+    if known.look(key) is None:                        # a store or a delete that has ended meanwhile knows better
+        known.absent(key) if size is None else known.present(key, size)
+
+with tally.changing(key.object_id):
+    await client.put(object_name(prefix, key), data)
+    tally.stored(key.object_id, len(data))
 
 with tally.counting() as count:                        # at the start, and from time to time where others change it
     async for name, size in client.list(prefix):
@@ -29,6 +34,7 @@ from lmcache_object_remote.names import object_id_of, object_name
 from lmcache_object_remote.owner_record import OwnerRecord
 from lmcache_object_remote.ownership import LEASE_SECONDS, OWNER_NAME, OwnerRecords, Ownership, admit_guest
 from lmcache_object_remote.process_mark import ProcessMark
+from lmcache_object_remote.second_look import SecondLook
 from lmcache_object_remote.shared_settings import SharedSettings
 from lmcache_object_remote.tally import Count, Tally
 
@@ -44,6 +50,7 @@ __all__ = [
     "OwnerRecords",
     "Ownership",
     "ProcessMark",
+    "SecondLook",
     "SharedSettings",
     "Sight",
     "Tally",

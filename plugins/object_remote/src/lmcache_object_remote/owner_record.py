@@ -11,7 +11,10 @@ from lmcache_core import ResourceError
 from lmcache_object_remote.process_mark import ProcessMark
 
 RECORD_BYTES_MAX: Final = 8192
+LEASE_SECONDS_MIN: Final = 0.1
+"""Shorter than anybody can set: others look eight times in a lease, and must not do so without a pause."""
 LEASE_SECONDS_MAX: Final = 3600.0
+PID_MAX: Final = 2**22
 _VERSION: Final = 1
 _MARK: Final = "lmcache_owner"
 
@@ -35,22 +38,25 @@ class OwnerRecord:
     @classmethod
     def unpack(cls, data: bytes, place: str) -> Self | None:
         """None: a damaged record.  Raises ResourceError for what is none at all, or one of another version: it is not
-        ours to replace."""
+        ours to replace, and we do not know how such a one is sealed."""
         body = _object(data)
-        if body is None and _MARK.encode() in data[:RECORD_BYTES_MAX]:
+        if body is None and _MARK.encode() in data and len(data) <= RECORD_BYTES_MAX:
             return None
         if body is None or _MARK not in body:
             raise ResourceError(
                 f"{place}: what lies under the owner's name there is no owner's record; "
                 "remove it, or choose a prefix of its own for the cache"
             )
+        version = body[_MARK]
+        if type(version) is int and version != _VERSION:
+            raise ResourceError(
+                f"{place}: its owner's record is of another version ({version}, and not {_VERSION}); "
+                "use servers of one version on one backend, and remove it where its owner is gone"
+            )
         digest = body.pop("digest", None)
         if digest != _digest(body):
             return None
-        if body.pop(_MARK) != _VERSION:
-            raise ResourceError(
-                f"{place}: its owner's record is of another version; use servers of one version on one backend"
-            )
+        del body[_MARK]
         try:
             record = cls(**{**body, "process": ProcessMark(*body["process"])})
         except (KeyError, TypeError):
@@ -67,8 +73,9 @@ class OwnerRecord:
             all(isinstance(text, str) for text in texts)
             and all(type(number) is int for number in numbers)
             and isinstance(self.shared, bool)
+            and 0 <= self.process.pid <= PID_MAX
             and isinstance(self.lease_seconds, float)
-            and 0 < self.lease_seconds <= LEASE_SECONDS_MAX
+            and LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX
         )
 
 

@@ -125,7 +125,7 @@ class Ownership:
             waited = self._clock.monotonic() - begun
             if waited >= self._watch.lease_seconds * _WATCH_SHARE:
                 self._logger.warning(
-                    "%s: owned by %s, silent for %.0f s; waiting for the end of its lease of %.0f s, and until then "
+                    "%s: owned by %s; silent for %.0f s; waiting for the end of its lease of %.0f s, and until then "
                     "nothing is evicted or cleaned up by this server",
                     self._place,
                     self._owner(),
@@ -225,6 +225,8 @@ class Ownership:
 
     def _owner(self) -> str:
         other = self.other
+        if other is None and self._watch.record is not None:
+            return "nobody yet: this server's own claim took too long to be believed"
         return other.describe() if other else "a server that cannot be told from its damaged record"
 
     def _refusal(self) -> str:

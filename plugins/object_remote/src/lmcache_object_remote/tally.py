@@ -43,6 +43,8 @@ class Tally:
         self._known = False
         self._changed: dict[int, int | None] | None = None
         """While a counting runs: what has become of objects meanwhile, their size or None."""
+        self._changing: dict[int, bool | None] = {}
+        """Of each change that is not answered yet: was its object in the last listing that has ended since it began?"""
 
     @contextmanager
     def counting(self) -> Iterator[Count]:
@@ -57,21 +59,36 @@ class Tally:
             with self._lock:
                 self._changed = None
 
+    @contextmanager
+    def changing(self, object_id: bytes) -> Iterator[None]:
+        """Around a request that stores or deletes it, and around `stored` or `deleted`, where that follows: a listing may
+        end between the request's effect and its answer.  One at a time for each object."""
+        short = _short(object_id)
+        with self._lock:
+            self._changing[short] = None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing.pop(short, None)
+
     def stored(self, object_id: bytes, size: int) -> None:
         """It is there now, and was not before.  Tell it only when the backend has answered."""
+        short = _short(object_id)
         with self._lock:
-            self._objects += 1
-            self._bytes += size
-            if self._changed is not None:
-                self._changed[_short(object_id)] = size
+            if self._listed(short) is not True:  # else the listing has counted it already
+                self._objects += 1
+                self._bytes += size
+            self._note(short, size)
 
     def deleted(self, object_id: bytes, size: int) -> None:
         """It was there, and is gone."""
+        short = _short(object_id)
         with self._lock:
-            self._objects -= 1
-            self._bytes -= size
-            if self._changed is not None:
-                self._changed[_short(object_id)] = None
+            if self._listed(short) is not False:  # else the listing has not counted it any more
+                self._objects -= 1
+                self._bytes -= size
+            self._note(short, None)
 
     def usage(self, capacity_bytes: int | None = None) -> Usage | None:
         """None until the first counting has finished."""
@@ -87,6 +104,7 @@ class Tally:
             if self._changed is None:
                 raise RuntimeError("the counting has ended already")
             changed = self._changed
+            open_changes = dict.fromkeys(self._changing.keys() - changed.keys(), False)
             objects = total = 0
             last = None
             for at in order:
@@ -94,11 +112,25 @@ class Tally:
                 if short != last and short not in changed:
                     objects += 1
                     total += sizes[at]
+                    if short in open_changes:
+                        open_changes[short] = True
                 last = short
             there = [size for size in changed.values() if size is not None]
             self._objects = objects + len(there)
             self._bytes = total + sum(there)
+            self._changing.update(open_changes)
             self._known = True
+
+    def _listed(self, short: int) -> bool | None:
+        """Told once: what is said next of this change, a replacement's second half, is news to every listing."""
+        listed = self._changing.get(short)
+        if listed is not None:
+            self._changing[short] = None
+        return listed
+
+    def _note(self, short: int, size: int | None) -> None:
+        if self._changed is not None:
+            self._changed[short] = size
 
 
 def _short(object_id: bytes) -> int:
