@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_core import HEADER_BYTES, Check, Outcome, check, inspect
 from tests.remote.ceph import Ceph
 from tests.remote.loop_server import HOST
 from tests.remote.redis_servers import redis_server
@@ -35,6 +36,18 @@ class Backend:
         """Settings for `--l2-adapter`."""
         return {**self.settings(port, prefix), **more}
 
+    def whole(self, prefix: str = PREFIX) -> list[int]:
+        """Sizes of the objects there; fails on anything that is not whole, but the owner's record."""
+        sizes = []
+        for name, data in self.objects(prefix).items():
+            if name == f"{prefix}.owner":
+                continue
+            header = inspect(data[:HEADER_BYTES])
+            assert not isinstance(header, Check), f"{name}: {header}"
+            assert check(data, header.key).outcome is Outcome.DONE, name
+            sizes.append(len(data))
+        return sizes
+
 
 def s3(server: S3Server, name: str = "s3") -> Backend:
     """Of any server that speaks S3."""
@@ -50,7 +63,11 @@ def s3(server: S3Server, name: str = "s3") -> Backend:
         try:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=server.bucket, Prefix=prefix)
             names = [entry["Key"] for page in pages for entry in page.get("Contents", [])]
-            return {name: client.get_object(Bucket=server.bucket, Key=name)["Body"].read() for name in names}
+            found = {}
+            for name in names:
+                with suppress(client.exceptions.NoSuchKey):  # deleted since it was listed
+                    found[name] = client.get_object(Bucket=server.bucket, Key=name)["Body"].read()
+            return found
         finally:
             client.close()
 
@@ -78,7 +95,7 @@ def _redis(folder: Path) -> Iterator[Backend]:
 
         def objects(prefix: str) -> dict[str, bytes]:
             names = list(client.scan_iter(match=f"{prefix}*", count=1000))
-            return {name.decode(): client.get(name) or b"" for name in names}
+            return {name.decode(): data for name in names if (data := client.get(name)) is not None}
 
         yield Backend("redis", server.port, settings, objects)
 

@@ -1,4 +1,4 @@
-"""An HTTP proxy before any backend that answers some requests itself: with an error, or with half of the answer."""
+"""An HTTP proxy before any backend that answers some requests otherwise: with an error, with half of it, or altered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from tests.remote.loop_server import HOST, READ_BYTES, LoopServer, reset
 
 HEAD_END: Final = b"\r\n\r\n"
 NO_BODY: Final = frozenset({204, 304})
-REASONS: Final = {403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
+REASONS: Final = {
+    400: "BadRequest",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    405: "MethodNotAllowed",
+    412: "PreconditionFailed",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "SlowDown",
+}
 
 
 class Head(NamedTuple):
@@ -44,6 +53,8 @@ class Status:
     """The request is answered with this status and an error as S3 words it; the backend never sees it."""
 
     code: int
+    error: str = ""
+    """The error's code; empty: the usual one of this status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,14 @@ class Truncated:
     body_bytes: int
 
 
-Answer = Status | Truncated
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """The backend's answer, but for one bit of this byte of its body.  A shorter body passes as it is."""
+
+    at: int
+
+
+Answer = Status | Truncated | Altered
 Rule = Callable[[Head], Answer | None]
 
 
@@ -107,7 +125,7 @@ class HttpFaults(LoopServer):
             if _expects(request):
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await _pass_body(reader, None, request.body_bytes)
-            writer.write(_error(answer.code, with_body=request.method != "HEAD"))
+            writer.write(_error(answer, with_body=request.method != "HEAD"))
             await writer.drain()
             return True
         if _expects(request):  # the backend's own 100 would come between: say it here, and ask for none there
@@ -122,6 +140,11 @@ class HttpFaults(LoopServer):
         if isinstance(answer, Truncated) and body is not None and body > answer.body_bytes:
             await _pass_body(from_backend, writer, answer.body_bytes)
             return False
+        if isinstance(answer, Altered) and body is not None and body > answer.at:
+            await _pass(from_backend, writer, answer.at)
+            (byte,) = await from_backend.readexactly(1)
+            writer.write(bytes((byte ^ 0x10,)))
+            body -= answer.at + 1
         await _pass_body(from_backend, writer, body)
         return b"connection: close" not in reply.raw.lower()
 
@@ -175,8 +198,8 @@ async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter | None,
             await sink.drain()
 
 
-def _error(code: int, *, with_body: bool) -> bytes:
-    reason = REASONS[code]
+def _error(answer: Status, *, with_body: bool) -> bytes:
+    reason = answer.error or REASONS[answer.code]
     body = f'<?xml version="1.0"?><Error><Code>{reason}</Code><Message>as the test asked</Message></Error>'.encode()
-    head = f"HTTP/1.1 {code} {reason}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"HTTP/1.1 {answer.code} {reason}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     return head + (body if with_body else b"")

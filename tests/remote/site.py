@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
-from tests.media_faults.site import CHUNKS, HIDDEN, Site, options, wait_for
-from tests.test_tenants import endpoint
+from tests.media_faults.site import CHUNKS, Site, options, wait_for
 
 LOOKUP_SECONDS: Final = 1.0
 ALLOWANCE_SECONDS: Final = 6.0
@@ -24,12 +22,7 @@ class RemoteSite(Site):
     """Every method that asks the server raises where it does not answer in time, a lookup above all."""
 
     def __init__(self, server: ServerProcess) -> None:
-        super().__init__(server)
-        self._engine.close()
-        self._engine = FakeEngine(
-            endpoint(server), layers=2, hidden=HIDDEN, timeout_seconds=LOOKUP_SECONDS + ALLOWANCE_SECONDS
-        )
-        self._engine.register()
+        super().__init__(server, timeout_seconds=LOOKUP_SECONDS + ALLOWANCE_SECONDS)
         self._fresh = LATER
 
     def fresh(self, count: int) -> Sequence[int]:

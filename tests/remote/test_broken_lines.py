@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from demo.server_process import ServerProcess
 from tests.media_faults.site import CHUNKS, wait_for
 from tests.remote.backends import Backend
-from tests.remote.site import RemoteSite, small_server
+from tests.remote.site import RemoteSite
+from tests.remote.site_behind import site_behind
 from tests.remote.tcp_proxy import (
     CutAfter,
     Delay,
@@ -41,13 +41,8 @@ def proxy(backend: Backend) -> Iterator[TcpProxy]:
 @pytest.fixture(scope="module")
 def site(backend: Backend, proxy: TcpProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
     """One server for all faults, one after the other: it is never started again."""
-    flags = small_server(backend.through(proxy.port))
-    with ServerProcess(flags, tmp_path_factory.mktemp("server") / "server.log") as server:
-        site = RemoteSite(server)
-        try:
-            yield site
-        finally:
-            site.close()
+    with site_behind(proxy, backend, tmp_path_factory.mktemp("server")) as site:
+        yield site
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.remote.http_faults import HttpFaults, Status, Truncated, every
+from tests.remote.http_faults import Altered, HttpFaults, Status, Truncated, every
 from tests.remote.loop_server import HOST
 
 BODY: Final = bytes(range(256)) * 1000
@@ -147,3 +147,22 @@ def test_a_truncated_body(faults: HttpFaults, client: http.client.HTTPConnection
     faults.switch(None)
     client.close()
     assert ask(client, "GET", "/b/k") == (200, BODY)
+
+
+def test_an_error_by_another_name(faults: HttpFaults, client: http.client.HTTPConnection) -> None:
+    faults.switch(every(Status(400, "ExpiredToken")))
+    status, text = ask(client, "GET", "/b/k")
+    assert status == 400
+    assert b"<Error><Code>ExpiredToken</Code>" in text
+
+
+@pytest.mark.parametrize("at", [0, 1, len(BODY) - 1])
+def test_an_altered_body(faults: HttpFaults, client: http.client.HTTPConnection, at: int) -> None:
+    ask(client, "PUT", "/b/k", BODY)
+    faults.switch(every(Altered(at), "GET"))
+    status, body = ask(client, "GET", "/b/k")
+    assert status == 200
+    assert [place for place, (came, was) in enumerate(zip(body, BODY, strict=True)) if came != was] == [at]
+    faults.switch(every(Altered(len(BODY)), "GET"))
+    assert ask(client, "GET", "/b/k") == (200, BODY)
+    assert faults.connected == 1

@@ -1,4 +1,4 @@
-"""An S3 server that answers with errors and with half of what it has, before one running server."""
+"""An S3 server that answers with errors, with half of what it has, or not quite with that, before one running server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from demo.server_process import ServerProcess
 from tests.media_faults.site import CHUNKS, wait_for
-from tests.remote.backends import Backend
-from tests.remote.http_faults import HttpFaults, Status, Truncated, every
-from tests.remote.site import RemoteSite, small_server
+from tests.remote.backends import PREFIX, Backend
+from tests.remote.http_faults import Altered, HttpFaults, Status, Truncated, every
+from tests.remote.site import RemoteSite
+from tests.remote.site_behind import site_behind
 
 pytestmark = pytest.mark.parametrize("backend", ["s3"], indirect=True)
 
@@ -25,13 +25,8 @@ def faults(backend: Backend) -> Iterator[HttpFaults]:
 
 @pytest.fixture(scope="module")
 def site(backend: Backend, faults: HttpFaults, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteSite]:
-    flags = small_server(backend.through(faults.port))
-    with ServerProcess(flags, tmp_path_factory.mktemp("server") / "server.log") as server:
-        site = RemoteSite(server)
-        try:
-            yield site
-        finally:
-            site.close()
+    with site_behind(faults, backend, tmp_path_factory.mktemp("server")) as site:
+        yield site
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +77,16 @@ def test_answers_that_end_too_soon(site: RemoteSite, faults: HttpFaults, kept: i
     site.comes_back()
     site.forget_l1()
     wait_for(lambda: site.hits(before) == CHUNKS)
+
+
+def test_answers_that_are_altered(site: RemoteSite, faults: HttpFaults, backend: Backend) -> None:
+    """Alike each time, so that nobody can tell the line's fault from the objects'.  No object is lost for that."""
+    (before,) = site.fresh(1)
+    site.in_l2(before)
+    stored = set(backend.objects(PREFIX))
+    faults.switch(every(Altered(HALF_AN_OBJECT), "GET", path=".kv"))
+    wait_for(lambda: site.hits(before) == 0 and site.adapter["counters"]["damaged"] > 0)
+    assert set(backend.objects(PREFIX)) >= stored
+    faults.switch(None)
+    wait_for(lambda: site.stored_again(before))
+    assert set(backend.objects(PREFIX)) >= stored

@@ -9,42 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from demo.server_process import HOST
-from lmcache_core import ObjectKey
-from lmcache_core.testing import L2AdapterSuite, Media
-from lmcache_object_remote import object_name
+from lmcache_core.testing import L2AdapterSuite
+from plugins.l2_s3.tests.bucket_media import BucketMedia
 from tests.remote.backends import s3_of
 from tests.remote.ceph import Ceph
 from tests.remote.s3_servers import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-class S3Media(Media):
-    """Objects of a prefix, behind the adapter's back."""
-
-    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
-        self._client, self._bucket, self._prefix = client, bucket, prefix
-
-    def read(self, key: ObjectKey) -> bytes | None:
-        try:
-            answer = self._client.get_object(**self._place(key))
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "NoSuchKey":
-                return None
-            raise
-        return bytes(answer["Body"].read())
-
-    def write(self, key: ObjectKey, data: bytes) -> None:
-        self._client.put_object(**self._place(key), Body=data)
-
-    def remove(self, key: ObjectKey) -> None:
-        self._client.delete_object(**self._place(key))
-
-    def _place(self, key: ObjectKey) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": object_name(self._prefix, key)}
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +42,9 @@ class TestOnCeph(L2AdapterSuite):
         return server.settings(prefix=f"{uuid.uuid4().hex[:8]}/", max_capacity_gb=self.small_bytes / 2**30)
 
     @pytest.fixture
-    def media(self, server: S3Server, prefix: str) -> Iterator[S3Media]:
+    def media(self, server: S3Server, prefix: str) -> Iterator[BucketMedia]:
         client = server.client()
-        yield S3Media(client, server.bucket, prefix)
+        yield BucketMedia(client, server.bucket, prefix)
         client.close()
 
     @pytest.fixture

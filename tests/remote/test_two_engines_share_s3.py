@@ -14,7 +14,8 @@ from demo.server_process import ServerProcess
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
 from tests.engine.reference import Reference
 from tests.media_faults.site import wait_for
-from tests.remote.backends import running
+from tests.remote.backends import Backend, running
+from tests.remote.tcp_proxy import Refuse, TcpProxy, Throttle, Way
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -23,10 +24,16 @@ LENGTHS = (500, 1_500, 3_000)
 
 
 class Node:
-    """A server and its engine."""
+    """A server, its engine, and its line to the bucket."""
 
-    def __init__(self, server: ServerProcess, engine: EngineProcess) -> None:
-        self.server, self.engine = server, engine
+    def __init__(self, server: ServerProcess, engine: EngineProcess, proxy: TcpProxy) -> None:
+        self.server, self.engine, self.proxy = server, engine, proxy
+
+    def die(self) -> None:
+        """As a machine does: what its kernel would still send is lost, too."""
+        self.server.kill()
+        self.proxy.switch(Refuse())
+        self.engine.kill()
 
     def wait_stored(self) -> None:
         """Until nothing is on its way to L2."""
@@ -51,17 +58,23 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
 
 
 @pytest.fixture(scope="module")
-def nodes(reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    with running("s3-rclone", tmp_path_factory.mktemp("bucket")) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def nodes(backend: Backend, reference: Reference, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     folder = tmp_path_factory.mktemp("nodes")
     with ExitStack() as stack:
-        backend = stack.enter_context(running("s3-rclone", folder))
-        adapter = json.dumps(backend.through(backend.port, shared=True))
-        flags = ["--chunk-size", str(CHUNK_TOKENS), "--l1-size-gb", "1", "--l2-adapter", adapter]
         nodes = []
         for name in ("first", "second"):
+            proxy = stack.enter_context(TcpProxy(backend.port))
+            adapter = json.dumps(backend.through(proxy.port, shared=True))
+            flags = ["--chunk-size", str(CHUNK_TOKENS), "--l1-size-gb", "1", "--l2-adapter", adapter]
             server = stack.enter_context(ServerProcess(flags, folder / f"{name}-server.log"))
-            engine = EngineProcess(folder / f"{name}-engine.log", port=server.port)
-            nodes.append(Node(server, stack.enter_context(engine)))
+            engine = stack.enter_context(EngineProcess(folder / f"{name}-engine.log", port=server.port))
+            nodes.append(Node(server, engine, proxy))
         yield nodes
 
 
@@ -89,3 +102,25 @@ def test_both_ways_at_once(nodes: list[Node], reference: Reference) -> None:
         answers = node.engine.ask(prompts)
         assert_right(answers, reference.answers(prompts))
         assert answers[0].cached_tokens == 1_000 // CHUNK_TOKENS * CHUNK_TOKENS
+
+
+def test_what_a_dying_node_left_unfinished_is_computed(
+    nodes: list[Node], backend: Backend, reference: Reference
+) -> None:
+    """The last test: the first node is gone after it."""
+    first, second = nodes
+    before = backend.whole()
+    (size,) = set(before)
+    prompt = random_prompt(46, LENGTHS[-1])
+    chunks = len(prompt) // CHUNK_TOKENS
+    first.proxy.switch(Throttle(frozenset({Way.REQUESTS}), bytes_per_second=size))
+    first.engine.ask([prompt])
+    first.proxy.wait_passed(Way.REQUESTS, chunks * size // 2, timeout_seconds=10 * chunks)
+    first.die()
+    there = len(backend.whole()) - len(before)
+    assert there < chunks, "it died too late to show anything"
+    taken = second.engine.ask([prompt])
+    assert taken[0].cached_tokens <= there * CHUNK_TOKENS
+    assert_right(taken, reference.answers([prompt]))
+    second.wait_stored()
+    assert len(backend.whole()) == len(before) + chunks

@@ -19,7 +19,9 @@ CODES = [
     (400, "RequestTimeout", Answer.TIMEOUT), (400, "BadDigest", Answer.CORRUPTED), (400, "EntityTooLarge", Answer.TOO_LARGE),
     (400, "ExpiredToken", Answer.CREDENTIALS), (403, "SignatureDoesNotMatch", Answer.CREDENTIALS),
     (403, "RequestTimeTooSkewed", Answer.CREDENTIALS), (403, "AccessDenied", Answer.REFUSED),
-    (403, "QuotaExceeded", Answer.FULL), (404, "NoSuchBucket", Answer.NO_BUCKET), (404, "NoSuchKey", Answer.ABSENT),
+
+    (500, "AccessDenied", Answer.REFUSED), (403, "QuotaExceeded", Answer.FULL),
+    (404, "NoSuchBucket", Answer.NO_BUCKET), (404, "NoSuchKey", Answer.ABSENT),
     (500, "SlowDown", Answer.THROTTLED), (503, "SlowDown", Answer.THROTTLED), (200, "InternalError", Answer.SERVER_ERROR),
     (200, "SomethingNew", Answer.SERVER_ERROR), (503, "SomethingNew", Answer.THROTTLED),
 ]  # fmt: skip

@@ -3,73 +3,21 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from lmcache_core import HEADER_BYTES, CircuitState, LentBuffer, Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process
+from plugins.l2_s3.tests.opened import Open, circuit, counters, until
 from tests.remote.http_faults import HttpFaults, Status, Truncated, every
 from tests.remote.s3_servers import S3Server
 
 DONE, MISSING, FAILED, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.REJECTED
-WAIT_SECONDS = 20.0
-Open = Callable[..., L2Driver]
-
-
-@pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
-
-
-@pytest.fixture
-def proxy(moto: S3Server) -> Iterator[HttpFaults]:
-    with HttpFaults(int(moto.host.rpartition(":")[2])) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def prefix(request: pytest.FixtureRequest) -> str:
-    return f"t{abs(hash(request.node.name))}/"
-
-
-@pytest.fixture
-def open_here(moto: S3Server, memory: LentMemory, prefix: str) -> Iterator[Open]:
-    """`open_here(host=..., ...)` opens an adapter, through the proxy where it is named; the test's end closes it."""
-    with ExitStack() as closing:
-
-        def open_here(host: str | None = None, server: S3Server = moto, boot_id: str = "", **settings: Any) -> L2Driver:
-            written = server.settings(prefix=prefix, **settings)
-            if host is not None:
-                written["s3_endpoint"] = f"{host}/{server.bucket}"
-            context = adapter_context(memory, name="s3", boot_id=boot_id)
-            adapter = S3Adapter(S3Settings.model_validate(written), context)
-            closing.callback(adapter.close, 10)
-            return L2Driver(adapter)
-
-        yield open_here
-
-
-def until(true: Callable[[], bool]) -> None:
-    """What happens on other threads and tells nobody."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def counters(driver: L2Driver) -> Any:
-    adapter = driver.adapter
-    assert isinstance(adapter, S3Adapter)
-    return adapter.counters()
 
 
 def test_a_store_that_wants_less_gets_less_and_nothing_fails(
@@ -207,8 +155,3 @@ def test_what_others_took_away_is_counted_again(
     assert driver.load((keys[0], memory.lend(OBJECT_BYTES))) == (MISSING,)
     driver.adapter.close(10)
     assert counted(open_here()) == (2, 2 * OBJECT_BYTES)
-
-
-def circuit(driver: L2Driver) -> CircuitState:
-    assert isinstance(driver.adapter, S3Adapter)
-    return driver.adapter.circuit.state

@@ -22,8 +22,10 @@ from lmcache_core import (
 from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.bucket import Bucket
 from lmcache_l2_s3.config import S3Settings
+from lmcache_l2_s3.crt_client import ONLY_NEW, only_same
 from lmcache_l2_s3.known_keys import KnownKeys
 from lmcache_l2_s3.listing import list_keys
+from lmcache_l2_s3.replaceable import Replaceable, Useless
 from lmcache_l2_s3.verdict import verdict
 from lmcache_object_remote import KnownObjects, object_name
 
@@ -54,6 +56,8 @@ class S3Adapter(AsyncL2Adapter):
         self._keys: Final = KnownKeys(settings.known_objects_max)
         self._bucket: Final = Bucket(settings, context)
         self._census: Final = self._bucket.census
+        self._replaceable: Final = Replaceable()
+        self._counts: Final = dict.fromkeys(("damaged", "altered_on_the_way"), 0)
         super().__init__(
             context,
             settings.max_in_flight,
@@ -73,7 +77,8 @@ class S3Adapter(AsyncL2Adapter):
         if not self._census.reserve(buffer.length):
             return Outcome.REJECTED
         try:
-            return await self._store(key, buffer)
+            with self._census.changing(key.object_id):
+                return await self._store(key, buffer)
         except (asyncio.CancelledError, S3Error):
             self._census.doubt()  # it may be there, and the answer was lost
             raise
@@ -81,6 +86,8 @@ class S3Adapter(AsyncL2Adapter):
             self._census.release(buffer.length)
 
     async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        if self._replaceable.get(key) is not None:
+            return Outcome.MISSING
         name = self._name(key)
         reply = await self._bucket.answers.ask(
             "loading", partial(self._bucket.client.get, name, buffer),
@@ -91,70 +98,91 @@ class S3Adapter(AsyncL2Adapter):
                 self._seen(key, reply.length)
                 return Outcome.DONE
             case Answer.MISFIT | Answer.EMPTY:
-                return await self._misfit(key, name)
+                return await self._misfit(key, buffer)
             case Answer.REFUSED:
                 return Outcome.MISSING
         self._gone(key)
         return Outcome.MISSING
 
     async def contains(self, key: ObjectKey) -> bool:
+        if self._replaceable.get(key) is not None:
+            return False
         # What is remembered must not vouch for a store that is down: while it fails, it is asked.
         if not self.circuit.failures_in_a_row and (sight := self._known.look(key)) is not None:
             return sight.present
+        before = self._known.look(key)
         reply = await self._bucket.answers.ask(
             "looking up", partial(self._bucket.client.head, self._name(key)), Answer.ABSENT, Answer.REFUSED
         )
-        if reply.answer is Answer.OK:
-            self._known.present(key, reply.length)
-            return True
-        if reply.answer is Answer.ABSENT:
-            self._known.absent(key)
-        return False
+        is_there = reply.answer is Answer.OK
+        # What was stored or deleted while this was asked is newer than the answer.
+        if reply.answer is not Answer.REFUSED and self._known.look(key) == before:
+            if is_there:
+                self._known.present(key, reply.length)
+            else:
+                self._known.absent(key)
+        return is_there
 
     async def delete(self, key: ObjectKey) -> Outcome:
         sight = self._known.look(key)
         if sight is not None and sight.present and self._keys.get(key.object_id) is not None:
             length = sight.size
         else:
-            found, length = await self._look(key)
+            found, reply = await self._look(key)
             if found in (Outcome.MISSING, Outcome.FOREIGN):
                 return Outcome.MISSING
+            length = reply.length
         await self._remove(key, length)
         return Outcome.DONE
 
     async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
-        """What is damaged is deleted, where another look does not say that it is none of ours."""
+        """Nothing is removed.  What is damaged gives way to the next store, if another look says so, too; what is whole was
+        altered on its way here, and its next store finds it."""
         self._known.forget(key)
         if outcome is not Outcome.DAMAGED:
             return False
-        found, length = await self._look(key)
-        if found is Outcome.FOREIGN:
-            return False
-        if found is not Outcome.MISSING:
-            await self._remove(key, length)
+        if self._replaceable.get(key) is not None:
+            return True
+        try:
+            reading = await self._bucket.second_look.at(key, self._name(key))
+        except S3Error as error:
+            self._counts["altered_on_the_way"] += error.answer is Answer.CORRUPTED
+            raise
+        match reading.outcome:
+            case Outcome.FOREIGN:
+                return False
+            case Outcome.DAMAGED:
+                self._counts["damaged"] += 1
+                self._replaceable.note(key, Useless(reading.etag, reading.length))
+            case Outcome.DONE:
+                self._counts["altered_on_the_way"] += 1
+                self._known.absent(key)  # a hit that fails is worse than a miss
+            case _:
+                self._gone(key)
         return True
 
     def is_transient(self, error: Exception) -> bool:
         return error.is_passing if isinstance(error, S3Error) else super().is_transient(error)
 
     def usage(self) -> Usage | None:
-        return self._census.usage() if self._settings.owns else None
+        return self._census.usage(self._bucket.owned) if self._settings.owns else None
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return list_keys(self._bucket, self._keys, cursor, limit)
 
     def counters(self) -> Mapping[str, int]:
-        return self._bucket.counters()
+        return {**self._bucket.counters(), **self._counts}
 
     async def _store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        name = self._name(key)
+        if useless := self._replaceable.get(key):
+            return await self._replace(key, buffer, useless)
         only_new = self._bucket.conditions.only_new
         if not only_new:  # then a look before is all that keeps what is there from being replaced
-            found, length = await self._look(key)
+            found, reply = await self._look(key)
             if found is not Outcome.MISSING:
-                return await self._taken(key, found, length)
+                return self._taken(key, found, reply.length)
         reply = await self._bucket.answers.ask(
-            "storing", partial(self._bucket.client.put, name, buffer, only_new=only_new),
+            "storing", partial(self._bucket.client.put, self._name(key), buffer, ONLY_NEW if only_new else None),
             Answer.EXISTS, Answer.FULL, Answer.TOO_LARGE, Answer.REFUSED,
         )  # fmt: skip
         match reply.answer:
@@ -163,11 +191,32 @@ class S3Adapter(AsyncL2Adapter):
                 self._seen(key, buffer.length)
                 return Outcome.DONE
             case Answer.EXISTS:
-                found, length = await self._look(key)
-                return await self._taken(key, found, length)
+                found, reply = await self._look(key)
+                return self._taken(key, found, reply.length)
         return Outcome.REJECTED
 
-    async def _taken(self, key: ObjectKey, found: Outcome, length: int) -> Outcome:
+    async def _replace(self, key: ObjectKey, buffer: LentBuffer, useless: Useless) -> Outcome:
+        """Store it in the place of just that version, where the store compares."""
+        conditions = self._bucket.conditions
+        condition = only_same(conditions.tag(useless.etag)) if conditions.only_same else None
+        reply = await self._bucket.answers.ask(
+            "replacing", partial(self._bucket.client.put, self._name(key), buffer, condition),
+            Answer.EXISTS, Answer.ABSENT, Answer.FULL, Answer.TOO_LARGE, Answer.REFUSED,
+        )  # fmt: skip
+        match reply.answer:
+            case Answer.OK:
+                self._replaceable.forget(key)
+                self._census.deleted(key.object_id, useless.length)
+                self._census.stored(key.object_id, buffer.length)
+                self._seen(key, buffer.length)
+                return Outcome.DONE
+            case Answer.EXISTS | Answer.ABSENT:  # somebody was faster
+                self._replaceable.forget(key)
+                found, reply = await self._look(key)
+                return self._taken(key, found, reply.length)
+        return Outcome.REJECTED
+
+    def _taken(self, key: ObjectKey, found: Outcome, length: int) -> Outcome:
         """Something was there when it was to be stored.  Its own object is as good as this one."""
         if found is Outcome.DONE:
             self._seen(key, length)
@@ -177,19 +226,24 @@ class S3Adapter(AsyncL2Adapter):
         self.reject(key, found)
         return Outcome.REJECTED
 
-    async def _misfit(self, key: ObjectKey, name: str) -> Outcome:
+    async def _misfit(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         """The object has another length than the buffer.  It is rejected by what it is."""
-        found, _ = await self._look(key)
+        found, reply = await self._look(key)
         if found is Outcome.MISSING:
             return found
-        # Ours and whole, but of another length than this key's objects have: nobody can use it.
-        outcome = Outcome.DAMAGED if found is Outcome.DONE else found
         self._known.forget(key)
-        self.reject(key, outcome)
-        return outcome
+        if found is Outcome.DONE:
+            if reply.length == buffer.length or (buffer.at_most and reply.length < buffer.length):
+                self._counts["altered_on_the_way"] += 1
+                raise S3Error(self.context.name, "loading", Answer.CORRUPTED, None, "another length than it has")
+            # Ours and whole, but of another length than this key's objects have here: it is of no use.
+            self._replaceable.note(key, Useless(reply.etag, reply.length))
+            found = Outcome.DAMAGED
+        self.reject(key, found)
+        return found
 
-    async def _look(self, key: ObjectKey) -> tuple[Outcome, int]:
-        """What is under the name of this key, MISSING included, and how long it is."""
+    async def _look(self, key: ObjectKey) -> tuple[Outcome, Reply]:
+        """What is under the name of this key, MISSING included, and in the reply how long it is and which version."""
         page = b""
 
         async def peek() -> Reply:
@@ -200,19 +254,21 @@ class S3Adapter(AsyncL2Adapter):
         reply = await self._bucket.answers.ask("looking at", peek, Answer.ABSENT, Answer.EMPTY)
         if reply.answer is Answer.ABSENT:
             self._gone(key)
-            return Outcome.MISSING, 0
-        return verdict(page, reply.length, key), reply.length
+            return Outcome.MISSING, reply
+        return verdict(page, reply.length, key), reply
 
     async def _remove(self, key: ObjectKey, length: int) -> None:
-        try:
-            await self._bucket.answers.ask(
-                "deleting", partial(self._bucket.bulk.delete, self._name(key)), Answer.ABSENT
-            )
-        except (asyncio.CancelledError, S3Error):
-            self._known.forget(key)
-            self._census.doubt()
-            raise
-        self._census.deleted(key.object_id, length)
+        with self._census.changing(key.object_id):
+            try:
+                await self._bucket.answers.ask(
+                    "deleting", partial(self._bucket.bulk.delete, self._name(key)), Answer.ABSENT
+                )
+            except (asyncio.CancelledError, S3Error):
+                self._known.forget(key)
+                self._census.doubt()
+                raise
+            self._census.deleted(key.object_id, length)
+        self._replaceable.forget(key)
         self._known.absent(key)
         self._keys.forget(key)
 

@@ -65,6 +65,7 @@ _BY_CODE: Final = {
     "TooManyRequestsException": Answer.THROTTLED,
     "RequestLimitExceeded": Answer.THROTTLED,
     "BandwidthLimitExceeded": Answer.THROTTLED,
+    "AccessDenied": Answer.REFUSED,
     "InvalidAccessKeyId": Answer.CREDENTIALS,
     "SignatureDoesNotMatch": Answer.CREDENTIALS,
     "ExpiredToken": Answer.CREDENTIALS,
@@ -182,3 +183,5 @@ class Reply(NamedTuple):
     """The store's code or the client's name for it; neither holds secrets."""
     length: int = 0
     """Of the object, where the answer is about a whole one."""
+    etag: str = ""
+    """Which version of the object it is about, where the first bytes of it were asked for."""

@@ -18,6 +18,7 @@ from lmcache_l2_s3.credentials import SigningKeys, session_of
 from lmcache_l2_s3.crt_client import CrtClient
 from lmcache_l2_s3.endpoint import express_service
 from lmcache_l2_s3.owner_object import OwnerObject
+from lmcache_l2_s3.second_look import SecondLook
 from lmcache_l2_s3.store_answers import StoreAnswers
 from lmcache_object_remote import OWNER_NAME, Ownership, admit_guest
 
@@ -31,6 +32,7 @@ class Bucket:
     control: ControlPlane
     client: CrtClient
     bulk: BulkDelete
+    second_look: SecondLook
     conditions: Conditions
 
     def __init__(self, settings: S3Settings, context: AdapterContext) -> None:
@@ -74,12 +76,17 @@ class Bucket:
             if hasattr(self, "control"):
                 self.control.close()
 
+    @property
+    def owned(self) -> bool:
+        """By this server, now.  Any thread."""
+        return self._ownership is not None and self._ownership.held
+
     def counters(self) -> Mapping[str, int]:
         return {
             **self.answers.counters(),
             "foreign": self.census.foreign,
             "listings": self.census.listings,
-            "owner": int(self._ownership is not None and self._ownership.held),
+            "owner": int(self.owned),
             "conditional_writes": int(self.conditions.only_new),
         }
 
@@ -109,6 +116,7 @@ class Bucket:
         host, path = self._host_and_path()
         self.client = CrtClient(settings, signing.provider(), host, path)
         self.bulk = BulkDelete(self.control, self.client, in_thread)
+        self.second_look = SecondLook(self.control, in_thread, context.name, settings.operation_timeout_seconds)
         if self._ownership is not None:
             self._start(self._ownership.keep())
             every = settings.recount_seconds if settings.shared else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import AbstractContextManager
 from typing import Final
 
 from lmcache_core import Usage
@@ -51,6 +52,10 @@ class Census:
             with self._lock:
                 self._promised -= size
 
+    def changing(self, object_id: bytes) -> AbstractContextManager[None]:
+        """Around a request that stores or deletes it, and what is told of it."""
+        return self._tally.changing(object_id)
+
     def stored(self, object_id: bytes, size: int) -> None:
         with self._lock:
             self._own += size
@@ -65,8 +70,9 @@ class Census:
         """What was counted may be wrong: list again soon.  On the loop."""
         self._doubts.set()
 
-    def usage(self) -> Usage | None:
-        return self._tally.usage(self.capacity_bytes)
+    def usage(self, owned: bool) -> Usage | None:
+        """Without a capacity where another server may own the bucket: core evicts nothing then."""
+        return self._tally.usage(self.capacity_bytes if owned else None)
 
     async def keep(
         self, control: ControlPlane, in_thread: InThread, every_seconds: float | None, logger: logging.Logger

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import boto3
@@ -18,6 +21,7 @@ Value = TypeVar("Value")
 
 LIST_MAX: Final = 1000
 DELETE_MAX: Final = 1000
+READ_BYTES: Final = 2**20
 STALE_UPLOAD: Final = timedelta(days=1)
 
 
@@ -40,10 +44,16 @@ class Conditions(NamedTuple):
     """`If-None-Match: *`: nothing that is there is replaced."""
     only_same: bool
     """`If-Match`: nothing else than what was read is replaced."""
+    bare_tags: bool = False
+    """It compares entity tags without the quotes that it gives them itself (older Ceph)."""
+
+    def tag(self, etag: str) -> str:
+        """As this store wants to have it in `If-Match`."""
+        return etag.strip('"') if self.bare_tags else etag
 
 
 class ControlPlane:
-    """One bucket.  Any thread.  Raises S3Error."""
+    """One bucket.  Any thread, but `read_whole`.  Raises S3Error."""
 
     def __init__(self, settings: S3Settings, session: Any, adapter: str) -> None:
         """Opens no connection yet."""
@@ -52,7 +62,8 @@ class ControlPlane:
         self._bucket: Final = endpoint.bucket
         self._prefix: Final = settings.prefix
         self._by_token: Final = settings.s3_enable_s3express  # which lists in no order, and knows no `StartAfter`
-        self._client: Final = boto3.Session(botocore_session=session).client(
+        self._new_client: Final = partial(
+            boto3.Session(botocore_session=session).client,
             "s3",
             region_name=settings.s3_region,
             endpoint_url=endpoint.service_url,
@@ -69,6 +80,8 @@ class ControlPlane:
                 response_checksum_validation="when_required",
             ),
         )
+        self._client: Final = self._new_client()
+        self._reader: Any = None  # made when it is needed, which is seldom
 
     @property
     def own_names(self) -> str:
@@ -86,13 +99,17 @@ class ControlPlane:
 
     def probe(self, name: str) -> Conditions:
         """Write a small object twice, and remove it, to see whether this may write and what the store compares."""
-        self._ask("writing", self._put, name, b"lmcache probe")
+        data = b"lmcache probe"
+        etag = self._ask("writing", self._put, name, data)
+        bare_tags = False
         try:
-            only_new = not self.put(name, b"lmcache probe", IfNoneMatch="*")
-            only_same = only_new and not self.put(name, b"lmcache probe", IfMatch='"0123456789abcdef0123456789abcdef"')
+            only_new = not self.put(name, data, IfNoneMatch="*")
+            only_same = only_new and not self.put(name, data, IfMatch='"0123456789abcdef0123456789abcdef"')
+            if only_same and not self.put(name, data, IfMatch=etag):
+                bare_tags = only_same = self.put(name, data, IfMatch=etag.strip('"'))
         finally:
             self._ask("deleting", self._client.delete_object, Bucket=self._bucket, Key=name)
-        return Conditions(only_new, only_same)
+        return Conditions(only_new, only_same, bare_tags)
 
     def put(self, name: str, data: bytes, **conditions: str) -> bool:
         """Write a small object.  False where a condition did not hold; a store that does not know it says True."""
@@ -111,8 +128,8 @@ class ControlPlane:
 
         def read() -> tuple[bytes, str]:
             got = self._client.get_object(Bucket=self._bucket, Key=name)
-            with got["Body"] as body:
-                return body.read(64 * 1024), got["ETag"]
+            with closing(got["Body"]) as body:
+                return body.read(64 * 1024), got.get("ETag", "")
 
         try:
             return self._ask("reading", read)
@@ -120,6 +137,33 @@ class ControlPlane:
             if error.answer is Answer.ABSENT:
                 return None
             raise
+
+    def read_whole(self, name: str, timeout_seconds: float) -> tuple[bytearray, str] | None:
+        """An object of any length, over a connection that nothing else was asked on, and its entity tag; None: there is
+        none.  One call at a time."""
+        ends = time.monotonic() + timeout_seconds
+        if self._reader is None:
+            self._reader = self._new_client()
+        client = self._reader
+
+        def read() -> tuple[bytearray, str]:
+            got = client.get_object(Bucket=self._bucket, Key=name)
+            data = bytearray()
+            with closing(got["Body"]) as body:
+                for piece in body.iter_chunks(READ_BYTES):
+                    data += piece
+                    if time.monotonic() > ends:
+                        raise self._error("reading", Answer.TIMEOUT, None, f"more than {timeout_seconds:g} s")
+            return data, got.get("ETag", "")
+
+        try:
+            return self._ask("reading", read)
+        except S3Error as error:
+            if error.answer is Answer.ABSENT:
+                return None
+            raise
+        finally:
+            client.close()  # its connections: the next call makes a new one
 
     def remove(self, name: str) -> None:
         self._ask("deleting", self._client.delete_object, Bucket=self._bucket, Key=name)
@@ -173,8 +217,8 @@ class ControlPlane:
     def close(self) -> None:
         self._client.close()
 
-    def _put(self, name: str, data: bytes, **conditions: str) -> None:
-        self._client.put_object(Bucket=self._bucket, Key=name, Body=data, **conditions)
+    def _put(self, name: str, data: bytes, **conditions: str) -> str:
+        return str(self._client.put_object(Bucket=self._bucket, Key=name, Body=data, **conditions).get("ETag", ""))
 
     def _ask(self, action: str, call: Callable[..., Value], *arguments: Any, **named: Any) -> Value:
         try:

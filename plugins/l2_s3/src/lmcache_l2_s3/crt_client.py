@@ -35,6 +35,14 @@ PART_BYTES: Final = 8 * MIB
 _CHECKSUMS: Final = {"crc32c": S3ChecksumAlgorithm.CRC32C, "crc64nvme": S3ChecksumAlgorithm.CRC64NVME}
 
 
+ONLY_NEW: Final = ("if-none-match", "*")
+
+
+def only_same(etag: str) -> tuple[str, str]:
+    """Nothing else than this version of an object is replaced."""
+    return "if-match", etag
+
+
 class Ends(Protocol):
     """What has to do with a lent buffer until a request has ended."""
 
@@ -80,12 +88,11 @@ class CrtClient:
         )
         self._ended: Final = (self._client.shutdown_event, bootstrap.shutdown_event, group.shutdown_event)
 
-    async def put(self, name: str, buffer: LentBuffer, *, only_new: bool) -> Reply:
-        """Store the buffer.  `only_new`: EXISTS where something is there; the store must know `If-None-Match`."""
+    async def put(self, name: str, buffer: LentBuffer, condition: tuple[str, str] | None = None) -> Reply:
+        """Store the buffer.  Under ONLY_NEW it is EXISTS where something is there; under `only_same`, where it is another
+        version, and ABSENT where it is gone.  The store must know such conditions."""
         source = LentSource(buffer)
-        headers = [("content-length", str(buffer.length)), *self._new_object]
-        if only_new:
-            headers.append(("if-none-match", "*"))
+        headers = [("content-length", str(buffer.length)), *self._new_object, *([condition] if condition else [])]
         return await self._send(
             self._request("PUT", name, headers, source),
             source,
@@ -124,10 +131,10 @@ class CrtClient:
         )
 
     async def peek(self, name: str) -> tuple[Reply, bytes]:
-        """The header page of an object, or as much of it as there is, and how long the object is."""
+        """The header page of an object, or as much of it as there is, how long the object is, and which version."""
         page, request = self._peek(name)
         reply = await self._finish(request)
-        return reply._replace(length=page.length), page.page
+        return reply._replace(length=page.length, etag=page.etag), page.page
 
     def peek_blocking(self, names: list[str], timeout_seconds: float) -> list[tuple[Reply, bytes]]:
         """The same for several, at the same time, on a thread that may wait."""

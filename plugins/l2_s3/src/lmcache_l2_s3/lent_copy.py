@@ -111,10 +111,12 @@ class PageSink:
         self._size: Final = size
         self.page = b""
         self.length = 0
+        self.etag = ""
 
     def on_headers(self, status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
         if 200 <= status_code < 300:
             self.length = length_of(headers) or 0
+            self.etag = next((value for name, value in headers if name.lower() == "etag"), "")
 
     def on_body(self, chunk: bytes, **_: Any) -> None:
         if len(self.page) + len(chunk) > self._size:

@@ -36,7 +36,7 @@ class OwnerObject:
             await self.read()
         if self._seen is None or self._seen[0] != replaces:
             return False
-        return await self._in_thread(self._put, data, {"IfMatch": self._seen[1]})
+        return await self._in_thread(self._put, data, {"IfMatch": self._conditions.tag(self._seen[1])})
 
     async def remove(self) -> None:
         await self._in_thread(self._control.remove, self._name)
