@@ -349,6 +349,9 @@ class Diary:
     def stored(self, objects: Any) -> None:
         self.notes.append(("stored", list(objects)))
 
+    def may_have_stored(self, objects: Any) -> None:
+        self.notes.append(("may have stored", list(objects)))
+
     def hit(self, keys: Any) -> None:
         self.notes.append(("hit", list(keys)))
 
@@ -387,6 +390,22 @@ def test_a_store_that_arrives_after_its_deadline_is_told_too(desk: Desk) -> None
     desk.adapter.finish(desk.adapter.waiting[0])
     desk.answers()
     assert diary.notes == [("stored", [(KEYS[0], 4096)])]
+
+
+def test_what_an_adapter_gave_up_and_may_have_kept_is_told(desk: Desk) -> None:
+    memory, diary = LentMemory(1 << 16), Diary()
+    desk.port.watch(diary)
+    desk.port.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "slow")
+    desk.port.submit_store([StoreItem(KEYS[1], memory.lend(4096))], desk.inbox, "fails")
+    slow, failing = desk.adapter.waiting
+    desk.adapter.time_out(slow)
+    desk.adapter.fail(failing)
+    desk.answers()
+    assert diary.notes == [("may have stored", [(KEYS[0], 4096)])]
+    assert desk.port.in_use() == {KEYS[0]}, "it is being stored until its buffer is released"
+    desk.adapter.let_go(slow)
+    desk.answers()
+    assert desk.port.in_use() == set()
 
 
 @pytest.mark.parametrize("answer", [None, "page", OSError("no")])

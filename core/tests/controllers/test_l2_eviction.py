@@ -9,6 +9,7 @@ import pytest
 
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.events import ObjectsEvicted
 from lmcache_core.contracts.l2_adapter import LoadItem, StoreItem
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
@@ -196,6 +197,35 @@ def test_what_is_stored_again_while_it_is_deleted_stays_known(site: Site) -> Non
     assert site.eviction.status()["known_bytes"] == 75 * OBJECT
 
 
+def test_what_an_adapter_kept_though_it_was_over_time_is_evicted_in_its_turn(site: Site) -> None:
+    site.port.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
+    late = site.adapter.waiting[-1]
+    site.adapter.time_out(late)
+    site.turn()
+    site.adapter.objects.update({name.object_id: bytes(OBJECT) for name in late.keys})
+    site.store(*range(75))
+    assert site.deletes() == [], "the adapter may still write them"
+    site.adapter.let_go(late)
+    site.turn()
+    assert set(site.delete()) >= set(range(200, 210)), "they are the oldest"
+    assert site.there() <= set(range(75))
+
+
+def test_what_was_not_kept_after_all_is_forgotten_when_its_turn_comes(site: Site) -> None:
+    site.port.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
+    late = site.adapter.waiting[-1]
+    site.adapter.time_out(late)
+    site.adapter.let_go(late)
+    site.turn()
+    site.store(*range(90))
+    while site.deletes():
+        site.delete()
+        site.later()
+    assert len(site.adapter.objects) <= 80
+    assert site.eviction.status()["gone"] == 10
+    assert site.eviction.status()["known_objects"] == len(site.adapter.objects)
+
+
 def test_an_object_that_changed_its_size_counts_with_the_new_one(site: Site) -> None:
     site.store(1)
     site.store(1, size=3 * OBJECT)
@@ -337,6 +367,27 @@ def test_what_was_there_before_is_listed_and_can_go(site: Site) -> None:
     assert len(site.delete()) == 18
     listing.run()
     assert listing.objects == 90, "once"
+
+
+def test_what_others_store_in_a_shared_backend_is_found_by_the_next_listing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.port.capabilities |= Capability.SHARED
+    site.adapter.lists = (KeyPage((key(1),), None),)
+    listing = L2Listing(site.port, site.eviction)
+    pauses: list[float] = []
+
+    def others_store(seconds: float) -> bool:
+        pauses.append(seconds)
+        site.adapter.lists = (KeyPage((key(1), key(2)), None),)
+        return len(pauses) > 1
+
+    monkeypatch.setattr(listing._stop, "wait", others_store)
+    listing.run()
+    site.turn()
+    assert pauses == [600.0, 600.0]
+    assert (listing.state, listing.objects) == ("done", 2)
+    assert site.eviction.status()["known_objects"] == 2
 
 
 def test_listed_objects_are_as_large_as_others_of_their_space(site: Site) -> None:

@@ -340,9 +340,12 @@ class AdapterPort:
     def _tell_watcher(self, pending: PendingJob, outcomes: Sequence[Outcome]) -> None:
         if self._watcher is None:
             return
-        done = [subject for subject, outcome in zip(pending.subjects, outcomes, strict=True) if outcome is Outcome.DONE]
-        if done and pending.verb == "store":
-            self._watcher.stored([(item.key, item.buffer.length) for item in done])
+        done = _with_outcome(Outcome.DONE, pending, outcomes)
+        if pending.verb == "store":
+            if done:
+                self._watcher.stored([(item.key, item.buffer.length) for item in done])
+            if late := _with_outcome(Outcome.TIMED_OUT, pending, outcomes):
+                self._watcher.may_have_stored([(item.key, item.buffer.length) for item in late])
         elif done and pending.verb == "lookup":
             self._watcher.hit(done)
 
@@ -362,3 +365,8 @@ class AdapterPort:
             self.tally.fault()
             logger.exception("l2 adapter failed adapter=%s call=%s", self.name, what)
             return None
+
+
+def _with_outcome(wanted: Outcome, pending: PendingJob, outcomes: Sequence[Outcome]) -> list[Any]:
+    """Its subjects that have this outcome."""
+    return [subject for subject, outcome in zip(pending.subjects, outcomes, strict=True) if outcome is wanted]

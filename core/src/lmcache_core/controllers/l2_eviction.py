@@ -30,6 +30,7 @@ FAILED_SLICES_MAX: Final = 4
 @dataclass(frozen=True, slots=True)
 class _Stored:
     objects: Sequence[tuple[ObjectKey, int]]
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,10 @@ class L2EvictionController(MessageLoop[Message]):
     again until it is below: each time when what was deleted shows in what the adapter says it holds.  `stored` to
     `status` are for any thread; the policy and everything else belong to the controller's own, whose body is `run`.
 
-    It learns of objects from stores, from lookups that find them, and from a listing, and that an operator has deleted them;
-    of their sizes from stores alone,
-    so that one that was listed counts as large as others of its key space, or as the average.  Their places in prompts are
-    not known here.  What is being stored or loaded is not deleted."""
+    It learns of objects from stores, those included that were over time, from lookups that find them, and from a listing, and
+    that an operator has deleted them; of their sizes from stores alone, so that one that was listed counts as large as others
+    of its key space, or as the average.  Their places in prompts are not known here.  What is being stored or loaded is not
+    deleted."""
 
     def __init__(
         self,
@@ -130,6 +131,10 @@ class L2EvictionController(MessageLoop[Message]):
 
     def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         self._inbox.post(_Stored(objects))
+
+    def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """What is not there after all is found out when it is deleted."""
+        self._inbox.post(_Stored(objects, certain=False))
 
     def hit(self, keys: Sequence[ObjectKey]) -> None:
         self._inbox.post(_Hit(keys))
@@ -176,8 +181,9 @@ class L2EvictionController(MessageLoop[Message]):
         match message:
             case _Again(again):
                 self._handle(again)
-            case _Stored(objects):
-                self._pressure.stored(sum(size for _, size in objects))
+            case _Stored(objects, certain):
+                if certain:
+                    self._pressure.stored(sum(size for _, size in objects))
                 for (space, size), group in groupby(objects, lambda item: (item[0].space, item[1])):
                     del space
                     self._learn([key for key, _ in group], size)

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Final
 
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.l2_eviction import L2EvictionController
 from lmcache_core.model.keys import ObjectKey
@@ -18,11 +19,14 @@ PAGES_AHEAD: Final = 8
 PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
 """Pauses after a page that could not be had; after the last one the listing is given up."""
+AGAIN_SECONDS: Final = 600.0
+"""Between two listings of a backend to which other servers store, too."""
 
 
 class L2Listing:
     """`run` is its thread's body, which ends when everything is listed; when it is started again it goes on where it
-    was.  A backend may block it as long as it likes: nothing else waits for it."""
+    was.  What several servers share is listed again every `AGAIN_SECONDS`, since nobody tells what the others store.  A
+    backend may block it as long as it likes: nothing else waits for it."""
 
     def __init__(self, port: AdapterPort, controller: L2EvictionController) -> None:
         self._port = port
@@ -35,15 +39,23 @@ class L2Listing:
         self.state = "listing"
 
     def run(self) -> None:
+        self._list()
+        while Capability.SHARED in self._port.capabilities and not self._stop.wait(AGAIN_SECONDS):
+            self._cursor, self._faults, self.objects = None, 0, 0
+            self._seen.clear()
+            self.state = "listing"
+            self._list()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _list(self) -> None:
         while self.state == "listing" and not self._stop.is_set():
             # Objects that are listed count as large as the average, which an adapter that still learns cannot tell.
             if self._controller.waiting > PAGES_AHEAD or self._port.is_learning:
                 self._stop.wait(PAUSE_SECONDS)
             elif not self._list_page():
                 self._rest()
-
-    def stop(self) -> None:
-        self._stop.set()
 
     def _list_page(self) -> bool:
         """False where the page could not be had."""

@@ -14,6 +14,9 @@ class PortWatcher(Protocol):
     def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         """The adapter has these objects now, of so many bytes each."""
 
+    def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """It was over time with these, and has them or has them not; as long as their buffers are lent, they may come."""
+
     def hit(self, keys: Sequence[ObjectKey]) -> None:
         """A lookup found these."""
 

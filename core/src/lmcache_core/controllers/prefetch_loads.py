@@ -88,7 +88,7 @@ class Loads:
                 key = ObjectKey(source.record.space, prefetch.chunk_hashes[cell.chunk])
                 loading = Loading(key, source, prefetch.first_chunk + cell.chunk, slot, lease, [(prefetch, cell)])
                 jobs.setdefault(source.port, []).append(loading)
-        except BaseException:
+        except BaseException:  # whatever it was, it goes on up: but what was reserved for it goes back
             for _, lease in leases:
                 self._cache.end(lease)
             raise

@@ -114,6 +114,6 @@ class ObjectVerbs:
     async def _wait(self, object_id: bytes, turn: Turn) -> None:
         try:
             await self._executor.wait_turn(turn)
-        except BaseException:  # cancelled while it waited
+        except BaseException:  # cancelled while it waited, or ended with its loop: the turn must not be lost with it
             self._guard.give_up_turn(object_id, turn)
             raise
