@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_core.app.adapter_specs import adapter_specs
@@ -18,6 +18,7 @@ from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.plugins.example_line import example_line, example_settings
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_details import offer_json, offer_text, plugin_text
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -170,8 +171,7 @@ def test_the_example_works_when_it_is_pasted(install: Install) -> None:
     assert spec.settings.model_dump()["cache_dir"] == Path("/tmp/lmcache")
 
 
-def test_every_example_of_core_is_a_configuration(only_core: None) -> None:
-    plugins = load_plugins()
+def examples_that_are_configurations(plugins: LoadedPlugins) -> int:
     tried = 0
     for row in plugins.rows():
         for offered in row.offers:
@@ -181,7 +181,16 @@ def test_every_example_of_core_is_a_configuration(only_core: None) -> None:
             adapter_specs(settings.l2_adapter, plugins)
             offer_specs(settings, plugins)
             tried += 1
-    assert tried == 10
+    return tried
+
+
+def test_every_example_of_core_is_a_configuration(only_core: None) -> None:
+    assert examples_that_are_configurations(load_plugins()) == 10
+
+
+def test_every_example_of_the_serdes_is_a_configuration() -> None:
+    pytest.importorskip("lmcache_serde", reason="lmcache-serde is not installed")
+    assert examples_that_are_configurations(load_plugins(["serde"])) == 15
 
 
 class Colour(Enum):
@@ -211,6 +220,27 @@ def test_examples_fit_the_types_and_the_limits() -> None:
     values = example_settings(Odd)
     assert Odd.model_validate(values).model_dump(mode="json")["inner"] == {"host": "127.0.0.1", "size": 1}
     assert (values["colour"], values["word"], values["shown"]) == ("red", "a", "exactly this")
+
+
+class Place(BaseModel):
+    port: int = 80
+    url: str | None = None
+    folder: Path | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Place:
+        if (self.url is None) == (self.folder is None):
+            raise ValueError("one of url and folder")
+        return self
+
+
+def test_an_example_has_one_of_several_fields_where_one_is_needed() -> None:
+    class Some(PluginSettings):
+        places: Annotated[tuple[Place, ...], Field(min_length=1)]
+
+    values = example_settings(Some)
+    assert values == {"places": [{"url": "http://127.0.0.1:9000"}]}
+    Some.model_validate(values)
 
 
 @pytest.mark.parametrize(

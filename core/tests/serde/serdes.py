@@ -89,7 +89,8 @@ class HalfPrecision(Serde):
 
     def encode(self, key: ObjectKey, layout: ObjectLayout, payload: memoryview, into: memoryview) -> int:
         values = struct.unpack(f"<{len(payload) // 4}f", payload)
-        into[: 2 * len(values)] = struct.pack(f"<{len(values)}e", *values)
+        small = [value if abs(value) < 60_000 else 0.0 for value in values]
+        into[: 2 * len(values)] = struct.pack(f"<{len(values)}e", *small)
         return 2 * len(values)
 
     def decode(

@@ -13,7 +13,7 @@ from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.layout import ObjectLayout, opaque_layout
 from lmcache_core.model.object_header import SerdeMark
-from lmcache_core.serde.chain import LINKS_MAX, SerdeChain, SerdeFailedError
+from lmcache_core.serde.chain import LINKS_MAX, PAD, SerdeChain, SerdeFailedError
 from lmcache_core.testing.lent_memory import object_key
 
 KEY = object_key(1)
@@ -82,7 +82,7 @@ def test_only_the_first_is_told_the_layout() -> None:
 def test_one_lossy_serde_makes_a_lossy_chain() -> None:
     assert chain_of("deflate", "xor").shows_payload_digest
     chain = chain_of("half", "deflate")
-    assert (chain.shows_payload_digest, chain.needs_elements) == (False, True)
+    assert (chain.shows_payload_digest, chain.needs_elements, chain.lossy) == (False, True, ("half",))
 
 
 class Raising(Deflate):
@@ -162,3 +162,20 @@ def test_lengths_beyond_all_bounds_are_damage(between_bytes: int) -> None:
 def test_a_chain_has_a_link_and_room_for_the_padding(count: int) -> None:
     with pytest.raises(ValueError, match=f"a chain of {count} serdes"):
         chain_of(*["xor"] * count)
+
+
+@pytest.mark.parametrize("name", [PAD, "", "x" * 64])
+def test_a_name_that_a_header_cannot_hold_or_means_padding_is_refused(name: str) -> None:
+    """Objects of a serde called `pad` would lose their last bytes, and never be found again."""
+    with pytest.raises(ValueError, match="a serde cannot be called"):
+        chain_of(("deflate", Deflate()), (name, Xor()))
+
+
+@pytest.mark.parametrize("parameters", [bytes(65), "text", None], ids=["long", "text", "none"])
+def test_parameters_that_a_header_cannot_hold_are_the_serde_s_failure(parameters: Any) -> None:
+    class Wordy(Deflate):
+        def parameters(self) -> bytes:
+            return parameters  # type: ignore[no-any-return]  # that is what is wrong with it
+
+    with pytest.raises(SerdeFailedError, match="serde 'wordy' has parameters"):
+        encoded(chain_of(("wordy", Wordy())), FLOATS, bytes(FLOATS.payload_bytes))

@@ -118,8 +118,27 @@ def test_an_adapter_that_checks_loads_and_knows_no_serdes_is_refused(
     plugins: LoadedPlugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryAdapter, "capabilities", Capability.DELETE | Capability.VERIFIES)
-    with pytest.raises(ConfigError, match="does not declare ANY_LENGTH"):
+    closed: list[float] = []
+    monkeypatch.setattr(MemoryAdapter, "close", lambda adapter, seconds: closed.append(seconds))
+    with pytest.raises(ConfigError, match=r"\(VERIFIES\) and does not declare ANY_LENGTH.*leave out its 'serde'"):
         opened(plugins, "deflate")
+    assert closed == [0.0], "it was left open"
+
+
+def test_memory_that_holds_nothing_says_what_to_raise(plugins: LoadedPlugins) -> None:
+    layouts = KnownLayouts()
+    layouts.learn(ObjectLayout(2, 1, 1, 8, "bfloat16"))
+    with pytest.raises(ConfigError, match="raise serde_memory_gb"):
+        opened(plugins, "xor", layouts, serde_memory_gb=1e-12)
+
+
+def test_what_cannot_become_smaller_behind_encryption_is_said(
+    plugins: LoadedPlugins, undo: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    undo.callback(opened(plugins, ["deflate", "forgetful"]).close, 1.0)
+    assert caplog.text == ""
+    undo.callback(opened(plugins, ["forgetful", "deflate"]).close, 1.0)
+    assert "behind one that encrypts" in caplog.text
 
 
 @pytest.mark.parametrize("as_list", [False, True])

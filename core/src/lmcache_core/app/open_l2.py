@@ -43,11 +43,10 @@ class AdapterOpener:
         port = AdapterPort(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
         if spec.eviction is None:
             return RunningAdapter(spec, port)
-        try:
+        with ExitStack() as undo:
+            undo.callback(port.close, ADAPTER_CLOSE_SECONDS)
             eviction = open_l2_eviction(spec.eviction, port, self.plugins, own.clock, own.events, self.kernels)
-        except BaseException:
-            port.close(ADAPTER_CLOSE_SECONDS)
-            raise
+            undo.pop_all()
         return RunningAdapter(spec, port, eviction)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
@@ -33,22 +34,20 @@ def open_spec(spec: AdapterSpec, plugins: LoadedPlugins, context: AdapterContext
     chain = _open_chain(spec.serdes, plugins)
     region = _region(spec.serdes)
     own = replace(context, regions=(*context.regions, region))
-    inner = open_adapter(spec.offer.name, spec.settings, plugins, own)
-    try:
-        _check(spec, inner.capabilities)
-        adapter = SerdeAdapter(context, inner, chain, region, layouts, spec.serdes.settings.serde_workers)
-    except BaseException:
-        inner.close(0.0)
-        raise
-    for layout in layouts.all():
-        if fault := adapter.fault_of(layout):
-            adapter.close(0.0)
-            raise ConfigError(f"{spec.serdes.where}: {fault}")
+    with ExitStack() as undo:
+        adapter = open_adapter(spec.offer.name, spec.settings, plugins, own)
+        undo.callback(lambda: adapter.close(0.0))  # whichever it is by then
+        _check(spec, adapter.capabilities)
+        adapter = SerdeAdapter(context, adapter, chain, region, layouts, spec.serdes.settings.serde_workers)
+        for layout in layouts.all():
+            if fault := adapter.fault_of(layout):
+                raise ConfigError(f"{spec.serdes.where}: {fault}")
+        undo.pop_all()
     return adapter
 
 
 def _open_chain(specs: SerdeSpecs, plugins: LoadedPlugins) -> SerdeChain:
-    links = []
+    links: list[Link] = []
     for number, spec in enumerate(specs.serdes):
         serde: Serde = spec.open_as(Serde, plugins)
         if number and serde.needs_elements:
@@ -56,12 +55,20 @@ def _open_chain(specs: SerdeSpecs, plugins: LoadedPlugins) -> SerdeChain:
                 f"{specs.where}: serde '{spec.name}' takes the numbers of a chunk, and stands behind "
                 f"'{specs.serdes[number - 1].name}', which makes bytes of them; name it first"
             )
+        if links and links[-1].serde.conceals and not serde.conceals:
+            logger.warning(
+                "a serde stands behind one that encrypts, and finds nothing to make smaller serde=%s behind=%s",
+                spec.name, links[-1].name,
+            )  # fmt: skip
         links.append(Link(spec.name, serde))
-    return SerdeChain(links)
+    try:
+        return SerdeChain(links)
+    except ValueError as error:
+        raise ConfigError(f"{specs.where}: {error}") from None
 
 
 def _region(specs: SerdeSpecs) -> MemoryRegion:
-    size = int(specs.settings.serde_memory_gb * GIB)
+    size = max(int(specs.settings.serde_memory_gb * GIB), 1)
     try:
         return scratch_region(size)
     except (OSError, ValueError, OverflowError) as error:
@@ -75,8 +82,9 @@ def _check(spec: AdapterSpec, capabilities: Capability) -> None:
         return
     if Capability.VERIFIES in capabilities:
         raise ConfigError(
-            f"adapter '{spec.name}' checks what it loads and knows nothing of serdes (it does not declare ANY_LENGTH); "
-            "leave out its 'serde'"
+            f"adapter '{spec.name}' checks by itself what it loads (VERIFIES) and does not declare ANY_LENGTH: it expects "
+            "objects as they are in L1, and would refuse everything that went through a serde; leave out its 'serde', or "
+            "use an adapter with both or neither"
         )
     logger.warning(
         "l2 adapter stores objects of one length only, so each is padded to the most that its serdes may make of it: "

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from lmcache_core.contracts.serde import Serde
+from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
 from lmcache_core.model.errors import DamagedObjectError, LMCacheError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.layout import ObjectLayout, opaque_layout
-from lmcache_core.model.object_header import SERDES_MAX, SerdeMark
+from lmcache_core.model.object_header import SERDE_NAME_MAX_BYTES, SERDES_MAX, SerdeMark
 from lmcache_core.serde.scratch import pages
 from lmcache_core.serde.serde_tally import SerdeTally
 
@@ -21,6 +21,8 @@ PAD: Final = "pad"
 LINKS_MAX: Final = SERDES_MAX - 1
 """One mark of a header is for the padding."""
 _PLANS_REMEMBERED: Final = 1024
+_OF_A_PLUGIN: Final = (Exception, SystemExit)
+"""What a serde may raise: all of it is the plugin's fault, and none of it may end a thread of ours."""
 
 
 class SerdeFailedError(LMCacheError):
@@ -60,12 +62,20 @@ class SerdeChain:
     """Any thread; what serdes raise comes out as `SerdeFailedError`, or as `DamagedObjectError` of a decoder."""
 
     def __init__(self, links: Sequence[Link]) -> None:
-        """Two links may have the same name, and are counted together."""
+        """Two links may have the same name, and are counted together.  Raises ValueError."""
         if not 0 < len(links) <= LINKS_MAX:
             raise ValueError(f"a chain of {len(links)} serdes; 1 to {LINKS_MAX} are possible")
+        for name, _ in links:
+            if name == PAD or not 0 < len(name.encode()) <= SERDE_NAME_MAX_BYTES:
+                raise ValueError(
+                    f"a serde cannot be called '{name}': headers hold names of 1 to {SERDE_NAME_MAX_BYTES} bytes, and "
+                    f"'{PAD}' stands for padding there"
+                )
         self._links = tuple(links)
         self.names: Final = tuple(link.name for link in links)
         self.needs_elements: Final = any(link.serde.needs_elements for link in links)
+        self.lossy: Final = tuple(link.name for link in links if not link.serde.lossless)
+        """Those of which what comes back is not what was given."""
         self.shows_payload_digest: Final = all(link.serde.lossless and not link.serde.conceals for link in links)
         self.tally: Final = SerdeTally(self.names)
         self._plan = lru_cache(_PLANS_REMEMBERED)(self._planned)
@@ -89,9 +99,14 @@ class SerdeChain:
                 room = serde.stored_bytes_max(layout) if index else plan.sizes[1]
                 parameters = serde.parameters()
                 length = serde.encode(key, layout, given.toreadonly(), target[:room]) if room <= len(target) else -1
-            except BaseException as error:
+            except _OF_A_PLUGIN as error:
                 self.tally.failed(name, "encode")
                 raise SerdeFailedError(f"serde '{name}' failed to encode") from error
+            if not (isinstance(parameters, bytes) and len(parameters) <= PARAMETERS_MAX_BYTES):
+                self.tally.failed(name, "encode")
+                raise SerdeFailedError(
+                    f"serde '{name}' has parameters {parameters!r:.80}; a header holds {PARAMETERS_MAX_BYTES} bytes of them"
+                )
             if not (isinstance(length, int) and 0 < length <= room):
                 self.tally.failed(name, "encode")
                 raise SerdeFailedError(
@@ -118,9 +133,8 @@ class SerdeChain:
             name, serde = self._links[index]
             mark = marks[index]
             target = into
-            if (
-                index
-            ):  # what link 0 has made goes into area 0, link 1's into area 1: each reads one and writes the other
+            if index:
+                # What link 0 has made goes into area 0, link 1's into area 1: each reads one and writes the other.
                 target = between[(index - 1) % 2]
                 if not 0 < mark.input_bytes <= len(target):
                     raise DamagedObjectError(f"serde '{name}' was given {mark.input_bytes} bytes, beyond its limits")
@@ -132,7 +146,7 @@ class SerdeChain:
             except DamagedObjectError:
                 self.tally.failed(name, "decode")
                 raise
-            except BaseException as error:
+            except _OF_A_PLUGIN as error:
                 self.tally.failed(name, "decode")
                 raise SerdeFailedError(f"serde '{name}' failed to decode") from error
             self.tally.done(name, "decode", len(given), len(target), time.perf_counter() - begun)
@@ -143,7 +157,7 @@ class SerdeChain:
         for name, serde in self._links:
             try:
                 size = serde.stored_bytes_max(given)
-            except BaseException as error:
+            except _OF_A_PLUGIN as error:
                 self.tally.failed(name, "encode")
                 raise SerdeFailedError(f"serde '{name}' has no bound for {given}") from error
             if not isinstance(size, int) or size < 1:

@@ -31,7 +31,8 @@ class _Asked:
 
 class InnerAnswers:
     """One daemon thread, on which the callbacks run.  It ends when it was told to and every job is over, which may be long
-    after the adapter was closed: until then somebody's memory is lent.  What a callback raises is logged."""
+    after the adapter was closed: until then somebody's memory is lent.  What a callback raises is logged, and so is
+    whatever the adapter answers that the contract does not allow: the job is FAILED then."""
 
     def __init__(self, name: str, inner: L2Adapter, faults: FaultLog) -> None:
         self._inner = inner
@@ -74,10 +75,16 @@ class InnerAnswers:
         while not self._is_over():
             try:
                 self._wait()
-                for completion in self._inner.completions().drain():
-                    self._take(completion)
-            except BaseException:  # noqa: BLE001 - a thread's top: the next answer must be heard
+                drained = list(self._inner.completions().drain())
+            except (Exception, SystemExit):  # noqa: BLE001 - a plugin's boundary: the next answer must be heard
                 self._faults.exception("answers of the adapter inside were lost")
+                self._pause()
+                continue
+            for completion in drained:
+                try:
+                    self._take(completion)
+                except Exception:  # noqa: BLE001 - a thread's top: one answer that is wrong must not lose the others
+                    self._faults.exception("an answer of the adapter inside was lost")
 
     def _is_over(self) -> bool:
         with self._lock:
@@ -92,49 +99,48 @@ class InnerAnswers:
             poll.register(descriptor, select.POLLIN)
         ready = dict(poll.poll(None if descriptor >= 0 and not self._ending else _PERIOD_SECONDS * 1000))
         if ready.get(descriptor, 0) & select.POLLNVAL:
-            self._closed_under_us()
+            self._pause()
         self._wakes.clear_wakes()
 
-    def _closed_under_us(self) -> None:
-        """Somebody closed the descriptor that the adapter still names: a poll would return at once, for ever."""
+    def _pause(self) -> None:
+        """Where a poll would return at once, for ever: the adapter names a descriptor that somebody has closed, or raises."""
         poll = select.poll()
         poll.register(self._wakes.fileno(), select.POLLIN)
         poll.poll(_PERIOD_SECONDS * 1000)
+        self._wakes.clear_wakes()
 
     def _take(self, completion: object) -> None:
         if not isinstance(completion, JobDone | BuffersReleased):
             self._faults.error(f"the adapter inside completed with {completion!r:.80}, which is no completion")
             return
         with self._lock:
-            asked = self._asked.get(completion.job)
+            asked = self._asked.get(completion.job) if isinstance(completion.job, int) else None
         if asked is None:
-            self._faults.error(f"the adapter inside answered job {completion.job}, which it was not given")
+            self._faults.error(f"the adapter inside answered job {completion.job!r:.80}, which it was not given")
             return
-        try:
-            if isinstance(completion, BuffersReleased):
-                self._forget(completion.job)
-                if asked.answered:
-                    asked.freed()
-                else:
-                    self._faults.error("the adapter inside let go of a job that it had not answered")
-                    asked.told((Outcome.FAILED,) * asked.size, True)
-                return
+        if isinstance(completion, BuffersReleased):
+            self._forget(completion.job)
             if asked.answered:
-                self._faults.error("the adapter inside answered a job twice")
-                return
-            asked.answered = True
-            if completion.released:
-                self._forget(completion.job)
-            asked.told(self._checked(completion.outcomes, asked.size), completion.released)
-        except BaseException:  # noqa: BLE001 - a fault of this package: other jobs must be answered
-            self._faults.exception("an answer of the adapter inside was lost")
+                asked.freed()
+            else:
+                self._faults.error("the adapter inside let go of a job that it had not answered")
+                asked.told((Outcome.FAILED,) * asked.size, True)
+            return
+        if asked.answered:
+            self._faults.error("the adapter inside answered a job twice")
+            return
+        asked.answered = True
+        if completion.released:
+            self._forget(completion.job)
+        asked.told(self._checked(completion.outcomes, asked.size), completion.released)
 
     def _forget(self, job: JobId) -> None:
         with self._lock:
             del self._asked[job]
 
     def _checked(self, outcomes: Sequence[Outcome], size: int) -> Sequence[Outcome]:
-        if len(outcomes) == size and all(isinstance(outcome, Outcome) for outcome in outcomes):
+        is_right = isinstance(outcomes, tuple | list) and len(outcomes) == size
+        if is_right and all(isinstance(outcome, Outcome) for outcome in outcomes):
             return outcomes
-        self._faults.error(f"the adapter inside gave {len(outcomes)} outcomes for {size} objects")
+        self._faults.error(f"the adapter inside gave {outcomes!r:.80} as outcomes of {size} objects")
         return (Outcome.FAILED,) * size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core.jobs.fault_log import FaultLog
@@ -75,8 +76,13 @@ class ObjectCodec:
         marks = header.serdes
         if marks and marks[-1].name == PAD and marks[-1].input_bytes <= len(stored):
             stored, marks = stored[: marks[-1].input_bytes], marks[:-1]
-        if tuple(mark.name for mark in marks) != self.chain.names:
+        names = tuple(mark.name for mark in marks)
+        if names != self.chain.names:
             self.chain.tally.refused("other_chain")
+            self._faults.error(
+                f"objects of another chain are left alone: stored through {_shown(names)}, and 'serde' names "
+                f"{_shown(self.chain.names)}"
+            )
             return Outcome.FOREIGN
         return self._decoded(work, header, marks, stored, area)
 
@@ -94,7 +100,8 @@ class ObjectCodec:
             return Outcome.DAMAGED
         try:
             self.chain.decode(work.key, work.plan, marks, stored, whole[HEADER_BYTES:], work.between(area))
-        except DamagedObjectError:
+        except DamagedObjectError as error:
+            self._faults.error(f"an object cannot be decoded: {error}")
             return Outcome.DAMAGED
         except SerdeFailedError:
             self._faults.exception("an object was not decoded")
@@ -105,3 +112,7 @@ class ObjectCodec:
         sealed = inspect(whole[:HEADER_BYTES])
         is_same = isinstance(sealed, ObjectHeader) and sealed.payload_digest == header.payload_digest
         return Outcome.DONE if is_same else Outcome.DAMAGED
+
+
+def _shown(names: Sequence[str]) -> str:
+    return " and ".join(f"'{name}'" for name in names) or "none"

@@ -16,19 +16,20 @@ from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.job_table import JobTable
 from lmcache_core.jobs.worker_pool import WorkerPool
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ChunkLayout, opaque_layout
+from lmcache_core.model.layout import ChunkLayout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import KeyPage, Outcome, Usage
-from lmcache_core.serde.chain import SerdeChain, SerdeFailedError
+from lmcache_core.serde.chain import SerdeChain
 from lmcache_core.serde.inner_answers import InnerAnswers
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.object_codec import ObjectCodec
 from lmcache_core.serde.object_work import LoadWork, ObjectWork, StoreWork, TransferWork
+from lmcache_core.serde.open_works import OpenWorks
 from lmcache_core.serde.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom
 from lmcache_core.serde.size_limits import SizeLimits
+from lmcache_core.serde.work_planner import WorkPlanner
 
 INNER_CLOSE_SHARE: Final = 0.25
 """Of the deadline of `close`, for the adapter inside."""
@@ -72,12 +73,12 @@ class SerdeAdapter(L2Adapter):
         self._limits = SizeLimits(chain, half, stored_bytes_max)
         self.max_object_bytes = None if chain.needs_elements else self._limits.largest_object_bytes()
         self._queue = CompletionQueue()
-        self._jobs = JobTable(self._queue)
-        self._changed = threading.Condition()  # guards the two below
-        self._under_way = 0
-        self._closing = False
+        self._works = OpenWorks(self._queue)
+        self._planner = WorkPlanner(chain, layouts, half, self._faults)
         self._hurrying = False
-        """The time to finish is over: what was not begun is left."""
+        """Most of the time to finish is over: what was not encoded yet is left."""
+        self._over = False
+        """All of it is: what was loaded is not decoded any more, either."""
         self._closed = threading.Event()
         self._close_turn = threading.Lock()  # held from the first `close` on
         name = f"l2-{context.name}-serde"
@@ -88,19 +89,19 @@ class SerdeAdapter(L2Adapter):
     # --- jobs
 
     def submit_store(self, batch: Sequence[StoreItem]) -> JobId:
-        job = self._jobs.open(len(batch), lends_buffers=True)
+        job = self._works.open(len(batch), lends_buffers=True)
         for index, (key, buffer) in enumerate(batch):
             work = StoreWork(job, index, key, buffer)
-            if self._begin(work) and self._planned(work) and not self._stores.add(work, work.scratch_bytes):
-                self._settle(work, Outcome.FAILED)
+            if self._may_begin(work) and not self._stores.add(work, work.scratch_bytes):
+                self._works.settle(work, Outcome.FAILED)
         return job.id
 
     def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
-        job = self._jobs.open(len(batch), lends_buffers=True)
+        job = self._works.open(len(batch), lends_buffers=True)
         for index, (key, buffer) in enumerate(batch):
             work = LoadWork(job, index, key, buffer)
-            if self._begin(work) and self._planned(work) and not self._loads.add(work, work.scratch_bytes):
-                self._settle(work, Outcome.FAILED)
+            if self._may_begin(work) and not self._loads.add(work, work.scratch_bytes):
+                self._works.settle(work, Outcome.FAILED)
         return job.id
 
     def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
@@ -141,7 +142,7 @@ class SerdeAdapter(L2Adapter):
         try:
             self._close(deadline_seconds)
         finally:  # whatever happens, every job is answered
-            if stuck := self._jobs.abandon():
+            if stuck := self._works.abandon():
                 self._context.logger.error(
                     "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
                     self._context.name, deadline_seconds, stuck,
@@ -151,71 +152,31 @@ class SerdeAdapter(L2Adapter):
     def _close(self, deadline_seconds: float) -> None:
         self._layouts.ignore(self._look_at)
         end = time.monotonic() + deadline_seconds
-        with self._changed:
-            self._closing = True
-            self._changed.wait_for(self._is_idle, deadline_seconds * (1 - INNER_CLOSE_SHARE))
+        self._works.begin_close()
+        self._works.wait(deadline_seconds * (1 - INNER_CLOSE_SHARE))
         self._hurrying = True
         for work in [*self._stores.close(), *self._loads.close()]:
-            self._settle(work, Outcome.FAILED)
+            self._works.settle(work, Outcome.FAILED)
         try:
             self.inner.close(max(end - time.monotonic(), 0.0))
         finally:
             end = max(end, time.monotonic() + STOP_SECONDS)
-            with self._changed:
-                self._changed.wait_for(self._is_idle, end - time.monotonic())
+            self._works.wait(end - time.monotonic())
             self._pool.begin_close()
-            for task in self._pool.end_close(end):
+            unstarted = self._pool.end_close(end)
+            self._over = True
+            for task in unstarted:
                 task()  # it finds out that there is nothing to do any more
             self._pool.join(end)
             self._answers.end()
             self._answers.join(max(end - time.monotonic(), 0.0))
 
-    def _is_idle(self) -> bool:
-        return not self._under_way
-
-    # --- one object
-
-    def _begin(self, work: ObjectWork) -> bool:
-        with self._changed:
-            self._under_way += 1
-            is_late = self._closing
-        if is_late:
-            self._settle(work, Outcome.FAILED)
-        return not is_late
-
-    def _settle(self, work: ObjectWork, outcome: Outcome) -> None:
-        """Its lent memory is not touched any more."""
-        self._jobs.settle(work.job, work.index, outcome)
-        with self._changed:
-            self._under_way -= 1
-            if self._closing and not self._under_way:
-                self._changed.notify_all()
-
-    def _planned(self, work: TransferWork) -> bool:
-        """Says how much memory the work takes.  False where it comes to nothing, and is settled."""
-        payload_bytes = work.buffer.length - HEADER_BYTES
-        is_store = isinstance(work, StoreWork)
-        if payload_bytes < 1:
-            self._settle(work, Outcome.REJECTED if is_store else Outcome.DAMAGED)
+    def _may_begin(self, work: TransferWork) -> bool:
+        """False where it comes to nothing, and is settled."""
+        if not self._works.begin(work):
             return False
-        layout = self._layouts.elements(work.key.space.layout, payload_bytes)
-        if layout is None and self.chain.needs_elements:
-            self.chain.tally.refused("unknown_layout")
-            self._settle(work, Outcome.REJECTED if is_store else Outcome.FAILED)
-            return False
-        try:
-            work.plan = self.chain.plan(layout or opaque_layout(payload_bytes))
-        except SerdeFailedError:
-            self._faults.exception("an object cannot be planned")
-            self._settle(work, Outcome.FAILED)
-            return False
-        if work.scratch_bytes > self._stores.size_bytes:
-            self.chain.tally.refused("too_large")
-            self._faults.error(
-                f"an object of {work.buffer.length} bytes takes {work.scratch_bytes} bytes of the memory of its serdes, "
-                f"and each direction has {self._stores.size_bytes}; raise serde_memory_gb"
-            )
-            self._settle(work, Outcome.REJECTED if is_store else Outcome.FAILED)
+        if outcome := self._planner.fault_of(work):
+            self._works.settle(work, outcome)
             return False
         return True
 
@@ -224,7 +185,7 @@ class SerdeAdapter(L2Adapter):
     def _start_store(self, work: StoreWork, extent: Extent) -> bool:
         if self._pool.submit([partial(self._encode, work, extent)]):
             return True
-        self._settle(work, Outcome.FAILED)
+        self._works.settle(work, Outcome.FAILED)
         return False
 
     def _encode(self, work: StoreWork, extent: Extent) -> None:
@@ -243,12 +204,12 @@ class SerdeAdapter(L2Adapter):
             is_inside = self._answers.submit(lambda: self.inner.submit_store([item]), 1, told, freed)
         finally:
             if not is_inside:
-                self._settle(work, outcome)
+                self._works.settle(work, outcome)
                 self._stores.give(kept)
 
     def _stored(self, work: StoreWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
         """What was lent to us is free in any case: the adapter inside was given other memory."""
-        self._settle(work, outcomes[0])
+        self._works.settle(work, outcomes[0])
         if released:
             self._stores.give(extent)
 
@@ -263,7 +224,7 @@ class SerdeAdapter(L2Adapter):
         told, freed = partial(self._loaded, work, extent), partial(self._loads.give, extent)
         if not work.job.answered and self._answers.submit(lambda: self.inner.submit_load([item]), 1, told, freed):
             return True
-        self._settle(work, Outcome.FAILED)
+        self._works.settle(work, Outcome.FAILED)
         return False
 
     def _loaded(self, work: LoadWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
@@ -273,17 +234,17 @@ class SerdeAdapter(L2Adapter):
             outcome = Outcome.FAILED
         if outcome is Outcome.DONE and self._pool.submit_urgent([partial(self._decode, work, extent)]):
             return
-        self._settle(work, Outcome.FAILED if outcome is Outcome.DONE else outcome)
+        self._works.settle(work, Outcome.FAILED if outcome is Outcome.DONE else outcome)
         if released:
             self._loads.give(extent)
 
     def _decode(self, work: LoadWork, extent: Extent) -> None:
         outcome = Outcome.FAILED
         try:
-            if not work.job.answered:
+            if not (work.job.answered or self._over):
                 outcome = self._codec.decode(work, self._area(extent))
         finally:
-            self._settle(work, outcome)
+            self._works.settle(work, outcome)
             self._loads.give(extent)
 
     # --- inside
@@ -292,19 +253,19 @@ class SerdeAdapter(L2Adapter):
         return self._region.view[extent.offset : extent.end]
 
     def _pass_on(self, submit: Callable[[Sequence[ObjectKey]], JobId], keys: Sequence[ObjectKey]) -> JobId:
-        job = self._jobs.open(len(keys), lends_buffers=False)
+        job = self._works.open(len(keys), lends_buffers=False)
         works = [ObjectWork(job, index, key) for index, key in enumerate(keys)]
 
         def told(outcomes: Sequence[Outcome], released: bool) -> None:
             for work, outcome in zip(works, outcomes, strict=True):
-                self._settle(work, outcome)
+                self._works.settle(work, outcome)
 
-        begun = [work for work in works if self._begin(work)]
+        begun = [work for work in works if self._works.begin(work)]
         if not begun:
             return job.id
         if len(begun) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), told, _nothing):
             for work in begun:  # it is being closed, or the adapter inside takes nothing
-                self._settle(work, Outcome.FAILED)
+                self._works.settle(work, Outcome.FAILED)
         return job.id
 
     def fault_of(self, layout: ChunkLayout) -> str | None:

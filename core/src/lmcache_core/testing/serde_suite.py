@@ -56,6 +56,14 @@ class SerdeSuite(OfferSuite):
         assert len(serde.parameters()) <= PARAMETERS_MAX_BYTES
         assert serde.parameters() == serde.parameters()
 
+    def test_its_bound_does_not_fall_where_the_payload_grows(self, serde: Serde) -> None:
+        """Behind another serde, room is set aside for the most that it may be given; what comes is mostly less."""
+        if serde.needs_elements:
+            pytest.skip("the serde only ever stands first")
+        lengths = (*range(1, 300), *range(2**20 - 9, 2**20 + 9))
+        bounds = [serde.stored_bytes_max(opaque_layout(length)) for length in lengths]
+        assert bounds == sorted(bounds)
+
     @pytest.mark.parametrize("content", ["random", "constant", "tensor"])
     def test_what_went_in_comes_back(self, serde: Serde, layout: ObjectLayout, content: str) -> None:
         """To the bit where it is lossless; within the declared bound where it is not."""

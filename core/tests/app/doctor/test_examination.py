@@ -27,7 +27,7 @@ FAST = ("--no-http", "--port", "0", "--prometheus-port", "0", "--l1-size-gb", "0
 
 
 def trial(bytes_per_second: float, capacity: int | None = None) -> Trial:
-    return Trial("x", 2**20, 0.1, 0.1, 0.1, 2**20 / bytes_per_second, True, capacity)
+    return Trial("x", 2**20, 0.1, 0.1, 0.1, 2**20 / bytes_per_second, True, capacity_bytes=capacity)
 
 
 def test_a_tier_is_worth_it_when_loading_beats_computing_again(make_case: MakeCase) -> None:

@@ -28,7 +28,7 @@ class KeySource(PluginSettings):
     """One master key of 256 bits: 64 hexadecimal digits or base64; a file may hold the 32 bytes themselves.  Give exactly
     one of `file`, `env` and `value`."""
 
-    file: Annotated[Path | None, Field(description="File that holds the key.")] = None
+    file: Annotated[Path | None, Field(description="File that holds the key.", examples=["/etc/lmcache/kv.key"])] = None
     env: Annotated[str | None, Field(min_length=1, description="Environment variable that holds the key.")] = None
     value: Annotated[SecretStr | None, Field(description="The key itself; better in a file or a variable.")] = None
 

@@ -72,12 +72,14 @@ class ZstdSerde(Serde):
         return bytes([FORMAT, self._level])
 
     def stored_bytes_max(self, layout: ObjectLayout) -> int:
+        # As many planes as elements have bytes, also where no whole elements are given: the bound must never fall.
         length = layout.payload_bytes
-        return _PREFIX.size + _ENTRY.itemsize * _entries(length, self._planes(layout, length)) + length
+        return _PREFIX.size + _ENTRY.itemsize * _entries(length, self._width(layout)) + length
 
     def encode(self, key: ObjectKey, layout: ObjectLayout, payload: memoryview, into: memoryview) -> int:
         length = len(payload)
-        size = self._planes(layout, length)
+        size = self._width(layout)
+        size = 1 if length % size else size
         source, target = np.frombuffer(payload, np.uint8), np.frombuffer(into, np.uint8)
         _PREFIX.pack_into(into, 0, size, BLOCK_BYTES)
         table = np.empty(_entries(length, size), _ENTRY)
@@ -123,9 +125,8 @@ class ZstdSerde(Serde):
                 at = end
             byte_planes.join(here, block)
 
-    def _planes(self, layout: ObjectLayout, length: int) -> int:
-        size = self._element_bytes or ITEM_BYTES[layout.dtype]
-        return 1 if length % size else size
+    def _width(self, layout: ObjectLayout) -> int:
+        return self._element_bytes or ITEM_BYTES[layout.dtype]
 
     def _compressor(self) -> zstandard.ZstdCompressor:
         """One for each object: they cannot be shared among threads."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lmcache_core.app.bench.lane import Ended, Step, Verb
+from lmcache_core.app.number_layouts import lossy_serdes
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
@@ -30,6 +31,8 @@ class AdapterLane:
         """The adapter stays the caller's."""
         self.name: Final = name
         self.adapter: Final = adapter
+        self.lossy: Final = lossy_serdes(adapter)
+        """Names of serdes that bring back other numbers than were stored."""
         self.stored: set[ObjectKey] = set()
         """What may be there."""
         self._patience_seconds = patience_seconds

@@ -4,6 +4,7 @@ machine that others use as well."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,6 +48,8 @@ class Results:
     scores: dict[tuple[Cell, str], Score] = field(default_factory=dict)
     verified: int = 0
     """Objects that came back byte for byte."""
+    through_lossy: Counter[str] = field(default_factory=Counter)
+    """Objects that came back whole through serdes that change numbers, by adapter and serdes."""
     wrong: list[str] = field(default_factory=list)
     """What did not, by adapter."""
     interrupted: bool = False
@@ -82,9 +85,10 @@ class Contest:
     def hold(self) -> Results:
         """Raises BenchFailedError when a lane fails.  Everything that was stored is given up before each new round, and
         is left to `clear` of the lanes after the last."""
+        numbers = any(contestant.lane.lossy for contestant in self._contestants)
         for size, depth in self._plan.grids():
             stride, count = slot_bytes(size), self._plan.objects(size, depth)
-            objects = BenchObjects(self._region, size, stride, count)
+            objects = BenchObjects(self._region, size, stride, count, numbers=numbers)
             self._grid(size, depth, objects)
             if self._interruption.asked or self.results.wrong:
                 break
@@ -114,7 +118,7 @@ class Contest:
                 sample = traffic.run(lane, taken)
                 if sample is None:
                     return
-                self._verify(lane, objects, taken)
+                self._verify(lane, objects, taken, contestant.lane.lossy if lane is contestant.lane else ())
                 if self.results.wrong:
                     return
                 if number >= 0 and share in self._plan.shares:
@@ -132,13 +136,16 @@ class Contest:
             turns += [(contestant, lane) for lane in (reversed(pair) if number % 2 else pair)]
         return turns
 
-    def _verify(self, lane: Lane, objects: BenchObjects, taken: Sequence[Step]) -> None:
+    def _verify(self, lane: Lane, objects: BenchObjects, taken: Sequence[Step], lossy: Sequence[str]) -> None:
         if not self._plan.verify:
             return
         loads = sum(step.verb is Verb.LOAD for step in taken)
-        wrong = [f"{lane.name}: {what}" for what in objects.wrong(taken)]
+        wrong = [f"{lane.name}: {what}" for what in objects.wrong(taken, lossy=bool(lossy))]
         self.results.wrong += wrong[:_MAX_WRONG]
-        self.results.verified += loads - len(wrong)
+        if lossy:
+            self.results.through_lossy[f"{lane.name} ({', '.join(lossy)})"] += loads - len(wrong)
+        else:
+            self.results.verified += loads - len(wrong)
 
     @staticmethod
     def _steps(share: int, objects: BenchObjects) -> Callable[[], list[Step]]:

@@ -11,9 +11,10 @@ from blake3 import blake3
 
 from lmcache_core.app.bench.lane import Step, Verb
 from lmcache_core.app.bench.plan import spaced
+from lmcache_core.app.number_layouts import as_numbers
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.model.keys import HASH_BYTES, HashChain, KeySpace, ObjectKey
-from lmcache_core.model.object_header import check, seal
+from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, inspect, seal
 from lmcache_core.model.results import Outcome
 
 SPACE: Final = KeySpace("lmcache-bench", 0, 0, "", 256, HashChain.BLAKE3, b"lmcache-bench-l2")
@@ -38,17 +39,23 @@ class BenchObjects:
     A load goes into a slot in which another object lies, so that a byte that nobody wrote is a byte of the wrong object, and
     `wrong` sees it.  One thread."""
 
-    def __init__(self, region: MemoryRegion, object_bytes: int, stride: int, count: int) -> None:
-        _fill(region.view[: count * stride])
+    def __init__(
+        self, region: MemoryRegion, object_bytes: int, stride: int, count: int, *, numbers: bool = False
+    ) -> None:
+        """`numbers`: payloads are numbers that a quantizer finds something to do with (`as_numbers`)."""
+        _fill(region.view[: count * stride], numbers=numbers)
         self._next = 0
         self._slots = [
             Slot(LentBuffer(region, number * stride, object_bytes), self._new_key()) for number in range(count)
         ]
         self._stored: list[ObjectKey] = []
         self._places: dict[ObjectKey, int] = {}
+        self._digests: dict[ObjectKey, bytes] = {}
+        """Of the payload of each object, as it was sealed."""
 
     def renew(self) -> None:
         """New objects in every slot: keys that nobody has seen, headers that name them."""
+        self._digests.clear()
         for slot in self._slots:
             self._seal(slot)
 
@@ -78,13 +85,20 @@ class BenchObjects:
 
         return steps
 
-    def wrong(self, steps: Sequence[Step]) -> Iterator[str]:
-        """What is wrong with each object that did not come back byte for byte."""
+    def wrong(self, steps: Sequence[Step], *, lossy: bool = False) -> Iterator[str]:
+        """What is wrong with each object that did not come back byte for byte; where a serde is `lossy`, that is no whole
+        object of its key."""
         for step in steps:
-            if step.verb is Verb.LOAD:
-                found = check(step.buffer.view, step.key)
-                if found.outcome is not Outcome.DONE:
-                    yield f"object {step.key.object_id.hex()}: {found.reason}"
+            if step.verb is Verb.LOAD and (fault := self._fault(step, lossy=lossy)):
+                yield f"object {step.key.object_id.hex()}: {fault}"
+
+    def _fault(self, step: Step, *, lossy: bool) -> str | None:
+        found = check(step.buffer.view, step.key)
+        if found.outcome is not Outcome.DONE:
+            return found.reason
+        # Who undoes serdes writes a header anew: that it fits what stands there does not say that it is what was stored.
+        is_same = lossy or _payload_digest(step.buffer) == self._digests.get(step.key)
+        return None if is_same else "a whole object with another payload than was stored"
 
     def _load(self, slot: Slot) -> Step:
         """The stored ones go round: as many as there are slots, so each pass loads each of them once."""
@@ -99,16 +113,25 @@ class BenchObjects:
     def _seal(self, slot: Slot) -> None:
         slot.key = self._new_key()
         seal(slot.buffer.view, slot.key, time.time_ns())
+        self._digests[slot.key] = _payload_digest(slot.buffer)
 
     @staticmethod
     def _new_key() -> ObjectKey:
         return ObjectKey(SPACE, secrets.token_bytes(HASH_BYTES))
 
 
-def _fill(view: memoryview) -> None:
-    """Bytes that cannot be compressed and never repeat."""
+def _payload_digest(buffer: LentBuffer) -> bytes:
+    """As the header says, which must be a right one."""
+    header = inspect(buffer.view[:HEADER_BYTES])
+    assert isinstance(header, ObjectHeader)
+    return header.payload_digest
+
+
+def _fill(view: memoryview, *, numbers: bool) -> None:
+    """Bytes that cannot be compressed and never repeat, or numbers."""
     seed = secrets.token_bytes(HASH_BYTES)
     stream = blake3(seed)
     for at in range(0, len(view), _FILL_BYTES):
         length = min(_FILL_BYTES, len(view) - at)
-        view[at : at + length] = stream.digest(length, seek=at)
+        noise = stream.digest(length, seek=at)
+        view[at : at + length] = as_numbers(noise) if numbers else noise

@@ -70,7 +70,7 @@ class Session:
         asked = yardstick(spec, self._asked_medium)
         if asked.folder is not None:
             self._on_storage.add(spec.name)
-        lane = open_lane(spec, self._plugins, memory, self._patience_seconds, undo)
+        lane = open_lane(spec, self._plugins, memory, self._patience_seconds, undo, self._plan.sizes)
         self._lanes.append(lane)
         _check(spec.name, lane.adapter, self._plan, self._may_leave)
         medium, self._media[spec.name] = open_yardstick(f"medium of {spec.name}", asked, self._plan, memory, undo)

@@ -41,11 +41,17 @@ def _tried(case: Case, spec: AdapterSpec, object_bytes: int) -> tuple[Finding, T
         "lookup_seconds": trial.lookup_seconds,
         "load_seconds": trial.load_seconds,
         "was_deleted": trial.was_deleted,
+        "lossy_serdes": list(trial.lossy),
     }
+    verified = "byte for byte"
+    if trial.lossy:
+        verified = (
+            f"whole and under its own key; {' and '.join(trial.lossy)} changes numbers, so they were not compared"
+        )
     text = (
         f"an object of {size_text(object_bytes)} is stored in {seconds_text(trial.store_seconds)}, found in "
         f"{seconds_text(trial.lookup_seconds)} and loaded in {seconds_text(trial.load_seconds)} "
-        f"({size_text(trial.load_bytes_per_second)}/s), byte for byte"
+        f"({size_text(trial.load_bytes_per_second)}/s), {verified}"
     )
     if trial.was_deleted:
         return Finding(probe, Level.OK, text, facts=facts), trial

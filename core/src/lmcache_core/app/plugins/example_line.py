@@ -57,8 +57,16 @@ def example_line(kind: OfferKind, offer: Offer, model: type[PluginSettings] | No
 
 
 def example_settings(model: type[BaseModel]) -> dict[str, Any]:
-    """A value for each required field: its own first example, or one that its name and its type suggest."""
-    return {name: _value(name, field) for name, field in model.model_fields.items() if field.is_required()}
+    """A value for each required field: its own first example, or one that its name and its type suggest.  Where the model
+    wants more than that, such as one field of several, the first optional field that satisfies it."""
+    values = {name: _value(name, field) for name, field in model.model_fields.items() if field.is_required()}
+    optional = [(name, field) for name, field in model.model_fields.items() if not field.is_required()]
+    if not _is_valid(model, values):
+        for name, field in optional:
+            more = {**values, name: _value(name, field)}
+            if _is_valid(model, more):
+                return more
+    return values
 
 
 def _value(name: str, field: FieldInfo) -> Any:
@@ -67,12 +75,20 @@ def _value(name: str, field: FieldInfo) -> Any:
     guess = _of_type(name, field.annotation)
     for candidate in (guess, *_at_the_limits(field)):
         try:
-            # the field alone, limits included; what ties several fields together is left to the user
+            # the field alone, limits included; what ties several fields together is `example_settings`' part
             TypeAdapter(field.rebuild_annotation()).validate_python(candidate)
         except ValidationError:
             continue
         return candidate
     return guess
+
+
+def _is_valid(model: type[BaseModel], values: dict[str, Any]) -> bool:
+    try:
+        model.model_validate(values)
+    except ValidationError:
+        return False
+    return True
 
 
 def _of_type(name: str, kind: Any) -> Any:

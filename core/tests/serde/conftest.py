@@ -1,0 +1,16 @@
+"""What several files of these tests set up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.tests.serde.heap_case import HeapCase
+
+
+@pytest.fixture
+def case() -> Iterator[HeapCase]:
+    case = HeapCase()
+    yield case
+    case.close()
