@@ -1,13 +1,12 @@
-"""The composition root: the one file that knows everybody.  It reads like docs/architecture.md."""
+"""The composition root: with its `open_*` files, what knows everybody.  It reads like docs/architecture.md."""
 
 from __future__ import annotations
 
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import lmcache_core
@@ -15,95 +14,47 @@ from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.app.adapter_specs import adapter_specs
+from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.module_flags import operation_remedies
-from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
+from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.open_admin import admin_ports, open_admin
 from lmcache_core.app.open_arena import open_arena, open_growth
-from lmcache_core.app.open_eviction_policy import open_eviction_policy
+from lmcache_core.app.open_engine_port import open_engine_port
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_l2 import AdapterOpener, open_l2
-from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
+from lmcache_core.app.open_tiers import Tiers, open_tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.reconfigure import AdapterChanges, L2Parts
 from lmcache_core.app.running_configuration import AdapterInUse
-from lmcache_core.app.running_settings import RunningSettings
 from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins, runtime_plugin_specs
 from lmcache_core.app.server import Parts, Server
 from lmcache_core.app.setting_changes import Adjustable, SettingChanges
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
-from lmcache_core.contracts.clock import Clock, SystemClock
+from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.policies import PrefetchPolicy, StorePolicy
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.quota import Quotas
-from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.events.lane import LaneLimits
-from lmcache_core.kernels.choice import Kernels, choose_kernels
+from lmcache_core.kernels.choice import choose_kernels
 from lmcache_core.l1.arena import Arena
-from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.keys import HashChain
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.server.chunk_addresses import ChunkAddresses
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
-from lmcache_core.server.key_reader import KeyReader
-from lmcache_core.server.pools import AffinePool, Pool
-from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.reaper import Reaper
-from lmcache_core.server.registrations import Registrations
-from lmcache_core.server.router import Router
 from lmcache_core.server.salt_gate import SaltGate
-from lmcache_core.server.unhandled import UnhandledRequests
 from lmcache_core.storage.l2_deletions import L2Deletions
 from lmcache_core.storage.l2_keys import L2Keys
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.wire.messages import EngineKey
 
 logger = logging.getLogger(__name__)
 
-GIB = 2**30
-MIB = 2**20
 REAPER_PERIOD_SECONDS = 1.0
 SUBSCRIBERS_CLOSE_SECONDS = 2.0
 """How long subscribers may take to close where the server cannot be built."""
-HASH_SEED = "vllm-none-hash"
-"""Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """What all parts are given."""
-
-    settings: ServerSettings
-    plugins: LoadedPlugins
-    offers: OfferSpecs
-    kernels: Kernels
-    clock: Clock
-    bus: EventBus
-    undo: ExitStack
-
-
-class _Tiers(NamedTuple):
-    cache: L1Cache
-    store: StoreController
-    prefetch: PrefetchController
-    eviction: EvictionController
-    quotas: Quotas
-    storage: StorageManager
-    isolates_salts: bool
-    """Of the eviction policy."""
 
 
 class _Changes(NamedTuple):
@@ -111,18 +62,6 @@ class _Changes(NamedTuple):
 
     adapters: AdapterChanges
     settings: SettingChanges
-
-
-class _EnginePort(NamedTuple):
-    workers: Registrations
-    prompts: PromptMemory
-    gate: SaltGate
-    addresses: ChunkAddresses
-    modules: Mapping[str, RequestModule]
-    pooled: Pool
-    affine: AffinePool
-    router: Router
-    endpoint: str
 
 
 def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
@@ -142,15 +81,15 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         subscribers = open_subscribers(offers.subscribers, plugins)
         bus = EventBus(subscribers, _lane_limits(settings))
         undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
-        common = _Common(settings, plugins, offers, kernels, SystemClock(), bus, undo)
+        common = CommonParts(settings, plugins, offers, kernels, SystemClock(), bus, undo)
         arena = open_arena(settings, boot_id, instance_id)
         undo.callback(arena.close)
         layouts = KnownLayouts()
         context = _adapter_context(common, arena, instance_id, boot_id)
         opener = AdapterOpener(plugins, context, kernels, hidden, layouts)
         tier = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, undo), settings.l2_timeout_seconds)
-        tiers = _open_tiers(common, arena, tier.ports)
-        engine_port = _open_engine_port(common, arena, tiers.storage, layouts, instance_id, boot_id)
+        tiers = open_tiers(common, arena, tier.ports)
+        engine_port = open_engine_port(common, arena, tiers.storage, layouts, instance_id, boot_id)
         objects = _open_objects(common, tiers.storage, tier, engine_port.addresses, boot_id)
 
         supervisor, completions = Supervisor(), CompletionThread(tier.ports, common.clock, bus)
@@ -218,7 +157,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         return running[0]
 
 
-def _adapter_context(common: _Common, arena: Arena, instance_id: str, boot_id: str) -> AdapterContext:
+def _adapter_context(common: CommonParts, arena: Arena, instance_id: str, boot_id: str) -> AdapterContext:
     """Of every adapter; each gets a name and a logger of its own with it."""
     return AdapterContext(
         name="",
@@ -233,7 +172,7 @@ def _adapter_context(common: _Common, arena: Arena, instance_id: str, boot_id: s
 
 
 def _setting_changes(
-    common: _Common, arena: Arena, tier: L2Tier, tiers: _Tiers, gate: SaltGate, hidden: Hidden
+    common: CommonParts, arena: Arena, tier: L2Tier, tiers: Tiers, gate: SaltGate, hidden: Hidden
 ) -> SettingChanges:
     return SettingChanges(
         common.settings,
@@ -256,9 +195,9 @@ def _setting_changes(
 
 
 def _open_admin_api(
-    common: _Common,
+    common: CommonParts,
     tier: L2Tier,
-    tiers: _Tiers,
+    tiers: Tiers,
     objects: CachePorts,
     changes: _Changes,
     hidden: Hidden,
@@ -290,104 +229,8 @@ def _open_admin_api(
     return admin
 
 
-def _open_tiers(common: _Common, arena: Arena, ports: Sequence[AdapterPort]) -> _Tiers:
-    """L1, what moves objects between it and L2, and the verbs over both."""
-    settings, plugins, offers = common.settings, common.plugins, common.offers
-    clock, bus = common.clock, common.bus
-    cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
-    store = StoreController(
-        cache,
-        ports,
-        offers.store_policy.open_as(StorePolicy, plugins),
-        RunningSettings.of(settings).store_limits(settings.l1_size_gb),
-        clock,
-        bus,
-    )
-    prefetch = PrefetchController(
-        cache,
-        ports,
-        offers.prefetch_policy.open_as(PrefetchPolicy, plugins),
-        settings.l2_prefetch_max_in_flight,
-        clock,
-        bus,
-        lookup_timeout_seconds=settings.lookup_timeout_seconds,
-        l1_max_bytes=int(arena.size_bytes * settings.l1_prefetch_max_ratio),
-    )
-    policy = open_eviction_policy(offers.eviction_policy, plugins, common.kernels)
-    quotas = Quotas(cache, offers.eviction_policy.name, policy.isolates_salts, bus)
-    quotas.begin(quota_bytes(settings.quota), _bytes(settings.default_quota_gb))
-    eviction = EvictionController(cache, policy, settings.eviction_trigger_watermark, settings.eviction_ratio, bus)
-    storage = StorageManager(
-        cache,
-        store,
-        prefetch,
-        settings.l1_read_ttl_seconds,
-        settings.l1_write_ttl_seconds,
-        clock,
-        bus,
-        settings.l1_allocation_wait_ms / 1000,
-        pin_max_bytes=int(arena.size_bytes * settings.l1_pin_max_ratio),
-    )
-    return _Tiers(cache, store, prefetch, eviction, quotas, storage, policy.isolates_salts)
-
-
-def _open_engine_port(
-    common: _Common,
-    arena: Arena,
-    storage: StorageManager,
-    layouts: KnownLayouts,
-    instance_id: str,
-    boot_id: str,
-) -> _EnginePort:
-    """Who answers engines, and the port that is bound for them."""
-    settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
-    workers = Registrations(
-        storage.end_worker,
-        settings.worker_reap_timeout_seconds,
-        settings.worker_registration_grace_seconds,
-        clock,
-        bus,
-        layouts.learn,
-    )
-    kind = HashChain.named(settings.hash_algorithm)
-    chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)
-    prompts = PromptMemory(settings.session_ttl_seconds, clock)
-    gate = SaltGate(settings.reject_unsalted, clock)
-    operations: list[str] = []
-    context = ModuleContext(
-        storage=storage,
-        hasher=PromptHasher(chain, prompts),
-        workers=workers,
-        chunk_tokens=settings.chunk_size,
-        chain=kind,
-        segment=arena.segment,
-        l1_bytes=arena.size_bytes,
-        clock=clock,
-        events=bus,
-        admits_salt=gate.admits,
-        instance_id=instance_id,
-        boot_id=boot_id,
-        operations=lambda: operations,
-        region=arena.region,
-    )
-    opened = open_request_modules(common.offers.request_modules, common.plugins, context)
-    for module in opened.modules.values():
-        undo.callback(module.close)
-    operations += sorted(handler.operation.name for handler in opened.handlers)
-    pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
-    affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
-    readers = {EngineKey: KeyReader(chain, prompts)}
-    unhandled = UnhandledRequests(operation_remedies(common.plugins))
-    router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock, readers, bus, unhandled)
-    undo.callback(router.close)
-    endpoint = router.bind(settings.host, settings.port)
-    return _EnginePort(
-        workers, prompts, gate, ChunkAddresses(context), opened.modules, pooled, affine, router, endpoint
-    )
-
-
 def _open_objects(
-    common: _Common, storage: StorageManager, tier: L2Tier, addresses: ChunkAddresses, boot_id: str
+    common: CommonParts, storage: StorageManager, tier: L2Tier, addresses: ChunkAddresses, boot_id: str
 ) -> CachePorts:
     """What the admin API says of single objects, and does to them."""
     keys = L2Keys(lambda: tier.ports)
@@ -401,7 +244,3 @@ def _lane_limits(settings: ServerSettings) -> LaneLimits:
     return LaneLimits(
         settings.event_bus_queue_size, settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
     )
-
-
-def _bytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else round(gigabytes * GIB)
