@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing import L2AdapterSuite
+from lmcache_core.testing import L2AdapterSuite, LentMemory, adapter_context
 from lmcache_core.testing.l2.rig import OBJECT_BYTES
+from lmcache_l2_nixl.agent import NixlAgent
+from lmcache_l2_nixl.config import NixlStoreSettings
+from lmcache_l2_nixl.store import open_nixl_store
 from lmcache_object_slots import slot_adapter
 from plugins.l2_nixl.tests.object_stores import AZURITE, azurite, azurite_program, moto
 from plugins.l2_nixl.tests.stalling import stall_nixl
@@ -73,6 +77,19 @@ class TestS3(ObjectPoolLaws):
     @pytest.fixture
     def params(self, s3: Mapping[str, Any]) -> Mapping[str, Any]:
         return s3
+
+    def test_what_cannot_be_given_back_leaves_no_thread(
+        self, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        context = adapter_context(LentMemory(), name="given-back")
+        adapter = open_nixl_store(NixlStoreSettings.model_validate(settings), context)
+
+        def refuse(agent: NixlAgent, registration: object) -> None:
+            raise OSError(5, "NIXL could not deregister (made up)")
+
+        monkeypatch.setattr(NixlAgent, "deregister", refuse)
+        adapter.close(30)
+        assert not [thread.name for thread in threading.enumerate() if "given-back" in thread.name]
 
 
 @pytest.mark.skipif(

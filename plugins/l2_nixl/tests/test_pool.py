@@ -86,7 +86,23 @@ def test_a_file_that_is_no_pool_is_left_as_it_is(open_pool: OpenHere, pool: Path
     pool.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(ResourceError, match="is not empty, and holds no slots of ours"):
         open_pool()
-    assert pool.read_bytes()[:12000] == b"Dear diary, " * 1000
+    assert pool.read_bytes() == b"Dear diary, " * 1000
+
+
+def test_a_file_that_is_shorter_than_a_superblock_is_left_as_it_is(open_pool: OpenHere, pool: Path) -> None:
+    pool.parent.mkdir()
+    pool.write_bytes(b"Dear diary")
+    with pytest.raises(ResourceError, match="is not empty, and holds no slots of ours"):
+        open_pool()
+    assert pool.read_bytes() == b"Dear diary"
+
+
+def test_a_refused_size_takes_no_room(open_pool: OpenHere, pool: Path) -> None:
+    open_pool(pool_size=8).close(30)
+    before = pool.stat()
+    with pytest.raises(ResourceError, match="overwrite_device"):
+        open_pool(pool_size=80)
+    assert (pool.stat().st_size, pool.stat().st_blocks) == (before.st_size, before.st_blocks)
 
 
 def test_a_place_that_cannot_be_had_is_named(open_pool: OpenHere, root: Path) -> None:
@@ -95,10 +111,28 @@ def test_a_place_that_cannot_be_had_is_named(open_pool: OpenHere, root: Path) ->
         open_pool()
 
 
-def test_a_pool_without_room_is_refused(open_pool: OpenHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(ResourceError, match=r"8 slots of 65536\) has no room there .* lower pool_size or slot_bytes"):
-        open_pool()
+def test_a_pool_without_room_is_refused(open_pool: OpenHere, pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(
+            ResourceError, match=r"8 slots of 65536\) has no room there .* lower pool_size or slot_bytes"
+        ):
+            open_pool()
+    assert pool.stat().st_size == 0, "what was taken before it was found too much"
+    open_pool(pool_size=7)
+
+
+def test_a_pool_that_finds_no_room_is_not_given_up_for_another_size(
+    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_pool(pool_size=8)
+    keys = put(first, memory, 2)
+    first.close(30)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ResourceError, match="has no room there"):
+            open_pool(pool_size=9, overwrite_device=True)
+    assert open_pool(pool_size=8).has(*keys) == (DONE, DONE)
 
 
 def test_a_disk_that_is_full_rejects_and_the_next_object_finds_room(

@@ -28,6 +28,9 @@ class Store:
         self.memories: dict[int, OwnMemory] = {}
         """By address."""
         self.fails = False
+        self.writes = 0
+        self.questions = 0
+        """While NIXL waits for the answer to one, no transfer goes on."""
         self.thread = cast(TransferThread, self)
 
     def call(self, function: Callable[[NixlAgent], Any]) -> Future[Any]:
@@ -44,6 +47,7 @@ class Store:
         (transfer,) = transfers
         memory = self.memories[transfer.memory.at]
         if transfer.writes:
+            self.writes += 1
             self.objects[OBJECT] = memory[0 : transfer.memory.length]
         else:
             data = self.objects[OBJECT][: transfer.memory.length]
@@ -55,6 +59,7 @@ class Store:
     def deregister(self, _: object) -> None: ...
 
     def exists(self, place: Extent) -> bool:
+        self.questions += 1
         return place.name in self.objects
 
 
@@ -144,6 +149,22 @@ def test_a_pool_that_another_has_had_is_not_taken_back(store: Store) -> None:
         first.require()
     first.close()
     second.close()
+
+
+def test_a_renewal_asks_nothing_that_transfers_would_wait_behind(store: Store) -> None:
+    first = owner(store, "one")
+    first.take()
+    asked, written = store.questions, store.writes
+
+    async def renew() -> None:
+        first.keep()
+        while store.writes < written + 3:
+            await asyncio.sleep(0.01)
+        await first.give_up()
+
+    asyncio.run(asyncio.wait_for(renew(), 20))
+    assert store.questions == asked
+    first.close()
 
 
 def test_a_store_that_does_not_answer_ends_no_stop(store: Store, caplog: pytest.LogCaptureFixture) -> None:

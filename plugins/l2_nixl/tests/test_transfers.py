@@ -33,7 +33,11 @@ class ScriptedAgent:
         self.free.set()
         self.fails: Exception | None = None
         self.begun = threading.Event()
-        self.looks = 0
+        self.prepared = 0
+        self.faulty: Handle | None = None
+        """The handle that nothing can be learned of."""
+        self.held_once: Handle | None = None
+        """The one whose first release raises."""
         self.calls: list[str] = []
 
     def register(self, segment: Segment, extents: Sequence[Extent]) -> Any:
@@ -46,20 +50,23 @@ class ScriptedAgent:
     def prepare(self, **_: Any) -> Handle:
         if isinstance(self.fails, TypeError):
             raise self.fails
-        return Handle(object())
+        self.prepared += 1
+        return Handle(self.prepared)
 
     def begin(self, handle: Handle) -> None:
         self.begun.set()
 
     def has_ended(self, handle: Handle) -> bool:
-        self.looks += 1
-        if self.looks == 3 and isinstance(self.fails, ZeroDivisionError):
-            raise self.fails
+        if handle == self.faulty:
+            raise ZeroDivisionError("a fault that nobody expected")
         if self.done.is_set() and isinstance(self.fails, OSError):
             raise self.fails
         return self.done.is_set()
 
     def let_go(self, handle: Handle) -> bool:
+        if handle == self.held_once:
+            self.held_once = None
+            raise ZeroDivisionError("a fault that nobody expected")
         if self.free.is_set():
             self.calls.append("let go")
         return self.free.is_set()
@@ -117,17 +124,29 @@ def test_what_the_bindings_refuse_fails_alone(thread: TransferThread, agent: Scr
     thread.submit(MOVE).result(PATIENCE_SECONDS)
 
 
-def test_a_fault_of_the_thread_is_logged_and_transfers_go_on(
+def test_a_transfer_that_nixl_faults_on_fails_alone(thread: TransferThread, agent: ScriptedAgent) -> None:
+    agent.faulty = Handle(2)
+    before, faulty, behind = (thread.submit(MOVE) for _ in range(3))
+    with pytest.raises(ZeroDivisionError):
+        faulty.result(PATIENCE_SECONDS)
+    agent.done.set()
+    before.result(PATIENCE_SECONDS)
+    behind.result(PATIENCE_SECONDS)
+    counts = thread.counters()
+    assert (counts["transfers"], counts["failed_transfers"], counts["transfers_in_flight"]) == (3, 1, 0)
+    assert agent.calls.count("let go") == agent.calls.count("deregister") == 3
+
+
+def test_a_fault_of_the_thread_is_logged_and_those_that_had_ended_are_answered(
     thread: TransferThread, agent: ScriptedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    agent.fails = ZeroDivisionError("a fault that nobody expected")
-    ended = thread.submit(MOVE)
-    while agent.looks < 3:
-        assert agent.begun.wait(PATIENCE_SECONDS)
-        thread.call(lambda _: None).result(PATIENCE_SECONDS)
-    agent.done.set()
-    ended.result(PATIENCE_SECONDS)
+    agent.held_once = Handle(2)
+    moving = [thread.submit(MOVE) for _ in range(3)]
+    thread.call(lambda _: agent.done.set()).result(PATIENCE_SECONDS)  # all end in one turn
+    for ended in moving:
+        ended.result(PATIENCE_SECONDS)
     assert "a turn of the nixl thread raised" in caplog.text
+    assert thread.counters()["transfers"] == 3
 
 
 def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThread, agent: ScriptedAgent) -> None:

@@ -11,20 +11,17 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
-    AsyncL2Adapter,
     Capability,
-    KeyPage,
     LentBuffer,
     ObjectKey,
     Outcome,
-    Usage,
     check,
 )
 from lmcache_l2_fs_native.arena_pinning import LOOK_SECONDS, ArenaPinning
 from lmcache_l2_fs_native.direct_alignment import DirectAlignment
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import IoEngine
-from lmcache_object_files import ObjectFiles, PlacedFile
+from lmcache_object_files import AsyncFileAdapter, ObjectFiles, PlacedFile
 
 CAPABILITIES = (
     Capability.DELETE
@@ -39,16 +36,12 @@ PUBLISH_ATTEMPTS: Final = 4
 """A store writes again after directories were made, or when what stood in its place was moved aside."""
 STOP_SECONDS: Final = 5.0
 
-_PASSING = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
-"""A signal, a lock of the file system, a handle that a network file system has to look up again."""
 
-
-class FsNativeAdapter(AsyncL2Adapter):
+class FsNativeAdapter(AsyncFileAdapter):
     """Each object a file.  One loop gives whole batches to the engine and hears of them when their bytes have passed; what
     else may wait for the medium (directories, deletes, looks at headers) is done on threads beside it."""
 
     capabilities = CAPABILITIES
-    contains_is_local = True  # the index
 
     def __init__(
         self, context: AdapterContext, files: ObjectFiles, engine: IoEngine, alignment: DirectAlignment, *,
@@ -56,13 +49,12 @@ class FsNativeAdapter(AsyncL2Adapter):
     ) -> None:  # fmt: skip
         """Takes over directory and engine: both are given back when all work has ended after `close`.  `read_ahead_bytes`
         of a file that goes through the page cache; None: all of it.  `pinning` None: L1 is not registered."""
-        self._files = files
         self._engine = engine
         self._alignment = alignment
         self._sync = int(fsync)
         self._read_ahead_bytes = read_ahead_bytes
         self._pinning = pinning
-        super().__init__(context, concurrency)
+        super().__init__(context, files, concurrency)
 
     async def started(self) -> None:
         self._io = AsyncIo(self._engine)
@@ -94,26 +86,6 @@ class FsNativeAdapter(AsyncL2Adapter):
             if check(buffer.view, key, digest, at_most=buffer.at_most).outcome is Outcome.DONE:
                 return Outcome.DONE
         return await self.in_thread(self._files.misfit, key, sighting)
-
-    async def contains(self, key: ObjectKey) -> bool:
-        if self._files.knows(key):
-            return True
-        return self._files.may_hold(key) and await self.in_thread(self._files.contains, key)
-
-    async def delete(self, key: ObjectKey) -> Outcome:
-        return await self.in_thread(self._files.delete, key)
-
-    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
-        return await self.in_thread(self._files.discard, key, outcome)
-
-    def is_transient(self, error: Exception) -> bool:
-        return super().is_transient(error) or (isinstance(error, OSError) and error.errno in _PASSING)
-
-    def usage(self) -> Usage | None:
-        return self._files.usage()
-
-    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
-        return self._files.list_keys(cursor, limit)
 
     def counters(self) -> Mapping[str, int]:
         """Those of the files, and of the engine: `engine_io_uring` (1, or 0 for threads), and `engine_` before each of its

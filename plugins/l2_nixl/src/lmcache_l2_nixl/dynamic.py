@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from typing import Final
 
 from lmcache_core import (
     AdapterContext,
-    AsyncL2Adapter,
     Capability,
-    KeyPage,
     LentBuffer,
     ObjectKey,
     Outcome,
     ResourceError,
-    Usage,
 )
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings
 from lmcache_l2_nixl.nixl import Nixl, lent
 from lmcache_l2_nixl.open_file import OpenFile
 from lmcache_l2_nixl.pieces import file_transfers
 from lmcache_object_files import (
+    AsyncFileAdapter,
     FileSettings,
     ObjectFiles,
     PendingFile,
@@ -38,27 +35,23 @@ CAPABILITIES: Final = (
     | Capability.ZERO_COPY
     | Capability.ANY_LENGTH
 )
-_PASSING: Final = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
-"""A signal, a lock of the file system, a handle that a network file system has to look up again."""
 
 
-class NixlStoreDynamicAdapter(AsyncL2Adapter):
+class NixlStoreDynamicAdapter(AsyncFileAdapter):
     """Each object a file.  What may wait for the medium (opening, linking, looks at headers) is done on threads; the bytes
     are moved by NIXL, between the file and lent memory."""
 
     capabilities = CAPABILITIES
-    contains_is_local = True  # the index
 
     def __init__(
         self, context: AdapterContext, files: ObjectFiles, nixl: Nixl, *, concurrency: int, direct: bool, splits: bool
     ) -> None:
         """Takes over files and NIXL: both are given back when all work has ended after `close`.  `splits`: what is no whole
         block goes through the page cache, where `direct`."""
-        self._files = files
         self._nixl = nixl
         self._direct = direct
         self._splits = splits
-        super().__init__(context, concurrency)
+        super().__init__(context, files, concurrency)
 
     async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         admitted: list[PendingFile | Outcome] = []
@@ -90,26 +83,6 @@ class NixlStoreDynamicAdapter(AsyncL2Adapter):
         finally:
             await self.in_thread(file.close)
         return self._refuse(key, await self.in_thread(self._files.misfit, key, sighting))
-
-    async def contains(self, key: ObjectKey) -> bool:
-        if self._files.knows(key):
-            return True
-        return self._files.may_hold(key) and await self.in_thread(self._files.contains, key)
-
-    async def delete(self, key: ObjectKey) -> Outcome:
-        return await self.in_thread(self._files.delete, key)
-
-    async def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
-        return await self.in_thread(self._files.discard, key, outcome)
-
-    def is_transient(self, error: Exception) -> bool:
-        return super().is_transient(error) or (isinstance(error, OSError) and error.errno in _PASSING)
-
-    def usage(self) -> Usage | None:
-        return self._files.usage()
-
-    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
-        return self._files.list_keys(cursor, limit)
 
     def counters(self) -> Mapping[str, int]:
         """Those of the files, and of the transfers."""

@@ -21,14 +21,27 @@ from lmcache_object_slots import FileRegion, Ownership, SlotGeometry
 POOL_NAME: Final = "nixl-pool.slots"
 
 
+class PoolMeta(FileRegion):
+    """What is behind the file's end reads as zeros: a file is not made longer before it is known to be a pool."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._pool_fd: Final = fd
+
+    def read(self, offset: int, length: int) -> bytes:
+        there = min(max(os.fstat(self._pool_fd).st_size - offset, 0), length)
+        return super().read(offset, there).ljust(length, b"\0")
+
+
 class PoolFile:
     """Locked until `close`.  `meta` goes through the page cache; `descriptors` are what NIXL is given."""
 
-    def __init__(self, path: Path, geometry: SlotGeometry, context: AdapterContext) -> None:
+    def __init__(self, path: Path, geometry: SlotGeometry, context: AdapterContext, *, reserves: bool) -> None:
         """Nothing is opened yet: `open` does that."""
         self.path: Final = path
         self.name: Final = f"{context.name}: pool '{path}'"
         self._geometry: Final = geometry
+        self._reserves: Final = reserves
         self._fds: list[int] = []
         self.ownership: Ownership
         self.meta: FileRegion
@@ -45,11 +58,12 @@ class PoolFile:
         splits: bool,
         reserves: bool,
     ) -> Self:
-        """Make it where it is not there.  `splits`: what is no whole block goes through the page cache, where `direct`.
-        `reserves`: room on the disk for all of it, now.  Raises ResourceError."""
-        pool = cls(folder.absolute() / POOL_NAME, geometry, context)
+        """Make it where it is not there; what is there stays as it is until `make_room`.  `splits`: what is no whole block
+        goes through the page cache, where `direct`.  `reserves`: all of it has room on the disk, or is refused.  Raises
+        ResourceError."""
+        pool = cls(folder.absolute() / POOL_NAME, geometry, context, reserves=reserves)
         try:
-            pool._open(context, direct=direct, splits=splits, reserves=reserves)
+            pool._open(context, direct=direct, splits=splits)
         except OSError as error:
             pool.close()
             raise pool._unusable(error) from None
@@ -64,30 +78,43 @@ class PoolFile:
         spans += [(self._geometry.run_at(slot), self._geometry.head_bytes) for slot in range(self._geometry.count)]
         return all(self.is_hole(at, length) or not any(self.meta.read(at, length)) for at, length in spans)
 
+    def make_room(self) -> None:
+        """Let it be as long as its slots, and have the room on the disk for them.  Raises ResourceError."""
+        fd, end = self._fds[0], self._geometry.end
+        before = os.fstat(fd).st_size
+        try:
+            if before < end:
+                os.ftruncate(fd, end)
+            if self._reserves:
+                os.posix_fallocate(fd, 0, end)
+        except OSError as error:
+            if not before:
+                os.ftruncate(fd, 0)  # or what there was of room stays taken, by nothing
+            raise self._unusable(error) from None
+
     def close(self) -> None:
         """Let go of it.  Again: nothing."""
         fds, self._fds = self._fds, []
         for fd in reversed(fds):
             os.close(fd)
 
-    def _open(self, context: AdapterContext, *, direct: bool, splits: bool, reserves: bool) -> None:
+    def _open(self, context: AdapterContext, *, direct: bool, splits: bool) -> None:
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self.path, flags | os.O_CREAT, 0o600)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._fds.append(fd)
-        self.meta = FileRegion(fd)
+        self.meta = PoolMeta(fd)
         self.ownership = Ownership.take(fd, self.meta, 2 * self._geometry.head_bytes, self.name)
-        if os.fstat(fd).st_size < self._geometry.end:
-            os.ftruncate(fd, self._geometry.end)
-        if reserves:
-            os.posix_fallocate(fd, 0, self._geometry.end)
+        if not os.fstat(fd).st_size:
+            self.make_room()
         is_direct = direct and accepts_direct(folder)
         if direct and not is_direct:
             context.logger.warning(
                 "O_DIRECT is not taken here, the page cache is used adapter=%s path=%s", context.name, self.path
             )
-        self._fds.append(os.open(self.path, flags | (os.O_DIRECT if is_direct else 0)))
+        # the same file once more, and no other that has taken its name since
+        again = os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if is_direct else 0)
+        self._fds.append(os.open(f"/proc/self/fd/{fd}", again))
         self.descriptors = Descriptors(self._fds[1], fd if is_direct and splits else None)
 
     def is_hole(self, at: int, length: int) -> bool:

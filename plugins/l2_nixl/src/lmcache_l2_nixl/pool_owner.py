@@ -36,7 +36,8 @@ class PoolRecords:
         thread.call(self._register).result()
 
     async def read(self) -> bytes | None:
-        if not await self._thread.do(lambda agent: agent.exists(self._place)):
+        # Not asked again of what was written: NIXL's thread waits for the answer, and all transfers with it.
+        if self._written is None and not await self._thread.do(lambda agent: agent.exists(self._place)):
             return None
         self._page[0:RECORD_BYTES] = bytes(RECORD_BYTES)
         await self._move(writes=False)

@@ -55,7 +55,10 @@ def _open_file(
     )  # fmt: skip
     try:
         identity = VolumeIdentity(file.name, MAGIC, VERSION, geometry)
+        if settings.overwrite_device:
+            file.make_room()  # first: without it, what is there is not given up
         volume = open_volume(file.meta, identity, overwrite=settings.overwrite_device, is_blank=file.is_blank)
+        file.make_room()
         file.ownership.sign(context)
         medium = FilePool(geometry, nixl.thread, file, reserved=reserves)
     except BaseException:
@@ -88,9 +91,10 @@ def _open_objects(
         undo.pop_all()  # from here on the adapter does it, whatever comes
 
     def release() -> None:
-        region.close()
-        owner.close()
-        nixl.close()
+        with ExitStack() as last:  # from the last to the first, whatever one of them raises
+            last.callback(nixl.close)
+            last.callback(owner.close)
+            last.callback(region.close)
 
     return _adapter(settings, context, medium, volume, release)
 

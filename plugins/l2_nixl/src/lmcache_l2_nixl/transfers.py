@@ -56,24 +56,14 @@ class _Flight:
                 self._registration = agent.register(segment, [place])
             self._handle = agent.prepare(writes=writes, memory=memory, segment=segment, place=place)
             agent.begin(self._handle)
-        except (
-            OSError,
-            TypeError,
-            ValueError,
-            RuntimeError,
-        ) as error:  # the latter where NIXL's bindings refuse a value
+        except Exception as error:  # noqa: BLE001 - NIXL's bindings raise what they like, and it is this transfer's alone
             self._error = error
 
     def step(self, agent: NixlAgent) -> bool:
-        """True: it is over, and NIXL has let go of it."""
-        if self._error is None:
-            assert self._handle is not None
-            try:
-                if not agent.has_ended(self._handle):
-                    return False
-            except OSError as error:
-                self._error = error
+        """True: it is over, and NIXL has let go of it; asked again, it is still."""
         if self._handle is not None:
+            if self._error is None and not self._has_ended(agent, self._handle):
+                return False
             if not agent.let_go(self._handle):
                 return False
             self._handle = None
@@ -81,9 +71,16 @@ class _Flight:
             registration, self._registration = self._registration, None
             try:
                 agent.deregister(registration)
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 self._error = self._error or error
         return True
+
+    def _has_ended(self, agent: NixlAgent, handle: Handle) -> bool:
+        try:
+            return agent.has_ended(handle)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._error = error
+            return True
 
     def tell(self) -> None:
         if self._error is not None:
@@ -183,9 +180,11 @@ class TransferThread:
         orders = self._orders(pause)
         for order in orders:
             order(agent)
-        ended = [flight for flight in self._flights if flight.step(agent)]
-        if ended:
-            self._flights = [flight for flight in self._flights if flight not in ended]
+        going: list[_Flight] = []
+        ended: list[_Flight] = []
+        for flight in self._flights:
+            (ended if flight.step(agent) else going).append(flight)
+        self._flights = going
         for flight in ended:
             self._count(flight)
             flight.tell()

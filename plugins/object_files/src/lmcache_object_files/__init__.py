@@ -9,6 +9,7 @@
 Whatever one of them wrote, any other reads: names, format, lock and temporaries are the same.
 """
 
+from lmcache_object_files.async_file_adapter import AsyncFileAdapter
 from lmcache_object_files.direct_io import DIRECT_ALIGN, accepts_direct
 from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.file_names import FoundFile
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DIRECT_ALIGN",
+    "AsyncFileAdapter",
     "DirectoryLock",
     "FileCounts",
     "FileSettings",

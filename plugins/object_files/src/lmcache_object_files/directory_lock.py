@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from lmcache_core import AdapterContext, ResourceError
+from lmcache_object_files.finding import is_full
 
 OWNER_BYTES_MAX = 4096
 
@@ -34,8 +35,7 @@ class DirectoryLock:
                     f"{context.name}: base_path '{root}' is in use by {_owner(fd)}; "
                     "give each server a directory of its own, or stop that one first"
                 ) from None
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, _identity(context), 0)
+            _sign(fd, context)
         except BaseException:
             os.close(fd)
             raise
@@ -51,6 +51,19 @@ class DirectoryLock:
             os.ftruncate(fd, 0)
         finally:
             os.close(fd)
+
+
+def _sign(fd: int, context: AdapterContext) -> None:
+    """Say who has it.  Where there is no room for that, a warning: the lock is what counts."""
+    os.ftruncate(fd, 0)
+    try:
+        os.pwrite(fd, _identity(context), 0)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        context.logger.warning(
+            "l2 disk is full: the directory does not say who has it adapter=%s error=%s", context.name, error.strerror
+        )
 
 
 def _identity(context: AdapterContext) -> bytes:

@@ -12,7 +12,7 @@ from lmcache_object_files.file_names import DIRECTORY_LEVELS, FoundFile, object_
 
 def walk(root: Path, skip: Sequence[str], log: logging.Logger, after: str | None = None) -> Iterator[FoundFile]:
     """Every file below the root in the order of its path, from the one behind `after` on; `skip` are names directly
-    below the root.  A directory that cannot be read is logged and left out; what comes or goes meanwhile may be missed,
+    below the root.  A directory or file that cannot be read is logged and left out; what comes or goes meanwhile may be missed,
     nothing else."""
     yield from _walk(str(root), "", 0, after.split("/") if after else [], frozenset(skip), log)
 
@@ -26,7 +26,7 @@ def _walk(
         if entry.name in skip or entry.name < first:
             continue
         if level == len(DIRECTORY_LEVELS):
-            if entry.name != first and (file := found_file(entry, path, below[-3:-1])):
+            if entry.name != first and (file := _readable(entry, path, below[-3:-1], log)):
                 yield file
         elif DIRECTORY_LEVELS[level].fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             rest = after[1:] if entry.name == first else ()
@@ -44,6 +44,14 @@ def _entries(directory: str, log: logging.Logger) -> list[os.DirEntry[str]]:
     except OSError as error:
         log.warning("directory left out, its objects are not known directory=%r error=%s", directory, error.strerror)
         return []
+
+
+def _readable(entry: os.DirEntry[str], path: str, fan_out: str, log: logging.Logger) -> FoundFile | None:
+    try:
+        return found_file(entry, path, fan_out)
+    except OSError as error:
+        log.warning("file left out, it cannot be looked at file=%r error=%s", path, error.strerror)
+        return None
 
 
 def found_file(entry: os.DirEntry[str], path: str, fan_out: str) -> FoundFile | None:

@@ -20,7 +20,7 @@ from typing import Final
 from lmcache_core import AdapterContext, ObjectKey, Outcome, media_path
 from lmcache_object_files.file_names import FoundFile
 from lmcache_object_files.file_walk import walk
-from lmcache_object_files.finding import Finding, examine
+from lmcache_object_files.finding import Finding, examine, is_full
 
 DAMAGED_MAX: Final = 64
 """So many damaged files are kept for whoever wants to know why."""
@@ -51,8 +51,15 @@ class ObjectDirectory:
         self._made: set[str] = set()  # places that were there once
         if self.temporaries.is_dir():
             remove_temporaries(self.temporaries)  # the numbers begin anew
-        self.temporaries.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._try_link()
+        try:
+            self.temporaries.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._try_link()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            context.logger.warning(
+                "l2 disk is full: stores are rejected until there is room adapter=%s path=%s", context.name, root
+            )
 
     @property
     def is_there(self) -> bool:

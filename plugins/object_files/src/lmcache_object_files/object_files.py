@@ -102,16 +102,24 @@ class ObjectFiles:
         }
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
-        """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key."""
+        """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key, and
+        leaves out what cannot be read.  Raises OSError where nothing can."""
         keys: list[ObjectKey] = []
+        fault: OSError | None = None
         for file in self.directory.files(cursor):
             if file.object_id is None or not self._index.may_hold(file.object_id):
                 continue
-            finding = examine(f"{self.directory.root}/{file.path}")
+            try:
+                finding = examine(f"{self.directory.root}/{file.path}")
+            except OSError as error:
+                fault = fault or error
+                continue
             if finding.outcome is Outcome.DONE and finding.key and media_path(finding.key) == file.path:
                 keys.append(finding.key)
                 if len(keys) == limit:
                     return KeyPage(tuple(keys), file.path)
+        if fault is not None and not keys:
+            raise fault
         return KeyPage(tuple(keys), None)
 
     # --- loading
@@ -166,6 +174,9 @@ class ObjectFiles:
             case Outcome.DONE if finding.size == size:
                 self._index.put(key.object_id, size)
                 return Outcome.DONE
+            case Outcome.DONE:  # whole, of another length: serdes made it so, and the new one takes its place
+                self.directory.remove(key)
+                self._index.drop(key.object_id)
             case Outcome.MISSING:
                 self._index.drop(key.object_id)
             case Outcome.FOREIGN:

@@ -150,14 +150,22 @@ class Recovery:
         return foreign
 
     def _adopt_files(self, place: _Place, entries: Iterator[os.DirEntry[str]]) -> Generator[None, None, int]:
-        """Returns how many are not ours."""
+        """Returns how many are not ours.  Raises OSError where a file cannot be looked at, when all others are known."""
         foreign = 0
         fan_out = place.path[-3:-1]
         is_home: bool | None = None
+        unread: OSError | None = None
         while ahead := sorted(islice(entries, READ_AHEAD_ENTRIES), key=os.DirEntry.inode):
             for start in range(0, len(ahead), STEP_FILES):
                 step = ahead[start : start + STEP_FILES]
-                found = [file for entry in step if (file := found_file(entry, f"{place.path}{entry.name}", fan_out))]
+                found = []
+                for entry in step:
+                    try:
+                        file = found_file(entry, f"{place.path}{entry.name}", fan_out)
+                    except OSError as error:  # of this one alone: what else is in its directory counts all the same
+                        unread = unread or error
+                    else:
+                        found += [file] if file else []
                 ours = [file for file in found if file.object_id is not None]
                 if is_home is None and ours:
                     is_home = self._belongs_here(ours[0])
@@ -167,6 +175,8 @@ class Recovery:
                     ours = [file for file in ours if self._belongs_here(file)]
                 foreign += len(found) - len(ours) + self._adopt(ours)
                 yield
+        if unread is not None:
+            raise unread
         return foreign
 
     def _adopt(self, files: Sequence[FoundFile]) -> int:
