@@ -24,10 +24,11 @@ WAIT_SECONDS = 60.0
 class Site:
     """One thread.  Prompts are numbered, and each is stored once."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, *, timeout_seconds: float = 30.0) -> None:
+        """`timeout_seconds`: what the engine is not answered within, raises."""
         self._server = server
         server.status()  # the admin API is up
-        self._engine = FakeEngine(endpoint(server), layers=2, hidden=HIDDEN, timeout_seconds=30)
+        self._engine = FakeEngine(endpoint(server), layers=2, hidden=HIDDEN, timeout_seconds=timeout_seconds)
         self._engine.register()
         self._requests = 0
 

@@ -191,6 +191,38 @@ def test_an_empty_device_in_the_place_of_a_lost_one_costs_only_its_own_objects(
     assert [loaded(second, memory, number) for number in range(10)] == [DONE] * 10
 
 
+@pytest.mark.parametrize("away", [0, 1])
+@pytest.mark.parametrize("starts", [1, 2])
+def test_what_a_device_that_was_away_holds_from_earlier_is_not_found(
+    devices: list[Path], open_on: Open, memory: LentMemory, away: int, starts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_on(devices[:2], persist_enabled=True)
+    put(first, memory, range(10))
+    first.close(10)
+    earlier = devices[away].read_bytes()
+    for start in range(starts):
+        meanwhile = open_on(devices[:2], persist_enabled=True)
+        assert meanwhile.delete(*map(object_key, range(start, 10, 2))) == (DONE,) * 5
+        put(meanwhile, memory, range(20 + 10 * start, 25 + 10 * start))
+        meanwhile.close(10)
+    devices[away].write_bytes(earlier)
+    last = open_on(devices[:2], persist_enabled=True)
+    assert (
+        f"away while the others were used, what it holds is given up adapter=dax device_path '{devices[away]}'"
+        in caplog.text
+    )
+    outcomes = [loaded(last, memory, number) for number in range(40)]
+    assert set(outcomes) == {DONE, MISSING}
+    deleted = [number for start in range(starts) for number in range(start, 10, 2)]
+    assert {outcomes[number] for number in deleted} == {MISSING}
+    assert isinstance(last.adapter, SlotAdapter)
+    assert last.adapter.counters()["slots_withheld"] == last.adapter.counters()["foreign"] == 0
+    put(last, memory, range(40))
+    last.close(10)
+    again = open_on(devices[:2], persist_enabled=True)
+    assert [loaded(again, memory, number) for number in range(40)] == [DONE] * 40
+
+
 def test_pages_that_vanish_are_failures_and_not_the_end(devices: list[Path], open_on: Open, memory: LentMemory) -> None:
     """The file is cut under the mapping; what is before the cut is served on."""
     driver = open_on(devices[:1])

@@ -14,6 +14,8 @@ from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import put
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
+from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
+from lmcache_object_slots.superblock import MAGIC
 from plugins.l2_raw_block.tests.conftest import META_BYTES, SLOT_BYTES, SLOTS, OpenHere, known_usage, settings_for
 
 DONE, REJECTED = Outcome.DONE, Outcome.REJECTED
@@ -75,6 +77,22 @@ def test_a_damaged_superblock_is_refused(device: Path, open_here: OpenHere, memo
             file.write(b"\xff\xff")
     with pytest.raises(ResourceError, match="superblock of ours that is damaged"):
         open_here()
+
+
+def test_a_superblock_that_a_later_version_wrote_is_refused(
+    device: Path, open_here: OpenHere, memory: LentMemory
+) -> None:
+    first = open_here()
+    put(first, memory, 1)
+    first.close(10)
+    with device.open("r+b") as file:
+        for copy in range(2):
+            fields = unpack_page(MAGIC, os.pread(file.fileno(), PAGE_BYTES, copy * 4096))
+            os.pwrite(file.fileno(), pack_page(MAGIC, {**(fields or {}), "later": 1}), copy * 4096)
+    before = device.read_bytes()
+    with pytest.raises(ResourceError, match="or of a later version"):
+        open_here()
+    assert device.read_bytes() == before
 
 
 def test_one_damaged_superblock_is_none(device: Path, open_here: OpenHere, memory: LentMemory) -> None:

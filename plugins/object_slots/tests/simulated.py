@@ -33,6 +33,8 @@ class Disk:
         """After so many writes one fails; its bytes may be there all the same."""
         self.broken: set[int] = set()
         """Slots that cannot be read."""
+        self.stuck: set[int] = set()
+        """Slots that can be read and not written."""
 
     def write(self, at: int, data: bytes) -> None:
         if self.dead:
@@ -111,6 +113,8 @@ class DiskMedium:
 
     async def clear_header(self, slot: int) -> None:
         await self._turn()
+        if slot in self._disk.stuck:
+            raise OSError(errno.EIO, "a bad sector")
         self._disk.write(self.geometry.run_at(slot), bytes(HEADER_BYTES))
         await self._turn()
 

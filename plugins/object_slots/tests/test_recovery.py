@@ -9,7 +9,7 @@ from itertools import repeat
 
 import pytest
 
-from lmcache_object_slots import recovery
+from lmcache_object_slots import recovery, sweep
 from lmcache_object_slots.recovery import Recovery
 from lmcache_object_slots.slot_keeper import SlotKeeper
 from lmcache_object_slots.slot_state import SlotState
@@ -115,7 +115,7 @@ def test_a_slot_that_was_given_away_meanwhile_is_not_left_alone(monkeypatch: pyt
 
 @pytest.mark.parametrize("writes", range(0, 40, 3))
 def test_forgetting_that_is_killed_goes_on_where_it_was(writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "SWEEP", 8)
+    monkeypatch.setattr(sweep, "SWEEP", 8)
     disk = Disk(geometry_of(SLOTS))
     asyncio.run(recovered(disk, store=20))
     volume_on(disk).forget()
@@ -127,3 +127,40 @@ def test_forgetting_that_is_killed_goes_on_where_it_was(writes: int, monkeypatch
         keeper = asyncio.run(recovered(disk))
     assert len(keeper.index) == 0
     assert keeper.index.slots_in(SlotState.FREE) + keeper.index.slots_in(SlotState.SOILED) == SLOTS
+
+
+@pytest.mark.parametrize("neighbours", [1, 8])
+def test_forgetting_goes_on_past_slots_that_cannot_be_read_or_cleared(
+    neighbours: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sweep, "SWEEP", 8)
+    monkeypatch.setattr(sweep, "WINDOW", 4)
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=30))
+    volume_on(disk).forget()
+    disk.broken, disk.stuck = {3, 39}, {17}
+    keeper = asyncio.run(asyncio.wait_for(recovered(disk, neighbours=neighbours), 30))
+    assert len(keeper.index) == 0
+    assert [slot for slot in range(SLOTS) if keeper.index.state(slot) is SlotState.WITHHELD] == [3, 17, 39]
+    assert keeper.index.slots_in(SlotState.FREE) == SLOTS - 3
+    assert keeper.counts["foreign"] == 0
+    assert "slots=1 first=3" in caplog.text
+    assert "slots=1 first=17" in caplog.text
+    assert not any(disk.page(slot).strip(b"\0") for slot in set(range(SLOTS)) - {3, 17, 39})
+
+
+def test_a_medium_that_is_gone_is_not_swept_past() -> None:
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=30))
+    volume_on(disk).forget()
+    disk.broken = set(range(SLOTS))
+
+    async def come_back() -> None:
+        await asyncio.sleep(0.2)
+        disk.broken = set()
+
+    async def both() -> SlotKeeper:
+        keeper, _ = await asyncio.gather(recovered(disk), come_back())
+        return keeper
+
+    assert asyncio.run(both()).index.slots_in(SlotState.FREE) == SLOTS

@@ -62,9 +62,13 @@ def _volume(settings: DaxSettings, devices: Sequence[OwnedDevice], context: Adap
     geometry = striped_geometry(size, len(devices), settings.slot_bytes, meta_bytes)
     identity = VolumeIdentity(devices[0].name, f"dax, {len(devices)} striped", VERSION, geometry)
     asked = [StripedDevice(device.name, device.region, device.is_blank) for device in devices]
-    volume, new = open_striped_volume(asked, identity, overwrite=settings.overwrite_device)
+    volume, new, stale = open_striped_volume(asked, identity, overwrite=settings.overwrite_device)
     for name in new:
         context.logger.info("l2 device is new among those that are striped adapter=%s %s", context.name, name)
+    for name in stale:
+        context.logger.warning(
+            "l2 device was away while the others were used, what it holds is given up adapter=%s %s", context.name, name
+        )
     for device in devices:
         device.sign(context)
     if not settings.persist_enabled:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from lmcache_core import ResourceError
+from lmcache_core import ObjectHeader, Outcome, ResourceError
+from lmcache_l2_dax import stripe_generations
+from lmcache_l2_dax.stripe_generations import Generations
 from lmcache_object_slots import MetaRegion, Volume, VolumeIdentity, open_volume
 from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
+from lmcache_object_slots.slot_keeper import BLANK, examine
 
 MAGIC: Final = b"LMKVSTR1"
 
@@ -38,11 +41,26 @@ class StripedDevice:
         fields = unpack_page(MAGIC, self.region.read(0, PAGE_BYTES))
         return None if fields is None else Member(**fields)
 
+    def forget(self, starts: Sequence[int]) -> None:
+        """Clear what is an object, or was one, in the slots that begin there.  Raises OSError."""
+        for at in starts:
+            page = self.region.read(at, PAGE_BYTES)
+            found = None if page == BLANK else examine(page)
+            if isinstance(found, ObjectHeader) or (found is not None and found.outcome is Outcome.DAMAGED):
+                self.region.write(at, BLANK)
+        self.region.sync()
 
-def open_striped_volume(
-    devices: Sequence[StripedDevice], wanted: VolumeIdentity, *, overwrite: bool
-) -> tuple[Volume, list[str]]:
-    """The volume on all of them, and the names of those that are new in it: empty, where others hold objects already.
+
+class StripedVolume(NamedTuple):
+    """`new` devices were empty, and `stale` ones have missed something that the others have seen: so these are empty, too."""
+
+    volume: Volume
+    new: list[str]
+    stale: list[str]
+
+
+def open_striped_volume(devices: Sequence[StripedDevice], wanted: VolumeIdentity, *, overwrite: bool) -> StripedVolume:
+    """The volume on all of them, when nothing is left on any of them that the others do not speak of.
 
     A device that holds something else, or belongs to another volume or place, is a ResourceError and nothing was written;
     with `overwrite` everything on all of them is given up.  Raises OSError.  Blocking."""
@@ -61,13 +79,30 @@ def open_striped_volume(
     if strangers:
         volume.forget(wipe=True)
     new = [device for device, member, place in zip(others, members, places, strict=True) if member != place]
-    if new:
+    generation, stale = _generation(volume, devices, new)
+    if new or stale:
         volume.begin_changes()  # a checkpoint that speaks of what they held is not exact any more
+    for device in stale:
+        device.forget([volume.geometry.run_at(row) for row in range(volume.geometry.count // len(devices))])
     for device, place in zip(others, places, strict=True):
         if device in new:
             device.region.write(0, pack_page(MAGIC, asdict(place)))
             device.region.sync()
-    return volume, [device.name for device in new]
+    if others:
+        stripe_generations.enter_next(generation, volume, [device.region for device in others])
+    return StripedVolume(volume, [device.name for device in new], [device.name for device in stale])
+
+
+def _generation(
+    volume: Volume, devices: Sequence[StripedDevice], new: Sequence[StripedDevice]
+) -> tuple[int, list[StripedDevice]]:
+    """The newest one, and which devices have not come to it."""
+    first, *others = devices
+    old = [device for device in others if device not in new]
+    reached = {device: Generations.read(device.region, volume.id) for device in old}
+    newest = stripe_generations.newest(volume.generation, list(reached.values()))
+    stale = [first] if volume.generation < newest else []
+    return newest, stale + [device for device in old if reached[device].reached < newest]
 
 
 def _are_blank(first: StripedDevice, members: Sequence[Member | None]) -> bool:

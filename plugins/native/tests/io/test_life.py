@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -42,6 +44,7 @@ def test_close_waits_for_what_is_under_way_and_cancels_the_rest(kind: str) -> No
 
 
 def test_an_engine_that_is_collected_waits_for_what_is_under_way(kind: str) -> None:
+    gc.collect()  # engines of other tests, and their threads
     held, memory, before = HeldMemory(), Memory(4096), threads()
     rig = Rig(IoEngine(kind, 2, 4, 1 << 20))
     rig.submit(*[(COPY, held.address, memory.address + at, 8, 0, -1) for at in (0, 64)])
@@ -69,6 +72,31 @@ def test_a_child_of_a_fork_may_not_touch_it(kind: str) -> None:
     memory = Memory(4096)
     assert rig.do_one(COPY, memory.address, memory.address, 8, 0, -1) == (8, None)
     assert rig.engine.close(30)
+
+
+WITHOUT_THREADS = """
+import os, resource, sys
+from lmcache_native.io import IoEngine
+
+IoEngine(sys.argv[1], 1, 1, 1).close(30)
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # root has no such limit
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+before = len(os.listdir("/proc/self/fd"))
+for _ in range(3):
+    try:
+        IoEngine(sys.argv[1], 2, 4, 1 << 20)
+    except OSError as error:
+        print(error.strerror)
+print(len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+def test_an_engine_that_gets_no_thread_leaves_no_descriptor(kind: str) -> None:
+    """In a process of its own, which is let have no more threads."""
+    command = [sys.executable, "-c", WITHOUT_THREADS, kind]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split("\n")
+    assert said == [os.strerror(errno.EAGAIN)] * 3 + ["0", ""]
 
 
 @pytest.mark.parametrize(

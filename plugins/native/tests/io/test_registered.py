@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,38 @@ def test_overlapping_memory_is_registered_once(own: Rig) -> None:
     assert own.engine.register_memory(memory.address, MIB)
     assert own.engine.register_memory(memory.address + 2 * MIB, MIB)
     assert own.engine.close(30)
+
+
+def test_the_ring_serves_others_while_much_memory_is_registered(tmp_path: Path) -> None:
+    if not IoEngine.has_io_uring():
+        pytest.skip("io_uring is not built in, or this kernel does not allow it")
+    path, memory = tmp_path / "file", Memory(321 * MIB)
+    path.write_bytes(bytes(MIB))
+    memory.view[::4096] = b"x" * (len(memory.view) // 4096)  # resident, or registering would wait for its pages
+    rig = Rig(IoEngine("io_uring", 2, 8, 64 * MIB))
+    seen = set()
+    with opened(path, os.O_RDONLY | os.O_DIRECT) as fd, ThreadPoolExecutor(1) as other:
+        registering = other.submit(rig.engine.register_memory, memory.address + MIB, 320 * MIB)
+        while not registering.done():
+            assert rig.do_one(READ, fd, 0, memory.address, MIB, 4096, 0)[0] == MIB
+            seen.add(rig.engine.counters()["registered_bytes"])
+    if not registering.result():
+        pytest.skip("so much memory cannot be registered here")
+    assert seen - {0, 320 * MIB}, "no read was answered while it went on"
+    assert rig.engine.close(30)
+
+
+def test_memory_that_cannot_be_registered_to_its_end_is_not_registered_at_all() -> None:
+    if not IoEngine.has_io_uring():
+        pytest.skip("io_uring is not built in, or this kernel does not allow it")
+    engine, memory = IoEngine("io_uring", 1, 1, 1), Memory(160 * MIB)
+    memory.forbid(150 * MIB, MIB)
+    assert not engine.register_memory(memory.address, 160 * MIB)
+    assert engine.counters()["registered_bytes"] == 0
+    assert engine.register_memory(memory.address, 150 * MIB), "what was registered on the way stands in the way"
+    assert engine.register_memory(memory.address + 151 * MIB, 9 * MIB)
+    assert engine.counters()["registered_bytes"] == 159 * MIB
+    assert engine.close(30)
 
 
 def test_a_descriptor_that_became_another_file_is_read_as_that(own: Rig, tmp_path: Path) -> None:

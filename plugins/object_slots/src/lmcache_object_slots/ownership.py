@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -37,13 +38,22 @@ class Ownership:
         return cls(region, owner_at)
 
     def sign(self, context: AdapterContext) -> None:
-        """Say on the volume who has it: for the owner of a volume that was recognised.  Raises OSError."""
+        """Say on the volume who has it: for the owner of a volume that was recognised.  Where there is no room for that, a
+        warning: the lock is what counts.  Raises any other OSError."""
         started = datetime.fromtimestamp(context.clock.wall_ns() / 1e9, UTC).isoformat(timespec="seconds")
         fields = {
             "instance_id": context.instance_id, "boot_id": context.boot_id, "pid": os.getpid(),
             "host": socket.gethostname(), "started": started,
         }  # fmt: skip
-        self._region.write(self._owner_at, pack_page(MAGIC, fields))
+        try:
+            self._region.write(self._owner_at, pack_page(MAGIC, fields))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            context.logger.warning(
+                "l2 medium is full: it does not say who has it, and takes no stores adapter=%s error=%s",
+                context.name, error.strerror,
+            )  # fmt: skip
 
 
 def _owner(region: MetaRegion, owner_at: int) -> str:

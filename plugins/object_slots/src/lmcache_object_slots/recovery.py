@@ -13,15 +13,10 @@ from lmcache_object_slots.header_reads import pages_or_errors
 from lmcache_object_slots.slot_index import SlotIndex
 from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper, examine
 from lmcache_object_slots.slot_state import SlotState
+from lmcache_object_slots.sweep import ATTEMPTS, WINDOW, Sweep
 
-WINDOW: Final = 256
-"""Slots whose headers are read together; as many are looked at before others have their turn."""
 READS_AHEAD: Final = 3
 """Windows that are read while one is looked at."""
-SWEEP: Final = 4096
-"""Slots that are cleared before that is noted."""
-ATTEMPTS: Final = 3
-"""Slots that cannot be read so often are left alone, where others can."""
 PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 30.0
 
@@ -56,9 +51,7 @@ class Recovery:
         self._keeper = keeper
         self._index = keeper.index
         self._medium = keeper.medium
-        self._swept = swept
-        self._wipes = wipes
-        self._swept_to = swept_to
+        self._sweep = Sweep(keeper, swept, wipes, swept_to, log, name)
         self._log = log
         self._name = name
         self._has_read = False
@@ -69,7 +62,7 @@ class Recovery:
         attempt = 0
         while True:
             try:
-                await self._sweep()
+                await self._sweep.run()
                 unreadable = await self._look_at_all()
             except OSError as error:
                 self._log.warning(
@@ -89,8 +82,6 @@ class Recovery:
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
-
-    # --- slots whose headers count
 
     async def _look_at_all(self) -> list[int]:
         """Returns those that could not be read."""
@@ -203,37 +194,3 @@ class Recovery:
             if (claimant := self._index.claimant(slot)) is not None:
                 self._index.withdraw(claimant)
             self._index.withhold(slot)
-
-    # --- slots whose headers do not count
-
-    async def _sweep(self) -> None:
-        count = self._index.count
-        while self._swept < count:
-            slots = range(self._swept, min(self._swept + SWEEP, count))
-            windows = [slots[at : at + WINDOW] for at in range(0, len(slots), WINDOW)]
-            foreign: list[int] = []
-            # one that fails must not leave the others behind
-            for found in await asyncio.gather(*map(self._blank, windows), return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
-                foreign += found
-            await self._swept_to(slots.stop)
-            self._swept = slots.stop
-            for slot in slots:
-                self._index.free(slot)
-            for slot in foreign:
-                self._keeper.counts["foreign"] += 1
-                self._index.withhold(slot)
-
-    async def _blank(self, slots: range) -> list[int]:
-        """Clear the headers that are to be cleared; returns the others that are not blank."""
-        foreign = []
-        for slot, page in zip(slots, await self._medium.read_headers(slots), strict=True):
-            if page == BLANK:
-                continue
-            found = examine(page)
-            if self._wipes or isinstance(found, ObjectHeader) or found.outcome is _DAMAGED:
-                await self._medium.clear_header(slot)
-            else:
-                foreign.append(slot)
-        return foreign

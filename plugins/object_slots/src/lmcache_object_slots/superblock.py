@@ -18,7 +18,8 @@ EPOCHS_LOST: Final = 2
 @dataclass(frozen=True, slots=True)
 class Superblock:
     """`magic` and `version` are the operator's.  Headers of slots from `swept` on mean nothing and are to be cleared, all of
-    them with `wipe`, else those of objects.  `epoch` counts the times that somebody began to change something."""
+    them with `wipe`, else those of objects.  `epoch` counts the times that somebody began to change something, `generation`
+    those that a volume on several devices was opened."""
 
     volume: str
     magic: str
@@ -28,6 +29,7 @@ class Superblock:
     epoch: int = 0
     swept: int = 0
     wipe: bool = False
+    generation: int = 0
 
 
 class SuperblockPages:
@@ -67,5 +69,8 @@ class SuperblockPages:
         return None if fields is None else _superblock(fields)
 
 
-def _superblock(fields: Mapping[str, Any]) -> Superblock:
-    return Superblock(**{**fields, "geometry": SlotGeometry(**fields["geometry"])})
+def _superblock(fields: Mapping[str, Any]) -> Superblock | None:
+    try:
+        return Superblock(**{**fields, "geometry": SlotGeometry(**fields["geometry"])})
+    except (KeyError, TypeError):  # of a version that says other things
+        return None

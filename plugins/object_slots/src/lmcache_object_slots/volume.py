@@ -58,6 +58,10 @@ class Volume:
         return self._block.wipe
 
     @property
+    def generation(self) -> int:
+        return self._block.generation
+
+    @property
     def is_changing(self) -> bool:
         return self._is_changing
 
@@ -78,6 +82,10 @@ class Volume:
         if not self._is_changing:
             self._put(epoch=self._block.epoch + 1)
             self._is_changing = True
+
+    def enter(self, generation: int) -> None:
+        """From now on it is of this generation."""
+        self._put(generation=generation)
 
     def swept_to(self, slot: int) -> None:
         """The headers of all slots below this one are true, and stand on the medium."""
@@ -122,7 +130,7 @@ def open_volume(region: MetaRegion, wanted: VolumeIdentity, *, overwrite: bool, 
 def _foreign(pages: SuperblockPages, wanted: VolumeIdentity, is_blank: Callable[[], bool]) -> str:
     """What is wrong with a place that has no whole superblock; nothing, where it is empty."""
     if pages.is_ours():
-        return "has a superblock of ours that is damaged"
+        return "has a superblock of ours that is damaged, or of a later version"
     return "" if is_blank() else "is not empty, and holds no slots of ours"
 
 

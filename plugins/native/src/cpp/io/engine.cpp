@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lmcache::io {
@@ -20,10 +21,20 @@ bool Engine::submit(std::vector<Operation>&& operations) {
 }
 
 bool Engine::register_memory(std::byte* memory, std::uint64_t length) {
+    const std::lock_guard turn(registering_);
     const std::shared_lock lock(mover_life_);
-    if (!mover_ || exchange_.closed() || !mover_->register_memory(memory, length)) return false;
-    registered_bytes_ += length;
-    return true;
+    if (!mover_) return false;
+    std::uint64_t done = 0;
+    while (done < length && !exchange_.closed()) {
+        const std::uint64_t piece = std::min(MEMORY_PIECE_BYTES, length - done);
+        if (!mover_->register_memory(memory + done, piece)) break;
+        done += piece;
+        registered_bytes_ += piece;
+    }
+    if (done == length) return true;
+    mover_->forget_memory(memory, done);
+    registered_bytes_ -= done;
+    return false;
 }
 
 bool Engine::register_file(int fd) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 
 #include "mover.h"
@@ -26,6 +27,8 @@ public:
     std::vector<Answer> fetch() { return exchange_.fetch(); }
     Counters counters() const { return exchange_.counters(); }
 
+    // Piece by piece, with other operations in between.  False where not all of it can be had, or the engine is closed
+    // meanwhile; then none of it is registered.
     bool register_memory(std::byte* memory, std::uint64_t length);
     bool register_file(int fd);
     std::uint64_t registered_bytes() const { return registered_bytes_; }
@@ -38,6 +41,7 @@ private:
     std::shared_mutex mover_life_;  // held, shared, by whoever uses `mover_` from without
     std::unique_ptr<Mover> mover_;
     const char* kind_;
+    std::mutex registering_;  // whoever holds it registers memory
     std::atomic<std::uint64_t> registered_bytes_ = 0;
 };
 

@@ -1,28 +1,14 @@
 #include "exchange.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <iterator>
-#include <system_error>
 #include <utility>
 
 namespace lmcache::io {
 
-namespace {
-
-int open_event() {
-    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-    return fd;
-}
-
-}  // namespace
-
-Exchange::Exchange(Limits limits) : limits_(limits), event_fd_(open_event()) {}
-
-Exchange::~Exchange() { ::close(event_fd_); }
+Exchange::Exchange(Limits limits) : limits_(limits), event_fd_(EFD_NONBLOCK) {}
 
 bool Exchange::submit(std::vector<Operation>&& operations, std::vector<Operation>& admitted) {
     const std::lock_guard lock(mutex_);
@@ -67,13 +53,13 @@ void Exchange::put(const Answer& answer) {
     answers_.push_back(answer);
     if (answers_.size() > 1) return;
     const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(event_fd_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(event_fd_.number(), &one, sizeof one);
 }
 
 std::vector<Answer> Exchange::fetch() {
     const std::lock_guard lock(mutex_);
     std::uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = ::read(event_fd_, &count, sizeof count);
+    [[maybe_unused]] const ssize_t got = ::read(event_fd_.number(), &count, sizeof count);
     return std::exchange(answers_, {});
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blocking_io.h"
+#include "event_fd.h"
 
 namespace lmcache::io {
 
@@ -39,9 +40,8 @@ public:
     explicit Exchange(Limits limits);
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
-    ~Exchange();
 
-    int event_fd() const { return event_fd_; }
+    int event_fd() const { return event_fd_.number(); }
 
     // Both return what is in flight from now on, and must be started by the caller.  False: closed, and nothing was taken.
     bool submit(std::vector<Operation>&& operations, std::vector<Operation>& admitted);
@@ -61,7 +61,7 @@ private:
     void put(const Answer& answer);
 
     const Limits limits_;
-    const int event_fd_;
+    const EventFd event_fd_;
     mutable std::mutex mutex_;  // guards all below
     std::condition_variable idle_;
     std::deque<Operation> waiting_;

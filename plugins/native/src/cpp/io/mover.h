@@ -8,6 +8,9 @@
 
 namespace lmcache::io {
 
+// Pinning so much takes some milliseconds, in which a ring serves nobody.
+constexpr std::uint64_t MEMORY_PIECE_BYTES = std::uint64_t{1} << 26;
+
 class Mover {
 public:
     Mover() = default;
@@ -19,8 +22,10 @@ public:
     // Any thread; does not block.  Each is answered through the exchange, and what it admits then is started.
     virtual void start(std::vector<Operation>&& operations) = 0;
 
-    // False where there is no use for it, or no room.
+    // False where there is no use for it, or no room.  At most MEMORY_PIECE_BYTES at a time, and by one caller.
     virtual bool register_memory(std::byte*, std::uint64_t) { return false; }
+    // What was registered last.
+    virtual void forget_memory(std::byte*, std::uint64_t) {}
     virtual bool register_file(int) { return false; }
 };
 

@@ -1,15 +1,12 @@
 #include "registrations.h"
 
-#include <algorithm>
 #include <iterator>
-#include <vector>
 
 namespace lmcache::io {
 
 namespace {
 
-constexpr std::uint64_t PIECE_BYTES = std::uint64_t{1} << 30;  // the kernel's limit for one
-constexpr unsigned PIECES = 4096;
+constexpr unsigned PIECES = 16384;  // the kernel's limit
 constexpr unsigned FILES = 64;
 
 }  // namespace
@@ -19,26 +16,22 @@ Registrations::Registrations(Ring& ring)
 
 bool Registrations::add_memory(std::byte* memory, std::uint64_t length) {
     const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(memory), end = begin + length;
-    const std::uint64_t count = (length + PIECE_BYTES - 1) / PIECE_BYTES;
-    if (!has_memory_ || count > PIECES - pieces_.size()) return false;
+    if (!has_memory_ || pieces_.size() >= PIECES) return false;
     const auto next = pieces_.lower_bound(begin);
     const bool overlaps = (next != pieces_.end() && next->first < end) ||
                           (next != pieces_.begin() && std::prev(next)->second.end > begin);
     if (overlaps) return false;
-    const std::size_t first = pieces_.size();  // places are taken in turn, and never given back
-    for (std::uint64_t piece = 0; piece < count; ++piece) {
-        const std::uint64_t at = piece * PIECE_BYTES, size = std::min(PIECE_BYTES, length - at);
-        const auto place = static_cast<std::uint16_t>(first + piece);
-        if (!ring_.set_buffer(place, memory + at, size)) {
-            for (std::uint64_t done = 0; done < piece; ++done) {
-                ring_.set_buffer(static_cast<unsigned>(first + done), nullptr, 0);
-                pieces_.erase(begin + done * PIECE_BYTES);
-            }
-            return false;
-        }
-        pieces_[begin + at] = {begin + at + size, place};
-    }
+    const auto place = static_cast<std::uint16_t>(pieces_.size());  // taken in turn, and given back from the end
+    if (!ring_.set_buffer(place, memory, length)) return false;
+    pieces_[begin] = {end, place};
     return true;
+}
+
+void Registrations::drop_memory(const std::byte* memory, std::uint64_t length) {
+    const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(memory);
+    const auto first = pieces_.lower_bound(begin), last = pieces_.lower_bound(begin + length);
+    for (auto piece = first; piece != last; ++piece) ring_.set_buffer(piece->second.place, nullptr, 0);
+    pieces_.erase(first, last);
 }
 
 bool Registrations::add_file(int fd) {

@@ -16,8 +16,10 @@ class Registrations {
 public:
     explicit Registrations(Ring& ring);
 
-    // Pins the memory, which must not overlap what is registered already.  False where that cannot be had; then nothing is.
+    // Pins up to a piece of memory, which must not overlap what is registered already.  False where that cannot be had.
     bool add_memory(std::byte* memory, std::uint64_t length);
+    // Of what was added last: the pieces that begin in this memory.
+    void drop_memory(const std::byte* memory, std::uint64_t length);
     bool add_file(int fd);
 
     // The place of registered memory that has all of this.

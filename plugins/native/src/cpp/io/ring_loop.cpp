@@ -1,12 +1,10 @@
 #include "ring_loop.h"
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <future>
-#include <system_error>
 #include <utility>
 
 #include "workers.h"
@@ -17,12 +15,6 @@ namespace {
 
 constexpr unsigned ENTRIES = 256;
 constexpr std::uint64_t WAKE = UINT64_MAX;  // the request that waits for somebody to wake us
-
-int open_event() {
-    const int fd = ::eventfd(0, EFD_CLOEXEC);
-    if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-    return fd;
-}
 
 }  // namespace
 
@@ -67,7 +59,7 @@ private:
     void ask_to_be_woken() {
         io_uring_sqe& request = ring_.prepare();
         request.opcode = IORING_OP_READ;
-        request.fd = loop_.wake_fd_;
+        request.fd = loop_.wake_fd_.number();
         request.addr = reinterpret_cast<std::uintptr_t>(&wakings_);
         request.len = sizeof wakings_;
         request.user_data = WAKE;
@@ -169,7 +161,7 @@ private:
     bool stopping_ = false;
 };
 
-RingLoop::RingLoop(Over over) : over_(std::move(over)), wake_fd_(open_event()) {
+RingLoop::RingLoop(Over over) : over_(std::move(over)), wake_fd_(0) {
     std::promise<std::exception_ptr> begun;
     thread_ = quiet_thread([this, &begun] {
         std::unique_ptr<Session> session;
@@ -184,7 +176,6 @@ RingLoop::RingLoop(Over over) : over_(std::move(over)), wake_fd_(open_event()) {
     });
     if (const std::exception_ptr failed = begun.get_future().get(); failed) {
         thread_.join();
-        ::close(wake_fd_);
         std::rethrow_exception(failed);
     }
 }
@@ -192,7 +183,6 @@ RingLoop::RingLoop(Over over) : over_(std::move(over)), wake_fd_(open_event()) {
 RingLoop::~RingLoop() {
     put([](Inbox& inbox) { inbox.stop = true; });
     thread_.join();
-    ::close(wake_fd_);
 }
 
 void RingLoop::put(const std::function<void(Inbox&)>& change) {
@@ -203,7 +193,7 @@ void RingLoop::put(const std::function<void(Inbox&)>& change) {
 
 void RingLoop::wake() const {
     const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_fd_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(wake_fd_.number(), &one, sizeof one);
 }
 
 RingLoop::Inbox RingLoop::take(bool& sleep) {

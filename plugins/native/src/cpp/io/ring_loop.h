@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "event_fd.h"
 #include "registrations.h"
 #include "ring_job.h"
 
@@ -48,7 +49,7 @@ private:
     void wake() const;
 
     const Over over_;
-    const int wake_fd_;
+    const EventFd wake_fd_;
     std::mutex mutex_;  // guards the two below
     Inbox inbox_;
     bool asleep_ = false;

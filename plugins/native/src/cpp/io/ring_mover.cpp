@@ -46,6 +46,13 @@ public:
         return loop_.ask([=](Registrations& registrations) { return registrations.add_memory(memory, length); });
     }
 
+    void forget_memory(std::byte* memory, std::uint64_t length) override {
+        loop_.ask([=](Registrations& registrations) {
+            registrations.drop_memory(memory, length);
+            return true;
+        });
+    }
+
     bool register_file(int fd) override {
         return loop_.ask([=](Registrations& registrations) { return registrations.add_file(fd); });
     }

@@ -1,0 +1,129 @@
+"""Whenever the process dies while devices are opened together, all of them are found whole afterwards."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_l2_dax.stripe_members import StripedDevice, StripedVolume, open_striped_volume
+from lmcache_l2_dax.stripes import striped_geometry
+from lmcache_object_slots import VolumeIdentity, meta_bytes_for
+
+DEVICES = 3
+SLOT_BYTES = 8192
+SLOTS = 4 * DEVICES
+DEVICE_BYTES = meta_bytes_for(SLOTS) + 4 * SLOT_BYTES
+GEOMETRY = striped_geometry(DEVICE_BYTES, DEVICES, SLOT_BYTES, meta_bytes_for(SLOTS))
+
+
+WRITES = 3 * (DEVICES - 1) + 1
+"""Of each start."""
+
+
+class KilledError(Exception):
+    pass
+
+
+class Process:
+    """Writes so often, the last time in part."""
+
+    def __init__(self, writes_left: int | None = None) -> None:
+        self.writes_left = writes_left
+
+
+class Region:
+    """A `MetaRegion` of bytes that outlive every process."""
+
+    def __init__(self, data: bytearray, process: Process) -> None:
+        self._data = data
+        self._process = process
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
+
+    def write(self, offset: int, data: bytes) -> None:
+        if self._process.writes_left is not None:
+            if self._process.writes_left == 0:
+                self._data[offset : offset + len(data) // 2] = data[: len(data) // 2]
+                raise KilledError
+            self._process.writes_left -= 1
+        self._data[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        pass
+
+
+def is_blank(data: bytearray) -> bool:
+    return not any(data)
+
+
+def opened(disks: list[bytearray], writes: int | None = None) -> StripedVolume:
+    process = Process(writes)
+    regions = [Region(data, process) for data in disks]
+    devices = [
+        StripedDevice(f"device {number}", region, partial(is_blank, data))
+        for number, (region, data) in enumerate(zip(regions, disks, strict=True))
+    ]
+    identity = VolumeIdentity("device 0", "tests", 1, GEOMETRY)
+    return open_striped_volume(devices, identity, overwrite=False)
+
+
+def put_everywhere(disks: list[bytearray]) -> None:
+    """One object on each device."""
+    memory = LentMemory(2**16)
+    for number, disk in enumerate(disks):
+        run = bytes(memory.sealed(object_key(number), payload_of(number, 1000)).view)
+        at = GEOMETRY.run_at(1)
+        disk[at : at + len(run)] = run
+
+
+def objects(disks: list[bytearray]) -> list[bytes]:
+    return [bytes(disk[GEOMETRY.run_at(1) :]) for disk in disks]
+
+
+@pytest.fixture
+def disks() -> list[bytearray]:
+    disks = [bytearray(DEVICE_BYTES) for _ in range(DEVICES)]
+    opened(disks)
+    put_everywhere(disks)
+    return disks
+
+
+@pytest.mark.parametrize("writes", range(WRITES))
+@pytest.mark.parametrize("then", range(WRITES))
+def test_a_start_that_is_killed_costs_nothing(disks: list[bytearray], writes: int, then: int) -> None:
+    before = objects(disks)
+    for killed_after in (writes, then):
+        try:
+            opened(disks, killed_after)
+        except KilledError:
+            pass
+        else:
+            raise AssertionError("it has not written all")
+    assert opened(disks)[1:] == ([], [])
+    assert objects(disks) == before
+
+
+@pytest.mark.parametrize("away", range(DEVICES))
+@pytest.mark.parametrize("writes", range(WRITES))
+def test_one_that_was_away_is_emptied_though_that_is_killed(disks: list[bytearray], away: int, writes: int) -> None:
+    before, earlier = objects(disks), bytes(disks[away])
+    opened(disks)
+    disks[away][:] = earlier
+    try:
+        opened(disks, writes)
+    except KilledError:
+        opened(disks)
+    there = objects(disks)
+    assert not any(there[away][:4096])
+    assert [there[number] == before[number] for number in range(DEVICES)] == [
+        number != away for number in range(DEVICES)
+    ]
+
+
+def test_devices_that_stay_together_are_never_stale(disks: list[bytearray]) -> None:
+    for start in range(2, 6):
+        volume, new, stale = opened(disks)
+        assert (new, stale, volume.generation) == ([], [], start)
