@@ -3,83 +3,82 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from typing import Final
 
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
 from lmcache_core.app.bench.lane import Step, Verb
 
+PATIENCE_SECONDS: Final = 60
 _PREFIX: Final = b"bare/"
 _LINE_BYTES: Final = 64
-_SECONDS_MAX: Final = 120.0
 
 
-@dataclass(frozen=True, slots=True)
 class BareRedis:
-    """Moves the same bytes between the same memory and the server: `depth` connections, each with a thread that sends one
-    command after the other and looks at nothing but that it worked.  Whatever else an adapter does is missing."""
+    """Moves the same bytes between the same memory and the server: `depth` connections, which stay, each with a thread that
+    sends one command after the other and looks at nothing but that it worked.  Whatever else an adapter does is missing.
 
-    host: str
-    port: int
-    depth: int
+    Use `bare_redis`, which ends threads and connections."""
 
-    name = "raw sockets"
+    name: Final = "raw sockets"
+
+    def __init__(self, lines: Sequence[_Line], threads: ThreadPoolExecutor) -> None:
+        """A thread for each line."""
+        self._lines = lines
+        self._threads = threads
 
     def run(self, steps: Sequence[Step]) -> Speed:
-        """Connections are made before the clock runs.  Raises BenchmarkError when one fails."""
-        lines = [_Line(self.host, self.port) for _ in range(min(self.depth, len(steps)))]
-        left = iter(steps)
-        taking = threading.Lock()  # guards the iterator
-        faults: list[Exception] = []
-
-        def work(line: _Line) -> None:
-            try:
-                while True:
-                    with taking:
-                        step = next(left, None)
-                    if step is None:
-                        return
-                    line.move(step)
-            except Exception as error:  # noqa: BLE001 - raised below, where the caller is
-                faults.append(error)
-
-        threads = [threading.Thread(target=work, args=(line,), daemon=True) for line in lines]
+        """Raises BenchmarkError when the server does not do what it was asked for, or nothing for too long."""
+        left = _Shared(iter(steps))
         cpu, begun = time.process_time(), time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(_SECONDS_MAX)
+        working = [self._threads.submit(_work, line, left) for line in self._lines]
+        wait(working)
         seconds, busy = time.perf_counter() - begun, time.process_time() - cpu
-        if any(thread.is_alive() for thread in threads):
-            raise BenchmarkError(f"{self.name}: {self.host}:{self.port} did not answer within {_SECONDS_MAX:g} s")
-        for line in lines:
-            line.close()
-        if faults:
-            raise BenchmarkError(f"{self.name}: {faults[0]}")
+        for each in working:
+            try:
+                each.result()
+            except OSError as error:
+                raise BenchmarkError(f"{self.name}: {error}") from None
         gigabytes = sum(step.buffer.length for step in steps) / 1e9
         return Speed(gigabytes / seconds, busy / gigabytes)
 
     def clear(self) -> None:
         """Take away everything that was stored."""
-        line = _Line(self.host, self.port)
-        try:
-            line.clear()
-        finally:
-            line.close()
+        self._lines[0].clear()
+
+
+class _Shared:
+    """The steps that nobody has taken yet."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self._steps = steps
+        self._lock = threading.Lock()  # guards the iterator
+
+    def take(self) -> Step | None:
+        with self._lock:
+            return next(self._steps, None)
+
+
+def _work(line: _Line, left: _Shared) -> None:
+    while (step := left.take()) is not None:
+        line.move(step)
 
 
 class _Line:
-    """One connection, used by one thread."""
+    """One connection, used by one thread at a time.  Its socket blocks, so that one call of the kernel moves a whole value."""
 
     def __init__(self, host: str, port: int) -> None:
-        try:
-            self._socket = socket.create_connection((host, port), timeout=_SECONDS_MAX)
-        except OSError as error:
-            raise BenchmarkError(f"{host}:{port} cannot be reached: {error}") from None
+        """Raises OSError."""
+        self._socket = socket.create_connection((host, port), timeout=PATIENCE_SECONDS)
+        self._socket.settimeout(None)  # Python's own time-outs make a socket that does not block
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", PATIENCE_SECONDS, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._head = bytearray(_LINE_BYTES)
 
@@ -114,23 +113,41 @@ class _Line:
     def _load(self, name: bytes, into: memoryview) -> None:
         self._socket.sendall(_command(b"GET", name))
         self._expect(b"$%d\r\n" % len(into))
-        at = 0
-        while at < len(into):
-            got = self._socket.recv_into(into[at:])
-            if not got:
-                raise BenchmarkError("the server closed the connection")
-            at += got
+        self._fill(into)
         self._expect(b"\r\n")
 
     def _expect(self, answer: bytes) -> None:
-        """Takes exactly that from the wire: nothing of what follows is read ahead."""
+        """Takes exactly that from the wire: nothing of what follows is read ahead.  What begins otherwise ends it at once:
+        an error may be shorter, and nothing would follow."""
         head = memoryview(self._head)[: len(answer)]
         at = 0
         while at < len(head):
-            got = self._socket.recv_into(head[at:])
-            if not got or head[: at + got] != answer[: at + got]:
-                raise BenchmarkError(f"the server answers {bytes(head[: at + got])!r} and not {answer!r}")
-            at += got
+            at += self._some(head[at:])
+            if head[:at] != answer[:at]:
+                raise BenchmarkError(f"{BareRedis.name}: the server answers {bytes(head[:at])!r} and not {answer!r}")
+
+    def _fill(self, into: memoryview) -> None:
+        at = 0
+        while at < len(into):
+            at += self._some(into[at:], socket.MSG_WAITALL)
+
+    def _some(self, into: memoryview, flags: int = 0) -> int:
+        got = self._socket.recv_into(into, 0, flags)
+        if not got:
+            raise ConnectionResetError("the server closed the connection")
+        return got
+
+
+def bare_redis(host: str, port: int, depth: int, undo: ExitStack) -> BareRedis:
+    """Connected; `undo` ends it.  Raises BenchmarkError."""
+    lines: list[_Line] = []
+    try:
+        for _ in range(depth):
+            lines.append(_Line(host, port))
+            undo.callback(lines[-1].close)
+    except OSError as error:
+        raise BenchmarkError(f"{BareRedis.name}: {host}:{port} cannot be reached: {error}") from None
+    return BareRedis(lines, undo.enter_context(ThreadPoolExecutor(depth, "bare-redis")))
 
 
 def _command(*arguments: bytes) -> bytes:

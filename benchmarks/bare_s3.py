@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from awscrt.auth import AwsCredentialsProvider
@@ -31,7 +32,7 @@ GBPS: Final = 10.0
 class BareS3:
     """A plain-HTTP store, the bucket in the path.  Use `bare_s3`, which closes it."""
 
-    name = "awscrt"
+    name: Final = "awscrt"
 
     def __init__(self, host: str, bucket: str, region: str, access_key: str, secret_key: str, depth: int) -> None:
         group = EventLoopGroup()
@@ -70,23 +71,28 @@ class BareS3:
             event.wait(PATIENCE_SECONDS)
 
     def _all(self, begins: Sequence[Callable[[], Future[None]]]) -> None:
-        running = set[Future[None]]()
+        """Nothing touches a buffer any more when it ends, however that is."""
+        ended = SimpleQueue[Future[None]]()
+        running, fault = 0, None
         for begin in begins:
-            if len(running) == self._depth:
-                running -= self._some(running)
-            running.add(begin())
-        while running:
-            running -= self._some(running)
+            if running == self._depth:
+                running, fault = running - 1, self._fault_of_next(ended)
+            if fault is not None:
+                break
+            begin().add_done_callback(ended.put)
+            running += 1
+        for _ in range(running):
+            fault = self._fault_of_next(ended) or fault
+        if fault is not None:
+            raise BenchmarkError(f"{self.name}: a request to {self._host} failed: {fault}")
 
-    def _some(self, running: set[Future[None]]) -> set[Future[None]]:
-        done = wait(running, PATIENCE_SECONDS, FIRST_COMPLETED).done
-        if not done:
-            raise BenchmarkError(f"the store at {self._host} did not answer within {PATIENCE_SECONDS:g} s")
-        for future in done:
-            if (error := future.exception()) is not None:
-                status = getattr(error, "status_code", None)
-                raise BenchmarkError(f"a request to {self._host} failed: {status or error}")
-        return done
+    def _fault_of_next(self, ended: SimpleQueue[Future[None]]) -> str | None:
+        """Waits for a request to end.  Raises BenchmarkError when none does for too long."""
+        try:
+            error = ended.get(timeout=PATIENCE_SECONDS).exception()
+        except Empty:
+            raise BenchmarkError(f"{self.name}: {self._host} did not answer within {PATIENCE_SECONDS:g} s") from None
+        return None if error is None else str(getattr(error, "status_code", None) or error)
 
     def _put(self, step: Step) -> Future[None]:
         self._stored.add(_name(step))

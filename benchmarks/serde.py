@@ -2,18 +2,22 @@
 
     .venv/bin/python -m benchmarks.serde                                     # some minutes
     .venv/bin/python -m benchmarks.serde --tokens 1024 --train-seconds 20 --rounds 1 --folder /tmp    # a small version
+    .venv/bin/python -m benchmarks.serde --draw benchmarks/results/...-serde.json
 
 *Sizes and speed*: one thread, CPU time of this process, one object of the shape of a model of 8 billion parameters (32
 layers, 8 heads of 128, 256 tokens of bfloat16: 32 MiB), filled with random bytes and with the keys and values of a small
 model that was trained a moment ago.  *Accuracy*: the prompt's cache goes through the serde, and the text goes on behind it;
-attention output and next token are compared with those behind the cache as it was (bfloat16).
+attention output, next token, and what the model goes on with by itself are compared with those behind the cache as it was
+(bfloat16), also for a bare cast to fp8.  A prompt goes through in pieces: attention never has more than 1,024 rows at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -26,7 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.results import FOLDER, Results
+from benchmarks.report import DOCS, replaced
+from benchmarks.results import FOLDER, Results, Spread, load, merged
 from benchmarks.serde_model import LayerCache, Shape, SmallModel, text, trained
 from lmcache_core import ObjectLayout, Serde
 from lmcache_core.testing import object_key
@@ -35,6 +40,7 @@ from lmcache_serde.plugin import lmcache_serdes
 CHUNK: Final = 256
 LARGE: Final = ObjectLayout(2, 32, CHUNK, 1024, "bfloat16")
 CONTINUED_TOKENS: Final = 256
+GREEDY_TOKENS: Final = 64
 SHAPE: Final = Shape()
 KEY: Final = object_key(1)
 SUBJECTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
@@ -50,7 +56,18 @@ SUBJECTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 CAST: Final = "fp8, bare cast"
 """Without scales, for comparison; no serde does it."""
 SIZES: Final = ("ratio", "encode GB/s", "decode GB/s")
-ACCURACY: Final = ("attention error", "next token differs", "loss added")
+ACCURACY: Final = ("attention error", "next token differs", "greedy tokens alike", "loss added")
+ACCURACY_HEADS: Final = (
+    "error of attention's output",
+    f"next token differs, of {CONTINUED_TOKENS}",
+    f"greedy tokens alike, of {GREEDY_TOKENS}",
+    "loss added, nats",
+)
+LARGEST: Final = "largest key or value"
+PART: Final = "serde"
+"""Of docs/serde.md."""
+PAGE: Final = DOCS / "serde.md"
+_LENGTH: Final = re.compile(r", (\d+) tokens$")
 
 
 def opened(name: str, settings: Mapping[str, Any]) -> Serde:
@@ -61,8 +78,10 @@ def opened(name: str, settings: Mapping[str, Any]) -> Serde:
 
 
 def measure(serde: Serde, payload: NDArray[np.uint8]) -> dict[str, float]:
-    """Of one object of the large shape, into memory that is there."""
+    """Of one object of the large shape, into memory that is there, after one that does not count."""
     into, back = (np.ones(size, np.uint8) for size in (serde.stored_bytes_max(LARGE), len(payload)))
+    length = serde.encode(KEY, LARGE, payload.data, into.data)
+    serde.decode(KEY, LARGE, serde.parameters(), into[:length].data, back.data)
     begun = time.process_time()
     length = serde.encode(KEY, LARGE, payload.data, into.data)
     encoded = time.process_time()
@@ -129,76 +148,152 @@ def accuracy(model: SmallModel, chunks: NDArray[np.uint16], next_tokens: Tensor)
     """Of each way of keeping the cache, against keeping it as it is."""
     ways = {name: through(opened(*SUBJECTS[name])) for name in ("fp8", "int8", "int4")} | {CAST: cast}
     before, wanted = next_tokens[:-1], next_tokens[1:]
-    exact = model.steps(before, cache_of(chunks))
+    kept = cache_of(chunks)
+    exact = model.steps(before, kept)
+    greedy = model.greedy(int(before[0]), kept, GREEDY_TOKENS)
     found: dict[str, dict[str, float]] = {}
     for name, way in ways.items():
-        moved = model.steps(before, cache_of(way(chunks)))
+        cache = cache_of(way(chunks))
+        moved = model.steps(before, cache)
         errors = [
             float((other - one).norm() / one.norm()) for one, other in zip(exact.attended, moved.attended, strict=True)
         ]
         differs = float((exact.logits.argmax(-1) != moved.logits.argmax(-1)).float().mean())
         added = torch.nn.functional.cross_entropy(moved.logits, wanted)
         added = added - torch.nn.functional.cross_entropy(exact.logits, wanted)
-        found[name] = dict(zip(ACCURACY, (max(errors), differs, float(added)), strict=True))
+        figures = (max(errors), differs, float(alike(model, cache, greedy)), float(added))
+        found[name] = dict(zip(ACCURACY, figures, strict=True))
     return found
 
 
+def alike(model: SmallModel, cache: Sequence[LayerCache], greedy: Tensor) -> int:
+    """How many tokens are the same before the first that is not, where the model goes on by itself behind this cache: it has
+    then seen nothing but what `greedy` says, so that one run over that finds the place."""
+    same = model.steps(greedy[:-1], cache).logits.argmax(-1) == greedy[1:]
+    return int(same.long().cumprod(0).sum())
+
+
 def run(args: argparse.Namespace) -> Results:
-    begun = time.monotonic()
+    begun, taken_on = time.monotonic(), machine.description()  # the load is that of others, and not of the training
     tokens = text(seed=1)
     model, loss = trained(SHAPE, tokens, args.train_seconds, seed=1)
     results = Results(
         what="serde",
         begun=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        machine=machine.description(),
+        machine=taken_on,
         limits={"memcpy_gb_s": machine.memcpy_gb_s(), "training_loss": loss},
         subjects={name: f"{serde} {sorted(settings.items())}" for name, (serde, settings) in SUBJECTS.items()},
     )
     results.subjects["aesgcm"] = "aesgcm with one key"
     results.subjects[CAST] = "torch's cast to float8_e4m3fn and back, without scales"
+    try:
+        _measure(args, begun, model, tokens, results)
+    except KeyboardInterrupt:
+        results.failures.append("interrupted")
+    results.seconds = round(time.monotonic() - begun)
+    return results
+
+
+def _measure(args: argparse.Namespace, begun: float, model: SmallModel, tokens: Tensor, results: Results) -> None:
+    """All rounds that there is time for; what is known is kept after each prompt."""
     for number in range(args.rounds):
+        passed = time.monotonic() - begun
+        if number and passed * (number + 1) / number > args.minutes * 60:  # as long as those before it
+            print(f"{passed:6.0f} s  no time for round {number}", flush=True)
+            break
         chance = np.random.default_rng(number)
         for length in args.tokens:
             start = int(chance.integers(0, len(tokens) - length - CONTINUED_TOKENS - 1))
-            chunks = chunks_of(model.prefill(tokens[start : start + length]))
+            cache = model.prefill(tokens[start : start + length])
+            largest = max(float(part.abs().max()) for layer in cache for part in layer)
+            results.limits[LARGEST] = max(results.limits.get(LARGEST, 0.0), largest)
+            chunks = chunks_of(cache)
+            del cache
             after = tokens[start + length : start + length + CONTINUED_TOKENS + 1]
             for name, figures in accuracy(model, chunks, after).items():
                 results.add(name, number, {f"{figure}, {length} tokens": value for figure, value in figures.items()})
             print(f"{time.monotonic() - begun:6.0f} s  round {number}  {length} tokens", flush=True)
+            results.save(args.folder)
         for data, payload in (("kv", large_object(chunks)), ("random", _random(LARGE.payload_bytes, chance))):
             for name, (serde, settings) in SUBJECTS.items():
                 figures = measure(opened(serde, settings), payload)
                 results.add(name, number, {f"{figure}, {data}": value for figure, value in figures.items()})
         print(f"{time.monotonic() - begun:6.0f} s  round {number}  sizes and speed", flush=True)
-    results.seconds = round(time.monotonic() - begun)
-    return results
 
 
-def table(results: Results, figures: Sequence[str]) -> str:
-    """Medians; one row per subject that has any of them."""
-    lines = [f"| | {' | '.join(figures)} |", "|---" * (1 + len(figures)) + "|"]
+def page(results: Results) -> str:
+    """The part of docs/serde.md."""
+    machine_, limits = results.machine, results.limits
+    rounds = max((len(by) for figure in results.samples.values() for by in figure.values()), default=0)
+    lengths = sorted({int(match[1]) for figure in results.samples if (match := _LENGTH.search(figure))})
+    taken = (
+        f"Taken on {results.begun[:10]}, commit {machine_.get('commit', 'unknown')}, on {machine_.get('cores')} cores of "
+        f"{machine_.get('cpu')} with load {machine_.get('load', 'unknown')} before it began; medians of {rounds} "
+        f"round{'s' * (rounds > 1)} (least to most).  The small model knows {limits.get('training_loss', float('nan')):.2f} "
+        f"nats per byte, and its largest key or value is {limits.get(LARGEST, float('nan')):.3g}: a bare cast to fp8 takes up "
+        "to 448."
+    )
+    parts = [taken]
+    for data, says in (("kv", "Keys and values of the small model"), ("random", "Random bytes")):
+        if text := _table(results, [f"{figure}, {data}" for figure in SIZES], ["size ratio", *SIZES[1:]]):
+            parts += [f"{says}, speed for each core:", text]
+    for length in lengths:
+        if text := _table(results, [f"{figure}, {length} tokens" for figure in ACCURACY], ACCURACY_HEADS):
+            parts += [f"Behind a prompt of {length:,} tokens:", text]
+    return "\n\n".join(parts)
+
+
+def _table(results: Results, figures: Sequence[str], heads: Sequence[str]) -> str:
+    """Medians, with their range where it is more than that; one row per subject that has any of them."""
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for subject in results.subjects:
         spreads = [results.spread(figure, subject) for figure in figures]
         if any(spreads):
-            cells = ["" if spread is None else f"{spread.median:.3g}" for spread in spreads]
-            lines.append(f"| {subject} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append(f"| {subject} | {' | '.join(_cell(spread) for spread in spreads)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _cell(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    middle, least, most = (f"{value:.3g}" for value in spread)
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def _drawn(paths: Sequence[Path]) -> None:
+    """Raises SystemExit where the page has no place for it."""
+    text = page(merged([load(path) for path in paths]))
+    try:
+        PAGE.write_text(replaced(PAGE.read_text(), PART, text))
+    except ValueError as error:
+        raise SystemExit(f"{PAGE}: {error}") from None
+    print(f"wrote {PAGE}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--tokens", type=_lengths, default=[1024, 8192, 32768], help="lengths of prompts, multiples of 256"
+    )
+    parser.add_argument("--train-seconds", type=float, default=120.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=9.0, help="when no other round is begun")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results are kept")
+    parser.add_argument(
+        "--draw", type=Path, nargs="+", metavar="FILE", help="measure nothing; write these runs into docs/serde.md"
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=_lengths, default=[1024, 8192], help="lengths of prompts, multiples of 256")
-    parser.add_argument("--train-seconds", type=float, default=120.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results are kept")
-    args = parser.parse_args()
+    args = _arguments()
+    if args.draw:
+        _drawn(args.draw)
+        return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     results = run(args)
-    for data in ("kv", "random"):
-        print("\n" + table(results, [f"{figure}, {data}" for figure in SIZES]))
-    for length in args.tokens:
-        print("\n" + table(results, [f"{figure}, {length} tokens" for figure in ACCURACY]))
-    print(f"\ntraining loss {results.limits['training_loss']:.2f} nats per byte; kept in {results.save(args.folder)}")
+    print(f"\n{page(results)}\n\nkept in {results.save(args.folder)}")
+    sys.exit(bool(results.failures))
 
 
 def _lengths(given: str) -> list[int]:

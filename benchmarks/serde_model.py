@@ -124,6 +124,15 @@ class SmallModel(nn.Module):  # type: ignore[misc]
             x = block.finish(x, flat)
         return Steps(self.head(self.last(x))[0], attended, cache)
 
+    def greedy(self, first: int, past: Sequence[LayerCache], count: int) -> Tensor:
+        """`first`, and the `count` tokens that the model puts behind it."""
+        tokens = [first]
+        for _ in range(count):
+            done = self.steps(torch.tensor(tokens[-1:]), past)
+            past = done.cache
+            tokens.append(int(done.logits[-1].argmax()))
+        return torch.tensor(tokens)
+
     def prefill(self, tokens: Tensor) -> list[LayerCache]:
         """The cache of a prompt, as an engine has it: in bfloat16."""
         past: list[LayerCache] | None = None
