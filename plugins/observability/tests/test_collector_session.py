@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -191,3 +193,34 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class Batch:
+    """What an exporter has to send."""
+
+
+def export(session: CollectorSession, url: str, batch: Batch) -> None:
+    """As OpenTelemetry's exporters do: the error is kept by something that its own traceback leads to."""
+    kept: list[RequestException] = []
+    try:
+        session.post(url, data=b"x", timeout=LIMIT_SECONDS)
+    except RequestException as error:
+        kept.append(error)
+    assert kept
+    assert batch
+
+
+def test_what_could_not_be_sent_is_let_go_without_a_collection_of_garbage() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    session, batch = CollectorSession(), Batch()
+    first = weakref.ref(batch)
+    gc.disable()
+    try:
+        export(session, url, batch)
+        del batch
+        assert first() is not None, "else the test shows nothing"
+        export(session, url, Batch())
+        assert first() is None
+    finally:
+        gc.enable()

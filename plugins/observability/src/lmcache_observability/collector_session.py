@@ -54,11 +54,20 @@ class CollectorSession(Session):
     def __init__(self) -> None:
         super().__init__()
         self._twins = Twins()
+        self._fault: BaseException | None = None
         for scheme in ("http://", "https://"):
             self.mount(scheme, _Adapter(self._twins))
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:
         """Raises RequestException for a redirect, for an answer of more than a MiB, and when the time is over."""
+        self._let_go()
+        try:
+            return self._send(request, **kwargs)
+        except Exception as error:
+            self._fault = error
+            raise
+
+    def _send(self, request: PreparedRequest, **kwargs: Any) -> Response:
         given = kwargs.get("timeout")
         seconds = given if isinstance(given, int | float) else _SECONDS
         is_late = threading.Event()
@@ -78,6 +87,14 @@ class CollectorSession(Session):
                 f"the collector answers {response.status_code} and points to {place!r}; give its own address"
             )
         return response
+
+    def _let_go(self) -> None:
+        """The exporters keep the last error where its traceback holds them, and with them all that they had to send: a cycle
+        of megabytes of which the garbage collector sees a few objects, and so comes after many of them."""
+        fault, self._fault = self._fault, None
+        while fault is not None:
+            fault.__traceback__ = None
+            fault = fault.__context__
 
     def _hang_up(self, is_late: threading.Event) -> None:
         is_late.set()
