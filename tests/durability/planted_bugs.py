@@ -42,12 +42,16 @@ class Bug(StrEnum):
     """After a restart, usage is wrong."""
     LISTS_TOO_LITTLE = "lists_too_little"
     """After a restart, the listing lacks an object."""
+    KNOWS_TOO_EARLY = "knows_too_early"
+    """After a restart, it tells its usage while it still misses what it has not looked at."""
 
 
 class BuggySettings(PluginSettings):
     root: Path
     bug: Bug
     slots: int = 60
+    learns_seconds: float = 0.0
+    """So long after a start it misses what was there before."""
 
 
 class BuggyAdapter(BlockingL2Adapter):
@@ -63,9 +67,17 @@ class BuggyAdapter(BlockingL2Adapter):
         self._root.mkdir(exist_ok=True)
         for path in self._root.glob("*.tmp"):
             path.unlink()
-        self._index = {header.key.object_id: header for path in self._root.iterdir() if (header := _header(path))}
-        self._found = list(self._index)
+        there = {header.key.object_id: header for path in self._root.iterdir() if (header := _header(path))}
+        self._found = list(there)
+        self._learning = threading.Lock()  # guards the index, until it is learned
+        self._is_learned = not settings.learns_seconds
+        self._gone: set[bytes] = set()
+        self._index: dict[bytes, ObjectHeader] = there if self._is_learned else {}
         super().__init__(context, workers=4)
+        if not self._is_learned:
+            timer = threading.Timer(settings.learns_seconds, self._learn, (there,))
+            timer.daemon = True
+            timer.start()
 
     def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         if len(self._index) >= self._slots:
@@ -87,7 +99,8 @@ class BuggyAdapter(BlockingL2Adapter):
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         if key.object_id not in self._index:
             return Outcome.MISSING
-        waiting = [data for other, data in self._unwritten if other == key]
+        with self._late:
+            waiting = [data for other, data in self._unwritten if other == key]
         data = waiting[0] if waiting else self._path(key).read_bytes()
         if len(data) != buffer.length:
             return Outcome.DAMAGED
@@ -98,15 +111,19 @@ class BuggyAdapter(BlockingL2Adapter):
         return key.object_id in self._index
 
     def delete(self, key: ObjectKey) -> Outcome:
-        if self._index.pop(key.object_id, None) is None:
-            return Outcome.MISSING
+        with self._learning:
+            self._gone.add(key.object_id)
+            if self._index.pop(key.object_id, None) is None:
+                return Outcome.MISSING
         with self._late:
             self._unwritten = [each for each in self._unwritten if each[0] != key]
         if self._bug is not Bug.DELETES_IN_MEMORY:
             self._path(key).unlink(missing_ok=True)
         return Outcome.DONE
 
-    def usage(self) -> Usage:
+    def usage(self) -> Usage | None:
+        if not self._is_learned and self._bug is not Bug.KNOWS_TOO_EARLY:
+            return None
         lengths = [HEADER_BYTES + header.stored_bytes for header in list(self._index.values())]
         twice = len(self._found) if self._bug is Bug.COUNTS_FILES_TWICE else 0
         return Usage(sum(lengths), None, len(lengths) + twice)
@@ -116,6 +133,12 @@ class BuggyAdapter(BlockingL2Adapter):
         names = sorted(each.hex() for each in list(self._index) if each not in hidden and each.hex() > (cursor or ""))
         keys = tuple(self._index[bytes.fromhex(name)].key for name in names[:limit])
         return KeyPage(keys, names[limit - 1] if len(names) > limit else None)
+
+    def _learn(self, there: dict[bytes, ObjectHeader]) -> None:
+        with self._learning:
+            for object_id in there.keys() - self._gone:
+                self._index.setdefault(object_id, there[object_id])
+            self._is_learned = True
 
     def _write(self, key: ObjectKey, data: bytes) -> None:
         path = self._path(key)

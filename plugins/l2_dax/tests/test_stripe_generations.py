@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_dax.stripe_members import StripedDevice, StripedVolume, open_striped_volume
@@ -29,8 +31,9 @@ class KilledError(Exception):
 class Process:
     """Writes so often, the last time in part."""
 
-    def __init__(self, writes_left: int | None = None) -> None:
+    def __init__(self, writes_left: int | None = None, torn_share: float = 0.5) -> None:
         self.writes_left = writes_left
+        self.torn_share = torn_share
 
 
 class Region:
@@ -46,7 +49,8 @@ class Region:
     def write(self, offset: int, data: bytes) -> None:
         if self._process.writes_left is not None:
             if self._process.writes_left == 0:
-                self._data[offset : offset + len(data) // 2] = data[: len(data) // 2]
+                torn = int(len(data) * self._process.torn_share)
+                self._data[offset : offset + torn] = data[:torn]
                 raise KilledError
             self._process.writes_left -= 1
         self._data[offset : offset + len(data)] = data
@@ -59,8 +63,8 @@ def is_blank(data: bytearray) -> bool:
     return not any(data)
 
 
-def opened(disks: list[bytearray], writes: int | None = None) -> StripedVolume:
-    process = Process(writes)
+def opened(disks: list[bytearray], writes: int | None = None, torn_share: float = 0.5) -> StripedVolume:
+    process = Process(writes, torn_share)
     regions = [Region(data, process) for data in disks]
     devices = [
         StripedDevice(f"device {number}", region, partial(is_blank, data))
@@ -85,6 +89,10 @@ def objects(disks: list[bytearray]) -> list[bytes]:
 
 @pytest.fixture
 def disks() -> list[bytearray]:
+    return in_use()
+
+
+def in_use() -> list[bytearray]:
     disks = [bytearray(DEVICE_BYTES) for _ in range(DEVICES)]
     opened(disks)
     put_everywhere(disks)
@@ -102,6 +110,26 @@ def test_a_start_that_is_killed_costs_nothing(disks: list[bytearray], writes: in
             pass
         else:
             raise AssertionError("it has not written all")
+    assert opened(disks)[1:] == ([], [])
+    assert objects(disks) == before
+
+
+lives = st.tuples(st.integers(0, WRITES + 1), st.sampled_from([0.0, 0.01, 0.02, 0.03, 0.5, 0.99, 1.0]))
+"""Writes until it dies, the last one after the start where the start needs no more; and how much of the last one is done."""
+
+
+@given(st.lists(lives, max_size=8))
+@settings(deadline=None, max_examples=300)
+def test_however_often_and_wherever_it_is_killed_nothing_is_stale(killed: list[tuple[int, float]]) -> None:
+    disks = in_use()
+    before = objects(disks)
+    for writes, torn_share in killed:
+        try:
+            volume, new, stale = opened(disks, writes, torn_share)
+            assert (new, stale) == ([], [])
+            volume.begin_changes()
+        except KilledError:
+            pass
     assert opened(disks)[1:] == ([], [])
     assert objects(disks) == before
 
