@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -15,6 +12,7 @@ from lmcache_core import (
     Offer,
 )
 from lmcache_core.testing.l2_suite import L2AdapterSuite
+from lmcache_core.testing.stalling import stall_methods
 
 
 class TestShelf(L2AdapterSuite):
@@ -23,24 +21,4 @@ class TestShelf(L2AdapterSuite):
 
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        go_on = threading.Event()
-        go_on.set()
-        for verb in ("store", "load", "contains", "delete"):
-            method = getattr(Shelf, verb)
-
-            async def waiting(self: Shelf, *arguments: Any, method: Any = method) -> Any:
-                while not go_on.is_set():
-                    await asyncio.sleep(0.002)
-                return await method(self, *arguments)
-
-            monkeypatch.setattr(Shelf, verb, waiting)
-
-        @contextmanager
-        def stalled() -> Iterator[None]:
-            go_on.clear()
-            try:
-                yield
-            finally:
-                go_on.set()
-
-        return stalled
+        return stall_methods(monkeypatch, Shelf)

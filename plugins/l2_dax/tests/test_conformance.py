@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +13,7 @@ from lmcache_core import HEADER_BYTES
 from lmcache_core.testing import L2AdapterSuite
 from lmcache_core.testing.l2.rig import OBJECT_BYTES
 from lmcache_core.testing.l2.round_trips import RoundTrips
+from lmcache_core.testing.stalling import stall_methods
 from lmcache_l2_dax.striped_medium import StripedMedium
 from plugins.l2_dax.tests.slots_on_files import SlotsOnFiles
 
@@ -62,27 +61,7 @@ class DaxLaws(L2AdapterSuite):
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
         """Within it, no copy begins."""
-        go_on = threading.Event()
-        go_on.set()
-        for verb in ("write", "read"):
-            method = getattr(StripedMedium, verb)
-
-            async def waiting(self: StripedMedium, *arguments: Any, method: Any = method) -> Any:
-                while not go_on.is_set():
-                    await asyncio.sleep(0.002)
-                return await method(self, *arguments)
-
-            monkeypatch.setattr(StripedMedium, verb, waiting)
-
-        @contextmanager
-        def stalled() -> Iterator[None]:
-            go_on.clear()
-            try:
-                yield
-            finally:
-                go_on.set()
-
-        return stalled
+        return stall_methods(monkeypatch, StripedMedium, ("write", "read"))
 
 
 class TestVolatile(DaxLaws):

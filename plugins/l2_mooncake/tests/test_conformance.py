@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from lmcache_core import ObjectKey
 from lmcache_core.testing import L2AdapterSuite, Media
 from lmcache_core.testing.l2.fixtures import L2Fixtures
+from lmcache_core.testing.stalling import stall_methods
 from lmcache_l2_mooncake.store_client import StoreClient, Transfer
 from lmcache_object_remote import object_name
 from tests.remote.mooncake_master import MooncakeMaster
@@ -89,23 +89,4 @@ class TestAll(MooncakeLaws, L2AdapterSuite):
 
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        go_on = threading.Event()
-        go_on.set()
-        for verb in ("put", "get", "exist", "remove"):
-            method = getattr(StoreClient, verb)
-
-            def waiting(self: StoreClient, given: Any, method: Any = method) -> Any:
-                go_on.wait(LONGEST_SECONDS)
-                return method(self, given)
-
-            monkeypatch.setattr(StoreClient, verb, waiting)
-
-        @contextmanager
-        def stalled() -> Iterator[None]:
-            go_on.clear()
-            try:
-                yield
-            finally:
-                go_on.set()
-
-        return stalled
+        return stall_methods(monkeypatch, StoreClient, ("put", "get", "exist", "remove"))
