@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from core.tests.controllers.test_l2_eviction import CAPACITY, OBJECT, Site, key
+from core.tests.controllers.eviction_site import CAPACITY, OBJECT, Site, key
 from lmcache_core.contracts.completion import Completion
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers import l2_eviction

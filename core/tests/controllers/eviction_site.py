@@ -1,0 +1,94 @@
+"""An adapter behind its port, and the eviction of what it holds, turned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmcache_core.builtin.lru import open_lru
+from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.contracts.policies import EvictionPolicy
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionController
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.model.results import KeyPage, Outcome, Usage
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.testing.lent_memory import LentMemory
+
+SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
+OBJECT = 4096
+CAPACITY = 100 * OBJECT
+
+
+def key(number: int) -> ObjectKey:
+    return ObjectKey(SPACE, number.to_bytes(32, "big"))
+
+
+class Backend(CueAdapter):
+    """With a capacity, and a listing in pages."""
+
+    capacity: int | None = CAPACITY
+    lists: Sequence[KeyPage | Exception] = ()
+
+    def usage(self) -> Usage | None:
+        used = super().usage()
+        return used._replace(capacity_bytes=self.capacity) if used else None
+
+    def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
+        page = self.lists[int(cursor or 0)]
+        if isinstance(page, Exception):
+            raise page
+        return page
+
+
+class Site:
+    def __init__(self, policy: EvictionPolicy | None = None) -> None:
+        self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), Backend()
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.eviction = L2EvictionController(self.port, policy or open_lru(None), 0.8, 0.2, self.clock, self.events)
+        self.port.watch(self.eviction)
+        self.inbox = Inbox[object]()
+        self.memory = LentMemory(1 << 20)
+
+    def buffer(self, size: int = OBJECT) -> LentBuffer:
+        return self.memory.lend(size)
+
+    def turn(self) -> None:
+        self.port.deliver()
+        self.eviction.cycle()
+
+    def store(self, *numbers: int, size: int = OBJECT) -> None:
+        self.memory = LentMemory((size + 4096) * len(numbers))
+        self.port.submit_store([StoreItem(key(number), self.buffer(size)) for number in numbers], self.inbox, None)
+        self.adapter.finish(self.adapter.waiting[-1])
+        self.turn()
+
+    def look(self, *numbers: int) -> None:
+        self.port.submit_lookup([key(number) for number in numbers], self.inbox, None)
+        self.adapter.finish(self.adapter.waiting[-1])
+        self.turn()
+
+    def deletes(self) -> list[int]:
+        """What is being deleted now."""
+        jobs = [job for job in self.adapter.waiting if job.verb == "delete"]
+        assert len(jobs) <= 1, "one slice at a time"
+        return [int.from_bytes(name.chunk_hash, "big") for job in jobs for name in job.keys]
+
+    def delete(self, outcome: Outcome = Outcome.DONE) -> list[int]:
+        """Answer the deletion that waits."""
+        numbers = self.deletes()
+        job = next(job for job in self.adapter.waiting if job.verb == "delete")
+        self.adapter.finish(job) if outcome is Outcome.DONE else self.adapter.fail(job, outcome)
+        self.turn()
+        return numbers
+
+    def there(self) -> set[int]:
+        names = {key(number).object_id: number for number in range(300)}
+        return {names[name] for name in self.adapter.objects}
+
+    def later(self, seconds: float = CHECK_SECONDS) -> None:
+        self.clock.advance(seconds)
+        self.turn()
