@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,8 @@ def test_who_was_stopped_and_followed_evicts_only_when_it_owns_again(backend: Ba
     adapter = backend.through(backend.port, "owners/", **OWNS)
     sleeper = ServerProcess(small_server({**adapter, **EVICTS}), tmp_path / "sleeper.log")
     follower = ServerProcess(small_server(adapter), tmp_path / "follower.log")
-    with sleeper:
+    with sleeper, ExitStack() as undo:
+        undo.callback(follower.kill)
         site = RemoteSite(sleeper)
         site.in_l2(1)
         os.kill(sleeper.pid, signal.SIGSTOP)
