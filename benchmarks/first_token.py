@@ -197,12 +197,13 @@ def run_length(tokens: int, subjects: Sequence[Subject], rounds: int, config: st
                     print(f"{tokens:6} {number} {site.subject.name:15}", figures, flush=True)
                     results.add(site.subject.name, number, {f"{key}_{tokens}": value for key, value in figures.items()})
 
+        before = {site.subject.name: len(site.l2.objects()) for site in sites if site.subject.has_l2}
         each(0, lambda site: measure_cold(site, prompt), lambda site: True)
         for number in range(rounds):
             each(number, lambda site: measure_hit(site, prompt, "l1"), lambda site: site.subject.name != "none")
         for site in sites:
             if site.subject.has_l2:
-                site.l2.wait_for_objects(tokens // CHUNK_TOKENS, STORE_SECONDS)
+                site.l2.wait_for_objects(before[site.subject.name] + tokens // CHUNK_TOKENS, STORE_SECONDS)
         for number in range(min(rounds, 3)):
             for site in sites:
                 if site.subject.has_l2:
