@@ -16,7 +16,8 @@ import zmq
 from benchmarks.peer import BenchmarkError
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
-from demo.server_process import HOST, PING, free_port
+from demo.server_process import HOST, PING
+from lmcache_core.testing import free_port
 
 ENVELOPE_FRAMES = 3
 """Connection, number and operation of the request."""

@@ -87,7 +87,7 @@ def _work(load: Load, pipe: Connection) -> None:
         pipe.send(None)
         pipe.recv()
         begun, number = time.monotonic(), 0
-        while not pipe.poll():
+        while not number or not pipe.poll():  # one at least, however briefly it runs
             peer.look_up(next(cycles), hits)
             number += 1
         pipe.send(Done(number, time.monotonic() - begun))

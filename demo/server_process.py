@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +16,7 @@ import zmq
 
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
+from lmcache_core.testing import free_ports
 
 LMCACHE = Path(sys.executable).with_name("lmcache")
 """The command of the environment that this runs in."""
@@ -26,20 +25,6 @@ HOST = "127.0.0.1"
 PING = [b"\x00", b"\x16", b"\xc0"]
 """On the wire: request number 0, operation 22 (ping), no instance."""
 PONG = [b"\x00", b"\x16", b"\xc3"]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports that nobody listened on a moment ago."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def free_port() -> int:
-    """One such port."""
-    return free_ports(1)[0]
 
 
 class ServerProcess:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from demo.server_process import HOST, LMCACHE, free_port
+from demo.server_process import HOST, LMCACHE
+from lmcache_core.testing import free_port
 from tests.conftest import StartServer
 
 USAGE, RESOURCE = 2, 3

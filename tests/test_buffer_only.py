@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 PROMPTS = [[number, *range(319)] for number in range(20)]
@@ -15,9 +15,7 @@ CHUNKS = 20
 
 
 def test_everything_goes_through_l1_and_nothing_stays() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     given: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": port,

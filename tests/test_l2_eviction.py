@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 CAPACITY = 16 << 20
@@ -20,9 +20,7 @@ OBJECT_BYTES = (1 << 17) + 4096
 
 
 def start(path: Path) -> Server:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     eviction = {"eviction_policy": "LRU", "trigger_watermark": 0.75}
     given: dict[str, Any] = {
         "host": "127.0.0.1",

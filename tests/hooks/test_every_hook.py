@@ -14,13 +14,13 @@ import msgspec
 import pytest
 import zmq
 
-from demo.server_process import free_port
 from lmcache_core.app.build import build
 from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts import hookspecs
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 from tests.hooks import stranger
 

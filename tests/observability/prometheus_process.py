@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
-from demo.server_process import HOST, free_port
+from demo.server_process import HOST
+from lmcache_core.testing import free_port
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 _CONFIGURATION = """\

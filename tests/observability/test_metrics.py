@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from demo.child_process import ChildError
-from demo.server_process import HOST, ServerProcess, free_port
-from lmcache_core.testing import FakeEngine
+from demo.server_process import HOST, ServerProcess
+from lmcache_core.testing import FakeEngine, free_port
 from scripts import metric_docs
 from tests.observability.otlp_collector import OtlpCollector
 from tests.observability.prometheus_process import PROMETHEUS, PROMTOOL, PrometheusProcess

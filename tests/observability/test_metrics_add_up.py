@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from core.tests.injected import injected, mock
-from demo.server_process import HOST, ServerProcess, free_port
-from lmcache_core.testing import FakeEngine
+from demo.server_process import HOST, ServerProcess
+from lmcache_core.testing import FakeEngine, free_port
 from lmcache_core.wire.operations import END_SESSION, LOOKUP
 from tests.observability.scrapes import Labels, Scrape, Watch, check_sums, scrape
 from tests.test_reconfigure import ask, wait_for

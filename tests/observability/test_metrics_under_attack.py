@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo.server_process import HOST, ServerProcess, free_port
-from lmcache_core.testing import FakeEngine
+from demo.server_process import HOST, ServerProcess
+from lmcache_core.testing import FakeEngine, free_port
 from lmcache_core.wire.messages import EngineKey
 from lmcache_core.wire.operations import END_SESSION, LOOKUP
 from lmcache_core.wire.tokens import encode_tokens

@@ -15,6 +15,8 @@ from typing import Final
 import pytest
 import redis
 
+from lmcache_core.testing.ports import free_port, is_free
+
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
@@ -128,7 +130,7 @@ def redis_cluster(folder: Path, count: int = 3, *options: str) -> Iterator[list[
             undo.enter_context(
                 redis_server(
                     folder / f"node{number}", "--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
-                    "--cluster-require-full-coverage", "no", *options, port=free_port(with_bus=True),
+                    "--cluster-require-full-coverage", "no", *options, port=free_port_with_bus(),
                 )
             )
             for number in range(count)
@@ -219,30 +221,11 @@ def wait_for(condition: Callable[[], bool], complaint: str, seconds: float = STA
         time.sleep(0.02)
 
 
-def free_port(*, with_bus: bool = False) -> int:
-    """Nobody listens there now; with `with_bus`, nor `BUS_OFFSET` higher."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = int(probe.getsockname()[1])
-        if not with_bus:
-            return port
-        with socket.socket() as probe:
-            if port + BUS_OFFSET < 65_536:
-                try:
-                    probe.bind((HOST, port + BUS_OFFSET))
-                    return port
-                except OSError:
-                    continue
-        # A high port has no port so much higher: take a low one.
-        port = port - 25_000
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind((HOST, port))
-                second.bind((HOST, port + BUS_OFFSET))
-                return port
-            except OSError:
-                continue
+def free_port_with_bus() -> int:
+    """Nobody listens there now, nor `BUS_OFFSET` higher."""
+    while not is_free((port := free_port()) + BUS_OFFSET):
+        pass
+    return port
 
 
 def _program() -> str:

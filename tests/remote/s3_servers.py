@@ -17,6 +17,8 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from lmcache_core.testing import free_port
+
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0
 REGION: Final = "us-east-1"
@@ -107,12 +109,6 @@ def rclone_server(folder: Path, *, bucket: str = BUCKET, tls: tuple[Path, Path] 
         command += ["--cert", str(tls[0]), "--key", str(tls[1])]
     with _running(command, server, folder / "rclone.log") as running:
         yield running
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _program(name: str) -> str:

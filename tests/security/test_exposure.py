@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from demo.server_process import HOST, LMCACHE, ServerProcess, free_ports
+from demo.server_process import HOST, LMCACHE, ServerProcess
+from lmcache_core.testing import free_ports
 from lmcache_core.testing.fake_engine import FakeEngine
 
 

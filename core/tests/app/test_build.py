@@ -11,12 +11,12 @@ from textwrap import dedent
 
 import pytest
 
-from core.tests.app.test_cli import free_port
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import ConfigError, PluginContractError
+from lmcache_core.testing import free_port
 
 Install = Callable[..., Path]
 PLUGIN = """

@@ -13,6 +13,7 @@ import pytest
 
 import lmcache_core
 from core.tests.admin.conversation import running
+from lmcache_core.testing import free_port
 
 Install = Callable[..., Path]
 Environment = dict[str, str]
@@ -21,12 +22,6 @@ Environment = dict[str, str]
 def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lmcache_core", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,6 @@ def _is_open(address: tuple[str, int]) -> bool:
         return probe.connect_ex(address) == 0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def wait_until(done: Callable[[], bool]) -> None:
     for _ in range(2000):
         if done():

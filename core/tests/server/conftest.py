@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.testing import free_port
 
 StartServer = Callable[..., Server]
 
@@ -23,9 +23,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     servers: list[Server] = []
 
     def start(**settings: object) -> Server:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         defaults: dict[str, object] = {
             "host": "127.0.0.1",
             "port": port,

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from core.tests.server.cache_resource import Operator, free_port, operator_of, prompt, wait_until
+from core.tests.server.cache_resource import Operator, operator_of, prompt, wait_until
 from core.tests.server.conftest import StartServer
 from lmcache_core.admin.schemas_objects import DeletionAnswer, ObjectsPage
 from lmcache_core.app.server import Server
 from lmcache_core.model.object_header import digest
 from lmcache_core.storage import l2_deletions
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 A, B = prompt(1), prompt(2)

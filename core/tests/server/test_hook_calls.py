@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from core.tests.app.test_cli import free_port
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 REQUESTS = 1000

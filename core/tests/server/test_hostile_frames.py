@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import struct
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
 from lmcache_core.client.client import EngineClient
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 from lmcache_core.wire.operations import KNOWN_REQUESTS, OPERATIONS
 
@@ -208,9 +208,7 @@ def test_a_peer_that_never_reads_is_dropped_and_stops_nobody(
 
 def test_the_server_does_not_grow(tmp_path: Path) -> None:
     """Thousands of bad requests from hundreds of connections, and the memory of its process is what it was."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     options = f"--host 127.0.0.1 --port {port} --no-http --l1-size-gb 0.0625 --chunk-size 16".split()
     with (tmp_path / "log").open("wb") as log:
         child = subprocess.Popen([sys.executable, "-m", "lmcache_core", "server", *options], stdout=log, stderr=log)

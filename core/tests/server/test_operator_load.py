@@ -7,9 +7,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from core.tests.server.cache_resource import Answer, Operator, free_port, operator_of, wait_until
+from core.tests.server.cache_resource import Answer, Operator, operator_of, wait_until
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 PROMPTS, CHUNKS, ROUNDS = 40, 6, 120

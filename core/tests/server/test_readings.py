@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from core.tests.app.test_cli import free_port
 from core.tests.injected import FAULT_INJECT, injected
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
@@ -18,6 +17,7 @@ from lmcache_core.app.readings.catalogue import READING_KINDS
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 CHUNKS = 16

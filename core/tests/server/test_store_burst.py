@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from core.tests.app.test_cli import free_port
 from core.tests.injected import mock
 from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 L1_BYTES = 32 << 20

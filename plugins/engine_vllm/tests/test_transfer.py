@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from demo.server_process import ServerProcess, free_port
+from demo.server_process import ServerProcess
 from lmcache_core import LMCacheError
+from lmcache_core.testing import free_port
 from lmcache_kv_layout import LayoutError
 from lmcache_vllm import transfer as transfer_module
 from lmcache_vllm.placement import CacheGroup, Placement

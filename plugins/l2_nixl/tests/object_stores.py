@@ -7,7 +7,6 @@ import hashlib
 import hmac
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from lmcache_core.testing import free_port
 
 BUCKET: Final = "kvcache"
 PATIENCE_SECONDS: Final = 60.0
@@ -31,7 +32,7 @@ _PUBLIC_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4
 @contextmanager
 def moto() -> Iterator[Mapping[str, Any]]:
     """`backend_params` of OBJ for a bucket of a moto server."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     endpoint = f"http://127.0.0.1:{port}"
     with _running(command, endpoint):
@@ -52,7 +53,7 @@ def azurite_program() -> str | None:
 @contextmanager
 def azurite(program: str, folder: Path) -> Iterator[Mapping[str, Any]]:
     """`backend_params` of AZURE_BLOB for a container of an Azurite."""
-    port = _free_port()
+    port = free_port()
     command = [
         program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder), "--silent",
         "--skipApiVersionCheck", "--disableTelemetry",
@@ -106,11 +107,3 @@ def _make_container(endpoint: str) -> None:
     request = urllib.request.Request(f"{endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers)
     with urllib.request.urlopen(request, timeout=10):
         pass
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port

@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lmcache_core import Outcome, ResourceError
+from lmcache_core.testing import free_port
 from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.l2_suite import put
 from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
-from tests.remote.redis_servers import HOST, free_port, redis_server
+from tests.remote.redis_servers import HOST, redis_server
 
 DONE = Outcome.DONE
 BIG = 3_000_001

@@ -21,7 +21,7 @@ from tests.remote.redis_servers import (
     HOST,
     MASTER,
     RedisServer,
-    free_port,
+    free_port_with_bus,
     redis_cluster,
     redis_server,
     redis_with_sentinels,
@@ -121,7 +121,7 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_single_server(
 
 def test_a_cluster_that_nobody_set_up_is_refused(tmp_path: Path, open_at: OpenRedis) -> None:
     with (
-        redis_server(tmp_path / "s", "--cluster-enabled", "yes", port=free_port(with_bus=True)) as server,
+        redis_server(tmp_path / "s", "--cluster-enabled", "yes", port=free_port_with_bus()) as server,
         pytest.raises(ResourceError, match="no slots"),
     ):
         open_at(nodes=[f"{HOST}:{server.port}"])

@@ -10,6 +10,7 @@ import pytest
 
 from lmcache_core import ConfigError, ResourceError
 from lmcache_core.contracts.settings import validate
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
@@ -21,12 +22,6 @@ def taken() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         number: int = server.getsockname()[1]
         yield number
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-        return number
 
 
 def test_metrics_are_at_the_port() -> None:
