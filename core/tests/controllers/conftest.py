@@ -1,4 +1,4 @@
-"""Sites of an eviction of L2, closed behind each test."""
+"""Desks of an adapter, and sites of an eviction of L2, closed behind each test."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from core.tests.controllers.adapter_desk import Desk
 from core.tests.controllers.eviction_site import Site
 from lmcache_core.contracts.policies import EvictionPolicy
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    desk.adapter.close(0)
+    desk.inbox.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A scripted adapter, and what its coroutines wait at."""
+"""Memory and a clock for adapters, a scripted one, and what its coroutines wait at."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.jobs.scripted_adapter import Gate, Scripted
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
+from core.tests.jobs.scripted_adapter import Gate, Scripted, closed_behind
+from lmcache_core import L2Adapter
+from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.testing.l2_driver import L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context
 
 
@@ -17,15 +19,18 @@ def memory() -> LentMemory:
 
 
 @pytest.fixture
-def adapter(request: pytest.FixtureRequest, memory: LentMemory) -> Iterator[Scripted]:
-    adapter = Scripted(adapter_context(memory, name="scripted"), **getattr(request, "param", {}))
-    yield adapter
-    adapter.close(WAIT_SECONDS)
-    assert adapter.was_stopped.wait(WAIT_SECONDS)
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def driver(adapter: Scripted) -> L2Driver:
+def adapter(request: pytest.FixtureRequest, memory: LentMemory) -> Iterator[Scripted]:
+    with closed_behind(Scripted(adapter_context(memory, name="scripted"), **getattr(request, "param", {}))) as adapter:
+        yield adapter
+
+
+@pytest.fixture
+def driver(adapter: L2Adapter) -> L2Driver:
     return L2Driver(adapter)
 
 

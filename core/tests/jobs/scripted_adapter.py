@@ -1,10 +1,12 @@
-"""An adapter of coroutines that does what a test says."""
+"""An adapter of coroutines that does what a test says, and what closes such an adapter behind the test."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -86,3 +88,21 @@ def items(memory: LentMemory, *numbers: int) -> list[StoreItem]:
 
 def having(**settings: float) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("adapter", [settings], indirect=True)
+
+
+class Stoppable(Protocol):
+    """A scripted adapter of either kind."""
+
+    was_stopped: threading.Event
+
+    def close(self, deadline_seconds: float) -> None: ...
+
+
+Adapter = TypeVar("Adapter", bound=Stoppable)
+
+
+@contextmanager
+def closed_behind(adapter: Adapter) -> Iterator[Adapter]:
+    yield adapter
+    adapter.close(WAIT_SECONDS)
+    assert adapter.was_stopped.wait(WAIT_SECONDS)

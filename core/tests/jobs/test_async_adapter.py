@@ -7,11 +7,7 @@ import threading
 import time
 
 from core.tests.jobs.scripted_adapter import Gate, Scripted, having, items
-from lmcache_core import (
-    JobDone,
-    LoadItem,
-    Outcome,
-)
+from lmcache_core import JobDone, LoadItem, Outcome
 from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, object_key
 
@@ -21,50 +17,6 @@ A, B, C, D = map(object_key, range(4))
 
 
 # Turns.
-
-
-def test_up_to_concurrency_transfers_run_at_a_time(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script = {("store", object_key(number)): gate for number in range(6)}
-    job = adapter.submit_store(items(memory, *range(6)))
-    gate.wait_reached()
-    gate.wait_reached()
-    assert not gate.reached.acquire(timeout=0.05)
-    assert adapter.in_flight == 6
-    gate.opened.set()
-    assert driver.finish(job) == (DONE,) * 6
-    assert adapter.in_flight == 0
-
-
-@having(concurrency=1)
-def test_loads_overtake_stores_and_lookups_wait_for_neither(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script["store", A] = gate
-    first = adapter.submit_store(items(memory, 0, 1))
-    gate.wait_reached()
-    last = adapter.submit_load([LoadItem(*item) for item in items(memory, 2)])
-    assert driver.lookup(D) == (DONE,)
-    gate.opened.set()
-    driver.finish(first)
-    driver.finish(last)
-    assert adapter.calls == [("store", A), ("contains", D), ("load", C), ("store", B)]
-
-
-@having(concurrency=1)
-def test_loads_without_end_do_not_starve_a_store(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script["load", A] = gate
-    loads = [adapter.submit_load([LoadItem(*item) for item in items(memory, 0)])]
-    gate.wait_reached()
-    loads += [adapter.submit_load([LoadItem(*item) for item in items(memory, 1)]) for _ in range(100)]
-    store = adapter.submit_store(items(memory, 2))
-    gate.opened.set()
-    for job in (*loads, store):
-        driver.finish(job)
-    assert adapter.calls.index(("store", C)) < 50
 
 
 def test_changes_to_one_object_never_overlap_and_come_in_their_order(

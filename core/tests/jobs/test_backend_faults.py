@@ -89,16 +89,6 @@ Adapter = OnThreads | OnALoop
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def retry() -> RetryPolicy:
     return RetryPolicy(3, delay_seconds=0.0, budget=RetryBudget(operations_per_retry=10, reserve=4))
 

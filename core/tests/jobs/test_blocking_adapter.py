@@ -4,73 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core import (
-    AdapterContext,
-    BlockingL2Adapter,
-    Capability,
-    JobDone,
-    LentBuffer,
-    LoadItem,
-    ObjectKey,
-    Outcome,
-    StoreItem,
-    SystemClock,
-)
+from core.tests.jobs.blocking_scripted_adapter import BlockingGate, BlockingScripted
+from core.tests.jobs.scripted_adapter import closed_behind, items
+from lmcache_core import JobDone, Outcome, SystemClock
 from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
-
-
-class Scripted(BlockingL2Adapter):
-    """Does what the test says, and writes down what it was asked."""
-
-    capabilities = Capability.DELETE
-
-    def __init__(self, context: AdapterContext, workers: int = 2) -> None:
-        self.calls: list[tuple[str, ObjectKey]] = []
-        self.script: dict[tuple[str, ObjectKey], Callable[[], object]] = {}
-        self.was_stopped = threading.Event()
-        super().__init__(context, workers)
-
-    def play(self, verb: str, key: ObjectKey, otherwise: object) -> object:
-        self.calls.append((verb, key))
-        return self.script.get((verb, key), lambda: otherwise)()
-
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        return self.play("store", key, DONE)  # type: ignore[return-value]
-
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        return self.play("load", key, DONE)  # type: ignore[return-value]
-
-    def contains(self, key: ObjectKey) -> bool:
-        return self.play("contains", key, True)  # type: ignore[return-value]
-
-    def delete(self, key: ObjectKey) -> Outcome:
-        return self.play("delete", key, DONE)  # type: ignore[return-value]
-
-    def stopped(self) -> None:
-        self.was_stopped.set()
-
-
-class Gate:
-    """Something that an adapter's thread gets stuck at."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Semaphore(0)
-        self.opened = threading.Event()
-
-    def __call__(self) -> Outcome:
-        self.reached.release()
-        assert self.opened.wait(WAIT_SECONDS)
-        return DONE
-
-    def wait_reached(self) -> None:
-        assert self.reached.acquire(timeout=WAIT_SECONDS)
 
 
 class HandClock(SystemClock):
@@ -81,45 +25,29 @@ class HandClock(SystemClock):
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
 def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=[2])
-def adapter(request: pytest.FixtureRequest, memory: LentMemory, clock: HandClock) -> Iterator[Scripted]:
-    adapter = Scripted(adapter_context(memory, name="scripted", clock=clock), workers=request.param)
-    yield adapter
-    adapter.close(WAIT_SECONDS)
-    assert adapter.was_stopped.wait(WAIT_SECONDS)
+@pytest.fixture
+def adapter(memory: LentMemory, clock: HandClock) -> Iterator[BlockingScripted]:
+    context = adapter_context(memory, name="scripted", clock=clock)
+    with closed_behind(BlockingScripted(context)) as adapter:
+        yield adapter
 
 
 @pytest.fixture
-def driver(adapter: Scripted) -> L2Driver:
-    return L2Driver(adapter)
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
+def gate() -> Iterator[BlockingGate]:
+    gate = BlockingGate()
     yield gate
     gate.opened.set()
 
 
-def items(memory: LentMemory, *numbers: int) -> list[StoreItem]:
-    return [StoreItem(object_key(number), memory.lend(64)) for number in numbers]
-
-
-one_worker = pytest.mark.parametrize("adapter", [1], indirect=True)
 A, B, C, D = map(object_key, range(4))
 
 
 def test_what_a_method_raises_fails_its_key_alone_and_is_logged_with_the_adapters_name(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, clock: HandClock, caplog: pytest.LogCaptureFixture
+    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def burn() -> object:
         raise RuntimeError("the disk is on fire")
@@ -136,71 +64,27 @@ def test_what_a_method_raises_fails_its_key_alone_and_is_logged_with_the_adapter
     assert caplog.records[-1].getMessage().endswith("others_not_logged=3")
 
 
-def test_a_pin_is_not_kept_by_a_lookup_that_failed(adapter: Scripted, driver: L2Driver) -> None:
+def test_a_pin_is_not_kept_by_a_lookup_that_failed(adapter: BlockingScripted, driver: L2Driver) -> None:
     adapter.script["contains", A] = lambda: 1 // 0
     assert driver.lookup(A) == (FAILED,)
     assert driver.delete(A) == (DONE,)
 
 
 def test_what_is_no_outcome_is_a_failure(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter.script["store", A] = lambda: None
     assert driver.store(*items(memory, 0)) == (FAILED,)
     assert "returned None" in caplog.text
 
 
-def test_a_batch_is_spread_over_the_threads_and_no_further(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script = {("store", object_key(number)): gate for number in range(6)}
-    job = adapter.submit_store(items(memory, *range(6)))
-    gate.wait_reached()
-    gate.wait_reached()
-    assert not gate.reached.acquire(timeout=0.05)  # two threads, and both are busy
-    assert adapter.in_flight == 6
-    gate.opened.set()
-    assert driver.finish(job) == (DONE,) * 6
-    assert adapter.in_flight == 0
-
-
-@one_worker
-def test_loads_overtake_stores_and_lookups_wait_for_neither(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script["store", A] = gate
-    first = adapter.submit_store(items(memory, 0, 1))
-    gate.wait_reached()
-    last = adapter.submit_load([LoadItem(*item) for item in items(memory, 2)])
-    assert driver.lookup(D) == (DONE,)
-    gate.opened.set()
-    driver.finish(first)
-    driver.finish(last)
-    assert adapter.calls == [("store", A), ("contains", D), ("load", C), ("store", B)]
-
-
-@one_worker
-def test_loads_without_end_do_not_starve_a_store(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
-) -> None:
-    adapter.script["load", A] = gate
-    loads = [adapter.submit_load([LoadItem(*item) for item in items(memory, 0)])]
-    gate.wait_reached()
-    loads += [adapter.submit_load([LoadItem(*item) for item in items(memory, 1)]) for _ in range(100)]
-    store = adapter.submit_store(items(memory, 2))
-    gate.opened.set()
-    for job in (*loads, store):
-        driver.finish(job)
-    assert adapter.calls.index(("store", C)) < 50
-
-
 def test_changes_to_one_object_never_overlap(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
+    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
     store = adapter.submit_store(items(memory, 0))
     gate.wait_reached()
-    deleting = Gate()
+    deleting = BlockingGate()
     deleting.opened.set()
     adapter.script["delete", A] = deleting
     delete = adapter.submit_delete([A])
@@ -210,7 +94,7 @@ def test_changes_to_one_object_never_overlap(
 
 
 def test_an_object_that_is_being_deleted_is_not_promised_to_anybody(
-    adapter: Scripted, driver: L2Driver, gate: Gate
+    adapter: BlockingScripted, driver: L2Driver, gate: BlockingGate
 ) -> None:
     adapter.script["delete", A] = gate
     job = adapter.submit_delete([A, B])
@@ -222,7 +106,7 @@ def test_an_object_that_is_being_deleted_is_not_promised_to_anybody(
 
 
 def test_a_foreign_object_is_neither_offered_nor_replaced_nor_deleted(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory
+    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory
 ) -> None:
     adapter.reject(A, Outcome.FOREIGN)
     batch = items(memory, 0)
@@ -232,7 +116,11 @@ def test_a_foreign_object_is_neither_offered_nor_replaced_nor_deleted(
 
 
 def test_close_answers_what_never_started_and_what_is_stuck_and_releases_when_the_thread_is_back(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate, caplog: pytest.LogCaptureFixture
+    adapter: BlockingScripted,
+    driver: L2Driver,
+    memory: LentMemory,
+    gate: BlockingGate,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     adapter.script = {("store", A): gate, ("store", B): gate}
     stuck = adapter.submit_store(items(memory, 3, 0, 1))
@@ -254,7 +142,7 @@ def test_close_answers_what_never_started_and_what_is_stuck_and_releases_when_th
 
 
 def test_a_thread_that_waited_for_its_turn_does_not_start_after_close_gave_up(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
+    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
     first, second = (adapter.submit_store(items(memory, 0)) for _ in range(2))
@@ -267,7 +155,9 @@ def test_a_thread_that_waited_for_its_turn_does_not_start_after_close_gave_up(
     assert adapter.calls == [("store", A)]
 
 
-def test_closing_again_waits_for_what_was_stuck(adapter: Scripted, memory: LentMemory, gate: Gate) -> None:
+def test_closing_again_waits_for_what_was_stuck(
+    adapter: BlockingScripted, memory: LentMemory, gate: BlockingGate
+) -> None:
     adapter.script["store", A] = gate
     adapter.submit_store(items(memory, 0))
     gate.wait_reached()
@@ -279,7 +169,7 @@ def test_closing_again_waits_for_what_was_stuck(adapter: Scripted, memory: LentM
     assert adapter.was_stopped.is_set()
 
 
-def test_a_stuck_lookup_is_answered_too(adapter: Scripted, driver: L2Driver, gate: Gate) -> None:
+def test_a_stuck_lookup_is_answered_too(adapter: BlockingScripted, driver: L2Driver, gate: BlockingGate) -> None:
     adapter.script["contains", A] = gate
     job = adapter.submit_lookup([A, B])
     gate.wait_reached()
@@ -291,7 +181,7 @@ def test_a_stuck_lookup_is_answered_too(adapter: Scripted, driver: L2Driver, gat
     assert adapter.calls == [("contains", A)]
 
 
-def test_threads_are_daemons_with_the_adapters_name_and_end_with_it(adapter: Scripted) -> None:
+def test_threads_are_daemons_with_the_adapters_name_and_end_with_it(adapter: BlockingScripted) -> None:
     mine = [thread for thread in threading.enumerate() if "l2-scripted" in thread.name]
     assert len(mine) == 3
     assert all(thread.daemon for thread in mine)
@@ -300,7 +190,7 @@ def test_threads_are_daemons_with_the_adapters_name_and_end_with_it(adapter: Scr
 
 
 def test_what_stopping_raises_is_logged(memory: LentMemory, caplog: pytest.LogCaptureFixture) -> None:
-    class Untidy(Scripted):
+    class Untidy(BlockingScripted):
         def stopped(self) -> None:
             raise OSError("cannot let go")
 

@@ -78,11 +78,6 @@ class SlowWrite:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
 def slow() -> Iterator[SlowWrite]:
     slow = SlowWrite()
     yield slow

@@ -60,16 +60,6 @@ class OnALoop(AsyncL2Adapter):
 Adapter = OnThreads | OnALoop
 
 
-@pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
 @pytest.fixture(params=[OnThreads, OnALoop])
 def adapter(request: pytest.FixtureRequest, memory: LentMemory, clock: FakeClock) -> Iterator[Adapter]:
     breaker = CircuitBreaker(clock, threshold=3, cool_down_seconds=1.0)

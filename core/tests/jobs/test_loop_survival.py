@@ -45,11 +45,6 @@ class Shelf(AsyncL2Adapter):
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
 def adapter(memory: LentMemory) -> Iterator[Shelf]:
     adapter = Shelf(adapter_context(memory, name="shelf"))
     yield adapter

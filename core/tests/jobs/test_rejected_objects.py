@@ -87,16 +87,6 @@ class OnALoop(AsyncL2Adapter):
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def record() -> Record:
     return Record()
 

@@ -50,11 +50,6 @@ class Shelf(BlockingL2Adapter):
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
-
-
-@pytest.fixture
 def go_on() -> Iterator[threading.Event]:
     go_on = threading.Event()
     yield go_on

@@ -96,10 +96,10 @@ def test_one_that_hangs_is_given_up_and_then_left_alone(shelf: Shelf, monkeypatc
     assert len(keys.page(port, None, 5, ANY).keys) == 5
 
 
-def test_what_came_in_time_is_a_page(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def keys_that_hang_at_the_third_call(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[L2Keys, AdapterPort]:
+    """Two keys a call, and soon out of time."""
     monkeypatch.setattr(l2_keys, "KEYS_AT_ONCE", 2)
     port = port_of(shelf)
-    keys = L2Keys(lambda: [port], page_seconds=0.3)
     give = shelf.list_keys
 
     def hangs_at_the_third(cursor: str | None, limit: int) -> KeyPage:
@@ -108,6 +108,11 @@ def test_what_came_in_time_is_a_page(shelf: Shelf, monkeypatch: pytest.MonkeyPat
         return give(cursor, limit)
 
     monkeypatch.setattr(shelf, "list_keys", hangs_at_the_third)
+    return L2Keys(lambda: [port], page_seconds=0.3), port
+
+
+def test_what_came_in_time_is_a_page(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, port = keys_that_hang_at_the_third_call(shelf, monkeypatch)
     page = keys.page(port, None, 10, ANY)
     assert len(page.keys) == 4
     assert page.cursor == key(3, "odd").canonical.hex()
@@ -115,17 +120,7 @@ def test_what_came_in_time_is_a_page(shelf: Shelf, monkeypatch: pytest.MonkeyPat
 
 def test_a_filter_that_nothing_passes_gets_on_from_page_to_page(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The adapter is slow, and its time is over in the middle of a call: what was looked at is not looked at again."""
-    monkeypatch.setattr(l2_keys, "KEYS_AT_ONCE", 2)
-    port = port_of(shelf)
-    keys = L2Keys(lambda: [port], page_seconds=0.3)
-    give = shelf.list_keys
-
-    def hangs_at_the_third(cursor: str | None, limit: int) -> KeyPage:
-        if len(shelf.calls) == 2:
-            shelf.goes_on.clear()
-        return give(cursor, limit)
-
-    monkeypatch.setattr(shelf, "list_keys", hangs_at_the_third)
+    keys, port = keys_that_hang_at_the_third_call(shelf, monkeypatch)
     page = keys.page(port, None, 10, KeyFilter("nobody"))
     assert tuple(page) == ((), key(3, "odd").canonical.hex())
     with pytest.raises(AdapterSilentError):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
 
+from lmcache_core.app.masking import Hidden
 from lmcache_core.app.offer_specs import OfferSpecs
+from lmcache_core.app.open_subscribers import AskedSubscriber, open_subscribers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.server_plan import ServerPlan
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.events.bus import EventBus
+from lmcache_core.events.lane import LaneLimits
 from lmcache_core.kernels.choice import Kernels
+
+SUBSCRIBERS_CLOSE_SECONDS: Final = 2.0
+"""How long subscribers may take to close where the server cannot be built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,43 @@ class CommonParts:
     plugins: LoadedPlugins
     offers: OfferSpecs
     kernels: Kernels
+    hidden: Hidden
+    """Told every secret, before anything can say it."""
+    instance_id: str
+    """As it was configured, or another one for each start."""
+    boot_id: str
+    """Another one for each start."""
     clock: Clock
+    subscribers: Mapping[str, AskedSubscriber]
+    """Those of the bus, by name."""
     bus: EventBus
     undo: ExitStack
+    """Gives back what was opened, where the server cannot be built."""
+
+
+def open_common(
+    settings: ServerSettings, plugins: LoadedPlugins, plan: ServerPlan, hidden: Hidden, undo: ExitStack
+) -> CommonParts:
+    """Opens the subscribers, which `undo` closes.  Raises LMCacheError."""
+    subscribers = open_subscribers(plan.offers.subscribers, plugins)
+    bus = EventBus(subscribers, _lane_limits(settings))
+    undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
+    return CommonParts(
+        settings=settings,
+        plugins=plugins,
+        offers=plan.offers,
+        kernels=plan.kernels,
+        hidden=hidden,
+        instance_id=settings.instance_id or str(uuid.uuid4()),
+        boot_id=uuid.uuid4().hex,
+        clock=SystemClock(),
+        subscribers=subscribers,
+        bus=bus,
+        undo=undo,
+    )
+
+
+def _lane_limits(settings: ServerSettings) -> LaneLimits:
+    return LaneLimits(
+        settings.event_bus_queue_size, settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
+    )

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.module_flags import operation_remedies
 from lmcache_core.app.open_modules import open_request_modules
+from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
-from lmcache_core.l1.arena import Arena
 from lmcache_core.model.keys import HashChain
-from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.server.hash_chain import open_chain
 from lmcache_core.server.hasher import PromptHasher
 from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
+from lmcache_core.server.reaper import Reaper
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.server.router import Router
 from lmcache_core.server.salt_gate import SaltGate
 from lmcache_core.server.unhandled import UnhandledRequests
-from lmcache_core.storage.manager import StorageManager
 from lmcache_core.wire.messages import EngineKey
 
 MIB = 2**20
@@ -31,7 +31,11 @@ HASH_SEED = "vllm-none-hash"
 """Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
 
 
-class EnginePort(NamedTuple):
+REAPER_PERIOD_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EnginePort:
     workers: Registrations
     prompts: PromptMemory
     gate: SaltGate
@@ -40,47 +44,34 @@ class EnginePort(NamedTuple):
     pooled: Pool
     affine: AffinePool
     router: Router
+    reaper: Reaper
     endpoint: str
 
 
-def open_engine_port(
-    common: CommonParts,
-    arena: Arena,
-    storage: StorageManager,
-    layouts: KnownLayouts,
-    instance_id: str,
-    boot_id: str,
-) -> EnginePort:
-    """Who answers engines, and the port that is bound for them."""
+def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
+    """Modules and port are closed by `common.undo`.  Raises LMCacheError."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
-    workers = Registrations(
-        storage.end_worker,
-        settings.worker_reap_timeout_seconds,
-        settings.worker_registration_grace_seconds,
-        clock,
-        bus,
-        layouts.learn,
-    )
+    workers = _registrations(common, tiers)
     kind = HashChain.named(settings.hash_algorithm)
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)
     prompts = PromptMemory(settings.session_ttl_seconds, clock)
     gate = SaltGate(settings.reject_unsalted, clock)
     operations: list[str] = []
     context = ModuleContext(
-        storage=storage,
+        storage=tiers.storage,
         hasher=PromptHasher(chain, prompts),
         workers=workers,
         chunk_tokens=settings.chunk_size,
         chain=kind,
-        segment=arena.segment,
-        l1_bytes=arena.size_bytes,
+        segment=tiers.arena.segment,
+        l1_bytes=tiers.arena.size_bytes,
         clock=clock,
         events=bus,
         admits_salt=gate.admits,
-        instance_id=instance_id,
-        boot_id=boot_id,
+        instance_id=common.instance_id,
+        boot_id=common.boot_id,
         operations=lambda: operations,
-        region=arena.region,
+        region=tiers.arena.region,
     )
     opened = open_request_modules(common.offers.request_modules, common.plugins, context)
     for module in opened.modules.values():
@@ -92,5 +83,27 @@ def open_engine_port(
     unhandled = UnhandledRequests(operation_remedies(common.plugins))
     router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock, readers, bus, unhandled)
     undo.callback(router.close)
-    endpoint = router.bind(settings.host, settings.port)
-    return EnginePort(workers, prompts, gate, ChunkAddresses(context), opened.modules, pooled, affine, router, endpoint)
+    return EnginePort(
+        workers=workers,
+        prompts=prompts,
+        gate=gate,
+        addresses=ChunkAddresses(context),
+        modules=opened.modules,
+        pooled=pooled,
+        affine=affine,
+        router=router,
+        reaper=Reaper(REAPER_PERIOD_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire, bus.watch)),
+        endpoint=router.bind(settings.host, settings.port),
+    )
+
+
+def _registrations(common: CommonParts, tiers: Tiers) -> Registrations:
+    settings = common.settings
+    return Registrations(
+        tiers.storage.end_worker,
+        settings.worker_reap_timeout_seconds,
+        settings.worker_registration_grace_seconds,
+        common.clock,
+        common.bus,
+        tiers.opener.layouts.learn,
+    )

@@ -1,28 +1,39 @@
-"""L1, what moves objects between it and L2, and the verbs over both."""
+"""L1 and L2, what moves objects between them, and the verbs over both."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
+from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.common_parts import CommonParts
+from lmcache_core.app.l2_tier import L2Tier
+from lmcache_core.app.open_arena import open_arena
 from lmcache_core.app.open_eviction_policy import open_eviction_policy
+from lmcache_core.app.open_l2 import AdapterOpener, open_l2
 from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.running_settings import RunningSettings
-from lmcache_core.contracts.policies import PrefetchPolicy, StorePolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.storage.manager import StorageManager
 
 GIB = 2**30
 
 
-class Tiers(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiers:
+    arena: Arena
+    l2: L2Tier
+    opener: AdapterOpener
+    """Of the adapters in `l2`, and of those that come later."""
     cache: L1Cache
     store: StoreController
     prefetch: PrefetchController
@@ -33,46 +44,93 @@ class Tiers(NamedTuple):
     """Of the eviction policy."""
 
 
-def open_tiers(common: CommonParts, arena: Arena, ports: Sequence[AdapterPort]) -> Tiers:
-    """L1, what moves objects between it and L2, and the verbs over both."""
-    settings, plugins, offers = common.settings, common.plugins, common.offers
-    clock, bus = common.clock, common.bus
+def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
+    """L1's memory and the adapters, which `common.undo` closes, and what stands on them.  Raises LMCacheError."""
+    settings = common.settings
+    arena = open_arena(settings, common.boot_id, common.instance_id)
+    common.undo.callback(arena.close)
+    opener = _adapter_opener(common, arena)
+    l2 = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
     cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
-    store = StoreController(
-        cache,
-        ports,
-        offers.store_policy.open_as(StorePolicy, plugins),
-        RunningSettings.of(settings).store_limits(settings.l1_size_gb),
-        clock,
-        bus,
+    store = _store(common, cache, l2)
+    prefetch = _prefetch(common, cache, l2, arena)
+    policy = open_eviction_policy(common.offers.eviction_policy, common.plugins, common.kernels)
+    return Tiers(
+        arena=arena,
+        l2=l2,
+        opener=opener,
+        cache=cache,
+        store=store,
+        prefetch=prefetch,
+        quotas=_quotas(common, cache, policy),
+        eviction=EvictionController(
+            cache, policy, settings.eviction_trigger_watermark, settings.eviction_ratio, common.bus
+        ),
+        storage=_storage(common, cache, store, prefetch, arena),
+        isolates_salts=policy.isolates_salts,
     )
-    prefetch = PrefetchController(
+
+
+def _adapter_opener(common: CommonParts, arena: Arena) -> AdapterOpener:
+    context = AdapterContext(
+        name="",  # each adapter gets a name and a logger of its own
+        instance_id=common.instance_id,
+        boot_id=common.boot_id,
+        regions=(arena.region,),
+        align_bytes=common.settings.l1_align_bytes,
+        clock=common.clock,
+        events=common.bus,
+        logger=logging.getLogger(__name__),
+    )
+    return AdapterOpener(common.plugins, context, common.kernels, common.hidden, KnownLayouts())
+
+
+def _store(common: CommonParts, cache: L1Cache, l2: L2Tier) -> StoreController:
+    settings = common.settings
+    return StoreController(
         cache,
-        ports,
-        offers.prefetch_policy.open_as(PrefetchPolicy, plugins),
+        l2.ports,
+        common.offers.store_policy.open_as(StorePolicy, common.plugins),
+        RunningSettings.of(settings).store_limits(settings.l1_size_gb),
+        common.clock,
+        common.bus,
+    )
+
+
+def _prefetch(common: CommonParts, cache: L1Cache, l2: L2Tier, arena: Arena) -> PrefetchController:
+    settings = common.settings
+    return PrefetchController(
+        cache,
+        l2.ports,
+        common.offers.prefetch_policy.open_as(PrefetchPolicy, common.plugins),
         settings.l2_prefetch_max_in_flight,
-        clock,
-        bus,
+        common.clock,
+        common.bus,
         lookup_timeout_seconds=settings.lookup_timeout_seconds,
         l1_max_bytes=int(arena.size_bytes * settings.l1_prefetch_max_ratio),
     )
-    policy = open_eviction_policy(offers.eviction_policy, plugins, common.kernels)
-    quotas = Quotas(cache, offers.eviction_policy.name, policy.isolates_salts, bus)
-    quotas.begin(quota_bytes(settings.quota), _bytes(settings.default_quota_gb))
-    eviction = EvictionController(cache, policy, settings.eviction_trigger_watermark, settings.eviction_ratio, bus)
-    storage = StorageManager(
+
+
+def _quotas(common: CommonParts, cache: L1Cache, policy: EvictionPolicy) -> Quotas:
+    settings = common.settings
+    quotas = Quotas(cache, common.offers.eviction_policy.name, policy.isolates_salts, common.bus)
+    default = None if settings.default_quota_gb is None else round(settings.default_quota_gb * GIB)
+    quotas.begin(quota_bytes(settings.quota), default)
+    return quotas
+
+
+def _storage(
+    common: CommonParts, cache: L1Cache, store: StoreController, prefetch: PrefetchController, arena: Arena
+) -> StorageManager:
+    settings = common.settings
+    return StorageManager(
         cache,
         store,
         prefetch,
         settings.l1_read_ttl_seconds,
         settings.l1_write_ttl_seconds,
-        clock,
-        bus,
+        common.clock,
+        common.bus,
         settings.l1_allocation_wait_ms / 1000,
         pin_max_bytes=int(arena.size_bytes * settings.l1_pin_max_ratio),
     )
-    return Tiers(cache, store, prefetch, eviction, quotas, storage, policy.isolates_salts)
-
-
-def _bytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else round(gigabytes * GIB)

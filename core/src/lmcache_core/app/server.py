@@ -4,99 +4,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import lmcache_core
 from lmcache_core.admin.plugin_route import PluginRoute
-from lmcache_core.admin.server import AdminServer
-from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Tier, RunningAdapter
-from lmcache_core.app.open_l2_eviction import L2Eviction
-from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
+from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.readings.catalogue import READING_KINDS, readings
-from lmcache_core.app.reconfigure import AdapterChanges
-from lmcache_core.app.runtime.runtime_plugins import HASTY_STOP_SECONDS, STOP_SECONDS, RuntimePlugins
+from lmcache_core.app.runtime.runtime_plugins import HASTY_STOP_SECONDS, STOP_SECONDS
 from lmcache_core.app.server_view import RunningServerView
-from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
 from lmcache_core.contracts.readings import Reading
-from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.adapter_removal import PortState
-from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.quota import Quotas
-from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.events.bus import EventBus
 from lmcache_core.events.lane_status import LaneStatus
-from lmcache_core.kernels.choice import Kernels
-from lmcache_core.l1.arena import Arena
-from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.growth import Growth
 from lmcache_core.model.results import Outcome
-from lmcache_core.server.pools import AffinePool, Pool
-from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.server.reaper import Reaper
-from lmcache_core.server.registrations import Registrations
-from lmcache_core.server.router import LAST_CALL_SECONDS, Router
-from lmcache_core.server.salt_gate import SaltGate
-from lmcache_core.storage.l2_deletions import L2Deletions
-from lmcache_core.storage.manager import StorageManager
+from lmcache_core.server.router import LAST_CALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 2.0
 """How long a thread may take to end once it has been told to."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """Everything that `build` made.  The server owns all of it."""
-
-    info: ServerInfo
-    plugins: LoadedPlugins
-    runtime_plugins: RuntimePlugins | None
-    settings: SettingChanges
-    kernels: Kernels
-    arena: Arena
-    growth: Growth
-    cache: L1Cache
-    storage: StorageManager
-    store: StoreController
-    prefetch: PrefetchController
-    eviction: EvictionController
-    quotas: Quotas
-    gate: SaltGate
-    tier: L2Tier
-    adapters: AdapterChanges
-    deletions: L2Deletions
-    completions: CompletionThread
-    bus: EventBus
-    workers: Registrations
-    modules: Mapping[str, RequestModule]
-    router: Router
-    pooled: Pool
-    affine: AffinePool
-    prompts: PromptMemory
-    reaper: Reaper
-    supervisor: Supervisor
-    admin: AdminServer | None
-    routes: Sequence[PluginRoute] = ()
-    """Those of plugins, which the admin API answers."""
-
-    @property
-    def ports(self) -> tuple[AdapterPort, ...]:
-        """Those of all adapters that there are now."""
-        return self.tier.ports
-
-    @property
-    def l2_evictions(self) -> tuple[L2Eviction, ...]:
-        return self.tier.evictions
 
 
 class Server:
@@ -112,10 +43,6 @@ class Server:
     def view(self) -> RunningServerView:
         """What plugins may see of this server."""
         return self._view
-
-    @property
-    def kernels(self) -> Kernels:
-        return self._parts.kernels
 
     @property
     def info(self) -> ServerInfo:

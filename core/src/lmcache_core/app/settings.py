@@ -326,23 +326,6 @@ class PluginSelectionSettings(BaseModel):
     config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")
 
 
-GROUPS: tuple[type[BaseModel], ...] = (
-    EnginePortSettings,
-    CacheSettings,
-    TransferSettings,
-    L1Settings,
-    EvictionSettings,
-    TenantSettings,
-    L2Settings,
-    LifecycleSettings,
-    HttpSettings,
-    ObservabilitySettings,
-    RuntimePluginSettings,
-    PluginSelectionSettings,
-)
-"""In the order of `--help` and of the reference; a group's docstring is its heading."""
-
-
 class ServerSettings(
     EnginePortSettings,
     CacheSettings,
@@ -470,6 +453,10 @@ class ServerSettings(
                 "or --http-allow-unauthenticated to let anybody in who reaches it, or --no-http"
             )
         return self
+
+
+GROUPS: tuple[type[BaseModel], ...] = tuple(base for base in ServerSettings.__bases__ if base is not BaseSettings)
+"""What the settings are grouped by, in the order of `--help` and of the reference; a group's docstring is its heading."""
 
 
 def check_pin_room(pin_max_ratio: float, watermark: float) -> None:

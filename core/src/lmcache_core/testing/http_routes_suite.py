@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core.admin.core_paths import CORE_PATHS, overlap
@@ -24,17 +23,11 @@ from lmcache_core.contracts.http_route import HttpAnswer, HttpRefusal, HttpReque
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_core.testing.fuzzing import FUZZ
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
 
 THREADS = 4
 ANSWERS = 25
-_FUZZ = hypothesis_settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),  # one method serves several suites, and machines are slow
-    database=None,
-    derandomize=True,
-)
 
 
 class HttpRoutesSuite(OfferSuite):
@@ -86,7 +79,7 @@ class HttpRoutesSuite(OfferSuite):
             for body in self._bodies(route):
                 self._ask(route, dict.fromkeys(_names(route), "a"), {}, body)
 
-    @_FUZZ
+    @FUZZ
     @given(data=st.data())
     def test_whatever_path_and_query_say(self, data: st.DataObject, routes: Sequence[HttpRoute]) -> None:
         """Peers choose these texts; a route answers, or refuses with a status that it declares, and raises nothing else."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -23,19 +22,13 @@ from lmcache_core.model.errors import LMCacheError
 from lmcache_core.server.modules.engine_driven import open_engine_driven
 from lmcache_core.server.modules.lookup import open_lookup
 from lmcache_core.server.modules.management import open_management
+from lmcache_core.testing.fuzzing import FUZZ
 from lmcache_core.testing.module_bench import ModuleBench
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_core.testing.wire_values import values_of
 from lmcache_core.wire.codec import OperationCodec, OperationTable
 
 THREADS = 4
-_FUZZ = hypothesis_settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),  # one method serves several suites, and machines are slow
-    database=None,
-    derandomize=True,
-)
 
 
 class RequestModuleSuite(OfferSuite):
@@ -92,7 +85,7 @@ class RequestModuleSuite(OfferSuite):
 
     # Whatever is sent.
 
-    @_FUZZ
+    @FUZZ
     @given(data=st.data())
     def test_whatever_is_sent_is_answered_or_refused(
         self, data: st.DataObject, under_test: OpenableOffer, settings: Mapping[str, Any]
@@ -115,7 +108,7 @@ class RequestModuleSuite(OfferSuite):
             bench.everybody_leaves()
             self.assert_nothing_is_held(bench)
 
-    @_FUZZ
+    @FUZZ
     @given(data=st.data())
     def test_requests_at_the_same_time_do_not_disturb_each_other(
         self, data: st.DataObject, under_test: OpenableOffer, settings: Mapping[str, Any]

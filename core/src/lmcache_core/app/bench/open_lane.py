@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -12,13 +10,10 @@ from typing import Final
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.bench.adapter_lane import AdapterLane
 from lmcache_core.app.bench.memory import BenchMemory
+from lmcache_core.app.lone_adapter import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.contracts.buffers import MemoryRegion
-from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.events import Event
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +30,7 @@ def open_lane(
 ) -> AdapterLane:
     """`undo` deletes what was stored, as far as the adapter can, and closes it.  The memory must outlive that.  Raises
     LMCacheError when it cannot be opened, or its serdes take no objects of one of these sizes."""
-    context = _context(spec.name, memory.arena.region)
+    context = lone_context(spec.name, "lmcache-bench", memory.arena.region)
     layouts = NumberLayouts()
     adapter = open_spec(spec, plugins, context, layouts)
     lane = AdapterLane(spec.name, adapter, patience_seconds)
@@ -53,26 +48,3 @@ def _close(lane: AdapterLane, memory: BenchMemory) -> None:
         if not lane.is_quiet:
             memory.is_lent = True
             logger.warning("l2 adapter has not given its buffers back adapter=%s", lane.name)
-
-
-class _Nobody:
-    """Events of a measurement are nobody's."""
-
-    def publish(self, event: Event) -> None:
-        pass
-
-    def wants(self, kind: type[Event]) -> bool:
-        return False
-
-
-def _context(name: str, region: MemoryRegion) -> AdapterContext:
-    return AdapterContext(
-        name=name,
-        instance_id="lmcache-bench",
-        boot_id=uuid.uuid4().hex,
-        regions=(region,),
-        align_bytes=mmap.PAGESIZE,
-        clock=SystemClock(),
-        events=_Nobody(),
-        logger=logging.getLogger(f"lmcache.l2.{name}"),
-    )

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import mmap
 import os
 import secrets
 import select
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.app.lone_adapter import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts, as_numbers, lossy_serdes
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
@@ -69,7 +65,7 @@ def try_adapter(spec: AdapterSpec, plugins: LoadedPlugins, object_bytes: int, ti
     try:
         begun = time.perf_counter()
         layouts = NumberLayouts()
-        adapter = open_spec(spec, plugins, _context(spec.name, region), layouts)
+        adapter = open_spec(spec, plugins, lone_context(spec.name, _MODEL, region), layouts)
         opened = time.perf_counter() - begun
         try:
             layouts.suit(spec.name, adapter, [object_bytes])
@@ -167,26 +163,3 @@ def _deleted(talk: _Talk, key: ObjectKey) -> bool:
 
 def _space() -> KeySpace:
     return KeySpace(_MODEL, 0, 0, "", 256, HashChain.BLAKE3, b"doctor-trial-run")
-
-
-class _Nobody:
-    """Events of a trial are nobody's."""
-
-    def publish(self, event: Event) -> None:
-        pass
-
-    def wants(self, kind: type[Event]) -> bool:
-        return False
-
-
-def _context(name: str, region: MemoryRegion) -> AdapterContext:
-    return AdapterContext(
-        name=name,
-        instance_id=_MODEL,
-        boot_id=uuid.uuid4().hex,
-        regions=(region,),
-        align_bytes=mmap.PAGESIZE,
-        clock=SystemClock(),
-        events=_Nobody(),
-        logger=logging.getLogger(f"lmcache.l2.{name}"),
-    )

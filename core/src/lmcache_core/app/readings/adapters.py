@@ -11,7 +11,7 @@ from lmcache_core.controllers.port_tally import VerbTally
 from lmcache_core.jobs.circuit_breaker import CircuitState
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 _NAME: Final = ("l2_name",)
 _OPERATION: Final = ("l2_name", "operation")

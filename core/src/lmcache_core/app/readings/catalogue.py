@@ -20,7 +20,7 @@ from lmcache_core.app.readings.tenants import tenant_readings
 from lmcache_core.contracts.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 READING_KINDS: Final[tuple[ReadingKind, ...]] = (
     *tenants.KINDS,

@@ -11,7 +11,7 @@ from lmcache_core.l1.census import Census
 from lmcache_core.storage.tallies import OTHER, PAIRS_MAX
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 _TIER: Final = ("l1_tag", "backend")
 _TAG: Final = "_default"

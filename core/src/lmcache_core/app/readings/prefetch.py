@@ -11,7 +11,7 @@ from lmcache_core.controllers.port_tally import PortAccount
 from lmcache_core.model.results import Outcome
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 _NAME: Final = ("l2_name",)
 _PLACE: Final = ("l2_name", "adapter_index")

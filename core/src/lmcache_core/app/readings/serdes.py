@@ -9,7 +9,7 @@ from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.serde.serde_adapter import SerdeAdapter
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 _LABELS: Final = ("l2_name", "serde", "direction")
 

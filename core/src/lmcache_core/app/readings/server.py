@@ -15,7 +15,7 @@ from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
-    from lmcache_core.app.server import Parts
+    from lmcache_core.app.parts import Parts
 
 BUILD: Final = ReadingKind(
     "lmcache.build.info",

@@ -19,7 +19,6 @@ from core.tests.server.changing_server import (
     nothing_is_left,
     prompt,
     recorded,
-    servers_to_change,
     state_of,
 )
 from core.tests.server.test_controller_faults import wait_for
@@ -36,12 +35,6 @@ from lmcache_core.controllers import adapter_removal
 from lmcache_core.testing.fake_engine import FakeEngine
 
 OPERATORS, ACTIONS = 3, 40
-
-
-@pytest.fixture
-def start() -> Iterator[StartServer]:
-    with servers_to_change() as start_server:
-        yield start_server
 
 
 class Gate:

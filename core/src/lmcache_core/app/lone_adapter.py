@@ -1,0 +1,36 @@
+"""What an adapter is told where no server is around it: it is measured, or tried."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import uuid
+
+from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core.contracts.clock import SystemClock
+from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.events import Event
+
+
+class _Nobody:
+    """Whom its events go to."""
+
+    def publish(self, event: Event) -> None:
+        pass
+
+    def wants(self, kind: type[Event]) -> bool:
+        return False
+
+
+def lone_context(name: str, instance_id: str, region: MemoryRegion) -> AdapterContext:
+    """All of its buffers are in `region`.  The context is of one start, as that of a server is."""
+    return AdapterContext(
+        name=name,
+        instance_id=instance_id,
+        boot_id=uuid.uuid4().hex,
+        regions=(region,),
+        align_bytes=mmap.PAGESIZE,
+        clock=SystemClock(),
+        events=_Nobody(),
+        logger=logging.getLogger(f"lmcache.l2.{name}"),
+    )

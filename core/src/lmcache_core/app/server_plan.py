@@ -1,0 +1,33 @@
+"""What a server is to be made of, checked before the first thing is opened."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lmcache_core.app.adapter_specs import AdapterSpec, adapter_specs
+from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.runtime.open_runtime_plugins import RuntimePluginSpecs, runtime_plugin_specs
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.kernels.choice import Kernels, choose_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    kernels: Kernels
+    adapters: tuple[AdapterSpec, ...]
+    offers: OfferSpecs
+    programs: RuntimePluginSpecs
+
+
+def server_plan(settings: ServerSettings, plugins: LoadedPlugins) -> ServerPlan:
+    """Opens nothing.  Raises ConfigError."""
+    # safe mode imports nothing but core, unless it is told to
+    kernels = choose_kernels("off" if settings.safe_mode and settings.native == "auto" else settings.native)
+    return ServerPlan(
+        kernels,
+        adapter_specs(settings.l2_adapter, plugins),
+        offer_specs(settings, plugins),
+        runtime_plugin_specs(settings, os.environ),
+    )

@@ -1,0 +1,24 @@
+"""An adapter that answers on cue, and the port that it is asked through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
+from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_core.testing.fake_clock import FakeClock
+
+SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
+KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.clock, self.adapter, self.inbox = FakeClock(), CueAdapter(), Inbox[Any]()
+        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+
+    def answers(self) -> list[Any]:
+        self.port.deliver()
+        return self.inbox.drain()

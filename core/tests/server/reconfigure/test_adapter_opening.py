@@ -1,0 +1,68 @@
+"""Adapters that a running server cannot take in: with wrong settings, too slow to open, or too many."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from core.tests.server.changing_server import MEMORY, StartServer
+from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
+from lmcache_core.app import reconfigure
+from lmcache_core.app.open_l2 import AdapterOpener
+from lmcache_core.model.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"type": "memory", "max_size_gbb": 1}, "adapter: no field is called 'max_size_gbb'"),
+        ({"type": "memory", "max_size_gb": -1}, "adapter: field 'max_size_gb' is -1"),
+        ({"type": "memroy"}, "adapter: no L2 adapter is called 'memroy'"),
+        ({"type": "memory", "eviction": {"eviction_policy": "LRUU"}}, "adapter.eviction.eviction_policy"),
+    ],
+)
+def test_settings_are_checked_as_at_the_start(start: StartServer, values: dict[str, Any], says: str) -> None:
+    server = start()
+    with pytest.raises(ConfigError, match=says):
+        server._parts.adapters.add(values)
+    assert server._parts.ports == ()
+    with pytest.raises(NoSuchAdapterError, match="no L2 adapter is called 'memory'; there are: none"):
+        server._parts.adapters.drain("memory")
+
+
+def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
+    start: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    let_go, closed = threading.Event(), threading.Event()
+    really_open = AdapterOpener.open
+
+    def open_late(self: AdapterOpener, *arguments: Any) -> Any:
+        let_go.wait(30)
+        adapter = really_open(self, *arguments)
+        close = adapter.port.adapter.close
+
+        def close_and_say(seconds: float) -> None:
+            close(seconds)
+            closed.set()
+
+        monkeypatch.setattr(adapter.port.adapter, "close", close_and_say)
+        return adapter
+
+    monkeypatch.setattr(AdapterOpener, "open", open_late)
+    monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
+    with pytest.raises(NotNowError, match="adapter 'memory' was not opened within 0 s"):
+        server._parts.adapters.add(MEMORY)
+    let_go.set()
+    assert closed.wait(10)
+    assert server._parts.ports == ()
+
+
+def test_there_is_a_most_of_adapters(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconfigure, "ADAPTERS_MAX", 2)
+    server = start(MEMORY)
+    server._parts.adapters.add(MEMORY)
+    with pytest.raises(NotNowError, match="there are 2 L2 adapters, which is the most; remove one first"):
+        server._parts.adapters.add(MEMORY)
