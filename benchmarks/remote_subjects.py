@@ -108,7 +108,7 @@ def _mooncake(folder: Path, load: Load) -> Iterator[Backend]:
 def _s3_backend(server: S3Server, load: Load) -> Backend:
     """The adapter has as many threads as it has where nobody says how many."""
     return Backend(
-        {"type": "s3", **server.settings(s3_num_io_threads=64)},
+        {"type": "s3", **server.settings(s3_num_io_threads=None)},
         lambda memory, undo: undo.enter_context(
             bare_s3(server.host, server.bucket, server.region, server.access_key, server.secret_key, depth=load.depth)
         ),

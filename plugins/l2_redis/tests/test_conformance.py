@@ -70,7 +70,7 @@ class RedisSetup(L2Fixtures):
 
     @pytest.fixture
     def small_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**settings, "key_prefix": "small/", "max_capacity_gb": self.small_bytes / 2**30}
+        return {**settings, "owner": True, "key_prefix": "small/", "max_capacity_gb": self.small_bytes / 2**30}
 
     @pytest.fixture
     def media(self, servers: Sequence[RedisServer], prefix: str) -> Iterator[Media | None]:

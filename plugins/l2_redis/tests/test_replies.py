@@ -41,9 +41,13 @@ class Arriving:
             self._parts.insert(0, part[count:])
         return count
 
-    async def fill(self, into: memoryview) -> None:
+    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
         while len(into):
             into = into[await self.receive(into) :]
+        got = 0
+        while got < count:
+            got += await self.receive(behind[got:])
+        return got
 
 
 def run(work: Coroutine[Any, Any, Value]) -> Value:

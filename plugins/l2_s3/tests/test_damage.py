@@ -55,6 +55,15 @@ def load(driver: L2Driver, memory: LentMemory, key: ObjectKey) -> Outcome:
     return outcome
 
 
+def hurt(driver: L2Driver, media: BucketMedia, memory: LentMemory) -> ObjectKey:
+    """An object that is damaged where it stands, loaded and found out."""
+    (key,) = put(driver, memory, 1)
+    media.flip(key, HEADER_BYTES)
+    assert load(driver, memory, key) is DAMAGED
+    until(lambda: counters(driver)["damaged"] == 1)
+    return key
+
+
 def test_what_was_altered_on_its_way_is_a_miss_and_stays_where_it_is(
     open_here: Open, proxy: HttpFaults, moto: S3Server, media_of: OpenMedia, memory: LentMemory
 ) -> None:
@@ -125,10 +134,7 @@ def test_what_somebody_else_has_replaced_meanwhile_stays(
     open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
 ) -> None:
     driver, media = open_here(shared=True), media_of(moto)
-    (key,) = put(driver, memory, 1)
-    media.flip(key, HEADER_BYTES)
-    assert load(driver, memory, key) is DAMAGED
-    until(lambda: counters(driver)["damaged"] == 1)
+    key = hurt(driver, media, memory)
     theirs = bytes(whole(memory, key, number=77)[1].view)
     media.write(key, theirs)
     assert driver.store(whole(memory, key)) == (DONE,)
@@ -140,10 +146,7 @@ def test_what_was_taken_away_meanwhile_can_be_stored(
     open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
 ) -> None:
     driver, media = open_here(shared=True), media_of(moto)
-    (key,) = put(driver, memory, 1)
-    media.flip(key, HEADER_BYTES)
-    assert load(driver, memory, key) is DAMAGED
-    until(lambda: counters(driver)["damaged"] == 1)
+    key = hurt(driver, media, memory)
     media.remove(key)
     assert driver.store(whole(memory, key)) == (Outcome.REJECTED,)
     assert driver.store(whole(memory, key)) == (DONE,)
@@ -154,10 +157,7 @@ def test_a_damaged_object_can_be_deleted(
     open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
 ) -> None:
     driver, media = open_here(), media_of(moto)
-    (key,) = put(driver, memory, 1)
-    media.flip(key, HEADER_BYTES)
-    assert load(driver, memory, key) is DAMAGED
-    until(lambda: counters(driver)["damaged"] == 1)
+    key = hurt(driver, media, memory)
     assert driver.delete(key) == (DONE,)
     assert media.read(key) is None
     assert counted(driver) == (0, 0)

@@ -100,7 +100,7 @@ def test_what_is_written_for_other_servers_is_taken(flag: str) -> None:
     written = json.loads(flag)
     assert written.pop("type") == "s3"
     settings = S3Settings.model_validate(written)
-    assert settings.s3_num_io_threads == 64
+    assert settings.s3_num_io_threads is None
     assert settings.capacity_bytes is None
 
 

@@ -10,7 +10,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 STEPS_MAX: Final = 64
 """Calls of the kernel before others on the loop have their turn."""
@@ -18,26 +18,37 @@ LOW_WATER_BYTES: Final = 256 << 10
 """Of a big value so much is waited for at a time: each time that the loop wakes up costs as much as copying some 50 KiB."""
 _PARTS_MAX: Final = 512
 
+Way = Literal["read", "write"]
 Step = Callable[[], bool]
 """Tries once without waiting: True when all is done.  Raises what says that it would have to wait."""
 
 
 class Channel:
     """Belongs to its loop; one sender or receiver at a time.  Raises ConnectionError (or another OSError) where the peer is
-    gone.  A cancelled call leaves the socket in the middle of something: close it then."""
+    gone.  A cancelled call leaves the socket in the middle of something: close it then.
+
+    The loop watches for bytes to read from the first wait for some on until `close`, or until some come that nobody waits
+    for: to begin and end it for every reply would be two calls of the kernel more."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Takes over the socket, which does not block."""
         self._sock: Final = sock
+        self._fd: Final = sock.fileno()
+        """What the loop is told: of a socket that it does not know yet it makes a text, at the price of copying 100 KiB."""
         self._is_tls: Final = isinstance(sock, ssl.SSLSocket)
         self._loop: Final = asyncio.get_running_loop()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._step: Step | None = None
+        self._done: asyncio.Future[None] | None = None
+        """Of the step that is to be tried; None: nobody waits."""
+        self._waits_to: Way = "read"
+        self._is_watched: Final[dict[Way, bool]] = {"read": False, "write": False}
 
     async def handshake(self) -> None:
         """Of TLS; nothing else comes before it."""
         if isinstance(self._sock, ssl.SSLSocket):
-            await self._carry(self._shake_hands, writes=True)
+            await self._carry(self._shake_hands, "write")
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """All of them, one behind the other.  Their memory is read until this ends."""
@@ -52,9 +63,10 @@ class Channel:
             return not left
 
         if left:
-            await self._carry(step, writes=True)
+            await self._carry(step, "write")
 
     async def receive(self, into: memoryview) -> int:
+        """Bytes that most likely have not come yet."""
         got = 0
 
         def step() -> bool:
@@ -62,24 +74,25 @@ class Channel:
             got = self._received(into)
             return True
 
-        await self._carry(step, writes=False)
+        await self._carry(step, "read", waits_first=not self._is_tls)
         return got
 
-    async def fill(self, into: memoryview) -> None:
+    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
+        wanted = len(into) + count
         at = 0
         low_water = 1
 
         def step() -> bool:
             nonlocal at, low_water
-            at += self._received(into[at:])
-            if low_water > 1 and len(into) - at < LOW_WATER_BYTES:
+            at += self._received(into[at:], behind[max(at - len(into), 0) :])
+            if low_water > 1 and wanted - at < LOW_WATER_BYTES:
                 low_water = self._wake_at(1)
-            return at == len(into)
+            return at >= wanted
 
-        if len(into) >= 2 * LOW_WATER_BYTES and not self._is_tls:
+        if wanted >= 2 * LOW_WATER_BYTES and not self._is_tls:
             low_water = self._wake_at(LOW_WATER_BYTES)
-        if len(into):
-            await self._carry(step, writes=False)
+        await self._carry(step, "read")
+        return at - len(into)
 
     @property
     def is_quiet(self) -> bool:
@@ -94,7 +107,8 @@ class Channel:
 
     def close(self) -> None:
         if self._sock.fileno() >= 0:
-            self._let_go()
+            self._watch("read", on=False)
+            self._watch("write", on=False)
             self._sock.close()
 
     # How.
@@ -109,48 +123,60 @@ class Channel:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
         return count
 
-    def _received(self, into: memoryview) -> int:
-        got = self._sock.recv_into(into)
+    def _received(self, *into: memoryview) -> int:
+        parts = [part for part in into if len(part)]
+        is_one = self._is_tls or len(parts) == 1
+        got = self._sock.recv_into(parts[0]) if is_one else self._sock.recvmsg_into(parts)[0]
         if not got:
             raise ConnectionResetError("the server closed the connection")
         return got
 
-    async def _carry(self, step: Step, *, writes: bool) -> None:
-        done: asyncio.Future[None] = self._loop.create_future()
-        waits_to_write: bool | None = None
-
-        def attempt() -> None:
-            nonlocal waits_to_write
-            if done.done():
-                return
-            try:
-                for _ in range(STEPS_MAX):
-                    if step():
-                        done.set_result(None)
-                        return
-                self._loop.call_soon(attempt)
-                return
-            except ssl.SSLWantReadError:
-                wanted = False
-            except ssl.SSLWantWriteError:
-                wanted = True
-            except (BlockingIOError, InterruptedError):
-                wanted = writes
-            except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
-                done.set_exception(error)
-                return
-            if wanted != waits_to_write:
-                self._let_go()
-                (self._loop.add_writer if wanted else self._loop.add_reader)(self._sock, attempt)
-                waits_to_write = wanted
-
-        attempt()
+    async def _carry(self, step: Step, waits_to: Way, *, waits_first: bool = False) -> None:
+        done = self._loop.create_future()
+        self._step, self._done, self._waits_to = step, done, waits_to
+        if waits_first:
+            self._watch(waits_to, on=True)
+        else:
+            self._attempt()
         try:
             await done
         finally:
-            if waits_to_write is not None:
-                self._let_go()
+            self._step = self._done = None
+            self._watch("write", on=False)  # there is nearly always room
 
-    def _let_go(self) -> None:
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
+    def _attempt(self) -> None:
+        step, done = self._step, self._done
+        if step is None or done is None or done.done():
+            return
+        try:
+            for _ in range(STEPS_MAX):
+                if step():
+                    done.set_result(None)
+                    return
+            self._loop.call_soon(self._attempt)
+            return
+        except ssl.SSLWantReadError:
+            self._waits_to = "read"
+        except ssl.SSLWantWriteError:
+            self._waits_to = "write"
+        except (BlockingIOError, InterruptedError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
+            done.set_exception(error)
+            return
+        self._watch(self._waits_to, on=True)
+
+    def _may(self, way: Way) -> None:
+        if self._done is not None and self._waits_to == way:
+            self._attempt()
+        else:  # the loop would say so again and again
+            self._watch(way, on=False)
+
+    def _watch(self, way: Way, *, on: bool) -> None:
+        if self._is_watched[way] is on:
+            return
+        self._is_watched[way] = on
+        if on:
+            (self._loop.add_reader if way == "read" else self._loop.add_writer)(self._fd, self._may, way)
+        else:
+            (self._loop.remove_reader if way == "read" else self._loop.remove_writer)(self._fd)

@@ -89,16 +89,22 @@ class Dialer:
             raise ConnectionError(f"{address} cannot be reached ({error.strerror or error})") from None
 
     async def _connect(self, address: Address) -> Connection:
-        sock = await self._socket(address)
+        channel = self._channel(address, await self._socket(address))
         try:
-            if self.tls is not None:
-                name = self.server_hostname or address.host
-                sock = self.tls.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
-            channel = Channel(sock)
             await channel.handshake()
             connection = Connection(address, channel)
             await self._log_in(connection)
             return connection
+        except BaseException:
+            channel.close()
+            raise
+
+    def _channel(self, address: Address, sock: socket.socket) -> Channel:
+        try:
+            if self.tls is not None:
+                name = self.server_hostname or address.host
+                sock = self.tls.wrap_socket(sock, do_handshake_on_connect=False, server_hostname=name)
+            return Channel(sock)
         except BaseException:
             sock.close()
             raise

@@ -23,6 +23,7 @@ REPLY_BYTES_MAX: Final = 64 << 20
 ITEMS_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 8
 LENGTH_DIGITS_MAX: Final = 19
+LINE_END: Final = b"\r\n"
 
 Argument = bytes | str | int
 _SCALARS: Final = b"+:,#("
@@ -51,8 +52,8 @@ class ByteSource(Protocol):
     async def receive(self, into: memoryview) -> int:
         """At least one byte, and what else is there."""
 
-    async def fill(self, into: memoryview) -> None:
-        """Every byte of it."""
+    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
+        """Every byte of `into`, and of what follows it at least `count` into `behind`; how many those are."""
 
 
 def command(*arguments: Argument) -> bytes:
@@ -112,8 +113,9 @@ class ReplyReader:
         ready = min(len(into), self._end - self._start)
         into[:ready] = self._view[self._start : self._start + ready]
         self._start += ready
-        if ready < len(into):
-            await self._source.fill(into[ready:])
+        if ready < len(into):  # then nothing is left of what was read ahead
+            self._start = self._end = 0
+            self._end = await self._source.fill(into[ready:], self._view[:HEAD_BYTES], len(LINE_END))
         await self._end_of_bulk()
 
     async def _reply(self, depth: int) -> Reply:
@@ -159,21 +161,21 @@ class ReplyReader:
             raise ProtocolError(f"a reply of more than {REPLY_BYTES_MAX} bytes")
 
     async def _end_of_bulk(self) -> None:
-        while self._end - self._start < 2:
+        while self._end - self._start < len(LINE_END):
             await self._more(HEAD_BYTES)
-        if self._buffer[self._start : self._start + 2] != b"\r\n":
+        if self._buffer[self._start : self._start + len(LINE_END)] != LINE_END:
             raise ProtocolError("a value is longer than its length says")
-        self._start += 2
+        self._start += len(LINE_END)
 
     async def _line(self, at_a_time: int) -> bytes:
         """Up to the next line end, without it."""
         searched = self._start
-        while (at := self._buffer.find(b"\r\n", searched, self._end)) < 0:
+        while (at := self._buffer.find(LINE_END, searched, self._end)) < 0:
             unread = self._end - self._start
             await self._more(at_a_time)
             searched = max(self._start, self._start + unread - 1)
         line = bytes(self._view[self._start : at])
-        self._start = at + 2
+        self._start = at + len(LINE_END)
         return line
 
     async def _more(self, at_a_time: int) -> None:

@@ -46,7 +46,9 @@ class S3Settings(SharedSettings):
             "on AWS, in the path elsewhere.",
         ),
     ] = "auto"
-    s3_num_io_threads: Annotated[int, Field(ge=1, le=256, description="Threads that move bytes.")] = 64
+    s3_num_io_threads: Annotated[
+        int | None, Field(ge=1, le=256, description="Threads that move bytes. null: chosen by the client.")
+    ] = None
     s3_prefer_http2: Annotated[
         bool, Field(description="Offer HTTP/2 before HTTP/1.1 when a connection is encrypted (ALPN).")
     ] = True
