@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmcache_l2_mooncake.batch_calls import BatchCalls, CallSlots
+from lmcache_l2_mooncake.store_client import StoreClient, Transfer
+
+PATIENCE_SECONDS = 20.0
 
 
 class Recorded:
@@ -37,15 +40,14 @@ class Recorded:
     items=st.lists(st.integers(100, 999), min_size=1, max_size=60),
     slots=st.integers(1, 5),
     batch_max=st.integers(1, 9),
-    batch_min=st.integers(1, 4),
     cancelled=st.sets(st.integers(0, 59)),
 )
 def test_every_item_is_in_one_batch_and_gets_its_result(
-    items: list[int], slots: int, batch_max: int, batch_min: int, cancelled: set[int]
+    items: list[int], slots: int, batch_max: int, cancelled: set[int]
 ) -> None:
     async def main() -> None:
         recorded = Recorded()
-        calls = BatchCalls[int, int](CallSlots(slots), recorded, batch_max, batch_min)
+        calls = BatchCalls[int, int](CallSlots(slots), recorded, batch_max)
         tasks = [asyncio.create_task(calls.call(item)) for item in items]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -69,18 +71,76 @@ def test_every_item_is_in_one_batch_and_gets_its_result(
     asyncio.run(main())
 
 
-def test_few_are_not_shared_out() -> None:
+def test_few_are_one_call_and_full_ones_run_side_by_side() -> None:
     async def main() -> None:
         recorded = Recorded()
         recorded.go_on.set()
-        calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16, batch_min=4)
+        calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16)
         await asyncio.gather(*map(calls.call, range(20, 30)))
-        assert [len(batch) for batch in recorded.batches] == [4, 4, 2]
+        assert [len(batch) for batch in recorded.batches] == [10]
+        recorded.go_on.clear()
         recorded.batches.clear()
-        await asyncio.gather(*map(calls.call, range(20, 100)))
-        assert max(map(len, recorded.batches)) == 16
+        many = [asyncio.create_task(calls.call(item)) for item in range(20, 60)]
+        await _settled()
+        assert [len(batch) for batch in recorded.batches] == [16, 16], "the last eight are fewer than a call"
+        recorded.go_on.set()
+        await asyncio.gather(*many)
+        assert [len(batch) for batch in recorded.batches] == [16, 16, 8]
 
     asyncio.run(main())
+
+
+def test_what_comes_while_a_call_runs_is_the_next_one() -> None:
+    async def main() -> None:
+        recorded = Recorded()
+        calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16, beside_seconds=PATIENCE_SECONDS)
+        begun = []
+        for item in range(20, 30):
+            begun.append(asyncio.create_task(calls.call(item)))
+            await _settled()
+        recorded.go_on.set()
+        await asyncio.gather(*begun)
+        assert [len(batch) for batch in recorded.batches] == [1, 9]
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_for_a_call_that_hangs() -> None:
+    async def main() -> None:
+        recorded = Recorded()
+        calls = BatchCalls[int, int](CallSlots(2), recorded, batch_max=16, beside_seconds=0.01)
+        hanging = asyncio.create_task(calls.call(20))
+        await _settled()
+        late = [asyncio.create_task(calls.call(item)) for item in (21, 22)]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(recorded.batches) < 2:
+                await asyncio.sleep(0.001)
+        assert recorded.batches == [[20], [21, 22]]
+        recorded.go_on.set()
+        await asyncio.gather(hanging, *late)
+
+    asyncio.run(main())
+
+
+def test_another_lane_does_not_wait() -> None:
+    async def main() -> None:
+        slots = CallSlots(2)
+        loads, stores = Recorded(), Recorded()
+        loading = BatchCalls[int, int](slots, loads, 16, PATIENCE_SECONDS)
+        storing = BatchCalls[int, int](slots, stores, 16, PATIENCE_SECONDS)
+        stored = asyncio.create_task(storing.call(30))
+        await _settled()
+        loads.go_on.set()
+        assert await loading.call(31) == 62
+        stores.go_on.set()
+        assert await stored == 60
+
+    asyncio.run(main())
+
+
+async def _settled() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
 
 
 def test_earlier_lanes_go_first() -> None:
@@ -124,3 +184,19 @@ def test_a_result_too_few_is_a_fault() -> None:
             await BatchCalls[int, int](CallSlots(1), short, 4).call(3)
 
     asyncio.run(main())
+
+
+def test_one_call_of_the_library_never_has_an_object_twice() -> None:
+    class Store:
+        def __init__(self) -> None:
+            self.calls: list[list[str]] = []
+
+        def batch_get_into(self, names: list[str], addresses: list[int], lengths: list[int]) -> list[int]:
+            self.calls.append(names)
+            return addresses
+
+    store = Store()
+    asked = [Transfer(name, address, 1) for address, name in enumerate("abacab")]
+    assert StoreClient(store).get(asked) == [0, 1, 2, 3, 4, 5]
+    assert store.calls == [["a", "b", "c"], ["a", "b"], ["a"]]
+    assert StoreClient(store).get([]) == []

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
+BESIDE_SECONDS: Final = 0.1
+"""So long what waits may wait for a call of its kind that runs: longer than a call takes where all is well."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -14,6 +17,7 @@ Result = TypeVar("Result")
 class _Waiting(NamedTuple, Generic[Item, Result]):
     item: Item
     ended: asyncio.Future[Result]
+    since: float
 
 
 class CallSlots:
@@ -42,8 +46,8 @@ class CallSlots:
 
 
 class BatchCalls(Generic[Item, Result]):
-    """Calls `run` with what waits, shared out over the free slots, `batch_max` at most at once, and no fewer than `batch_min`
-    where there are so many.  Belongs to one event loop.
+    """Calls `run` with what waits, `batch_max` at most at once.  While one of its calls runs, another begins beside it when
+    that would be full, or has waited for `beside_seconds`; what comes meanwhile is the next call.  Belongs to one event loop.
 
     An item whose call is cancelled before its batch has begun is left out.  Later, the cancellation passes when the batch has
     ended: until then its memory is in use."""
@@ -53,19 +57,22 @@ class BatchCalls(Generic[Item, Result]):
         slots: CallSlots,
         run: Callable[[Sequence[Item]], Awaitable[Sequence[Result]]],
         batch_max: int,
-        batch_min: int = 1,
+        beside_seconds: float = BESIDE_SECONDS,
     ) -> None:
         self._slots: Final = slots
         self._run: Final = run
         self._batch_max: Final = batch_max
-        self._batch_min: Final = batch_min
+        self._beside_seconds: Final = beside_seconds
         self._waiting: Final[deque[_Waiting[Item, Result]]] = deque()
-        self._running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
+        self._tasks: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep its tasks
+        self._running = 0
+        self._alarm: asyncio.TimerHandle | None = None
         slots.add(self)  # type: ignore[arg-type]  # slots never look at items
 
     async def call(self, item: Item) -> Result:
         """The result of this item.  Raises what `run` raised for its batch."""
-        waiting = _Waiting[Item, Result](item, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting[Item, Result](item, loop.create_future(), loop.time())
         self._waiting.append(waiting)
         self._slots.wake()
         cancellation: asyncio.CancelledError | None = None
@@ -86,17 +93,31 @@ class BatchCalls(Generic[Item, Result]):
             del cancellation, waiting  # they hold this frame
 
     def start_one(self) -> bool:
-        """Begin a batch in a free slot.  False: nothing waits."""
-        if not self._waiting:
+        """Begin a batch in a free slot.  False: nothing waits, or it is better off with more of its kind."""
+        if not self._waiting or not self._may_begin():
             return False
-        share = max(-(-len(self._waiting) // self._slots.free), self._batch_min)
-        share = min(share, self._batch_max, len(self._waiting))
-        batch = [self._waiting.popleft() for _ in range(share)]
+        batch = [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
         self._slots.free -= 1
+        self._running += 1
         task = asyncio.get_running_loop().create_task(self._run_batch(batch))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return True
+
+    def _may_begin(self) -> bool:
+        if not self._running or len(self._waiting) >= self._batch_max:
+            return True
+        loop = asyncio.get_running_loop()
+        left = self._waiting[0].since + self._beside_seconds - loop.time()
+        if left <= 0:
+            return True
+        if self._alarm is None:
+            self._alarm = loop.call_later(left, self._waited)
+        return False
+
+    def _waited(self) -> None:
+        self._alarm = None
+        self._slots.wake()
 
     async def _run_batch(self, batch: Sequence[_Waiting[Item, Result]]) -> None:
         try:
@@ -110,4 +131,5 @@ class BatchCalls(Generic[Item, Result]):
                     each.ended.set_exception(fault)
         finally:
             self._slots.free += 1
+            self._running -= 1
             self._slots.wake()

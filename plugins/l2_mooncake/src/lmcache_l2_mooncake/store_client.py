@@ -101,7 +101,17 @@ class StoreClient:
 
     def get(self, transfers: Sequence[Transfer]) -> Sequence[int]:
         """The bytes that were written each, or a code.  INVALID_PARAMS where the object is longer than its buffer."""
-        return list(self._store.batch_get_into(*_columns(transfers)))
+        answers = [0] * len(transfers)
+        left = list(range(len(transfers)))
+        while left:
+            # Of several buffers for one object, a call of the library fills one and says of all that it did.
+            once = {transfers[at].name: at for at in reversed(left)}
+            now = sorted(once.values())
+            found = self._store.batch_get_into(*_columns([transfers[at] for at in now]))
+            for at, answer in zip(now, found, strict=True):
+                answers[at] = answer
+            left = sorted(set(left).difference(now))
+        return answers
 
     def exist(self, names: Sequence[str]) -> Sequence[int]:
         """1, 0, or a code each.  What is there is safe from Mooncake's eviction for a lease's time."""
