@@ -35,6 +35,7 @@ from benchmarks.remote_table import ROWS, page
 from benchmarks.results import FOLDER, Results, load, merged
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.objects import BenchObjects
+from lmcache_core.app.interpreter import settle as settle_garbage, take_turns
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 
@@ -125,6 +126,7 @@ class Bench:
                     settle(drops_cache=False)
 
             pairs = Pairs(subject.name, objects, prepare, self.results)
+            settle_garbage()  # as a server does before it serves
             yield lambda number: pairs.round(MODE, size // MIB, load.depth, number, own, partner)
 
 
@@ -186,6 +188,7 @@ def _arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> Results:
+    take_turns()  # as in a server
     with Interruption() as interruption:
         bench = Bench(args, load_plugins((), ()), interruption)
         bench.run()

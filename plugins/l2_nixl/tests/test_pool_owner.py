@@ -12,9 +12,10 @@ import pytest
 from lmcache_core import ResourceError
 from lmcache_core.testing import LentMemory, adapter_context
 from lmcache_l2_nixl.agent import Extent, NixlAgent
+from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pool_owner import RECORD_BYTES, PoolOwner, PoolRecords
-from lmcache_l2_nixl.transfers import Transfer, TransferThread
+from lmcache_l2_nixl.transfers import TransferThread
 
 LEASE_SECONDS = 1.0
 OBJECT = "pool/.owner"

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_l2_nixl.agent import Extent, Handle, NixlAgent, Segment
+from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
-from lmcache_l2_nixl.transfers import Transfer, TransferThread
+from lmcache_l2_nixl.transfers import TransferThread
 
 PATIENCE_SECONDS = 20.0
 LOG = logging.getLogger("lmcache.l2.nixl.tests")
@@ -162,6 +164,37 @@ def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThrea
             await moving
 
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+
+
+def test_a_group_begins_when_the_one_before_has_ended_well(thread: TransferThread, agent: ScriptedAgent) -> None:
+    async def scene() -> None:
+        moving = asyncio.create_task(thread.move([MOVE, MOVE], (), [MOVE]))
+        await asyncio.to_thread(agent.begun.wait, PATIENCE_SECONDS)
+        await thread.do(lambda _: None)
+        assert agent.prepared == 2
+        agent.done.set()
+        await moving
+        assert agent.prepared == 3
+        agent.fails = OSError(5, "the first")
+        with pytest.raises(OSError, match="the first"):
+            await thread.move([MOVE], [MOVE])
+        assert agent.prepared == 4
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+
+
+def test_what_has_ended_is_told_before_the_next_is_begun(thread: TransferThread, agent: ScriptedAgent) -> None:
+    agent.done.set()
+    told: list[bool] = []
+    first: list[Future[None]] = []
+
+    def ask(_: NixlAgent) -> None:
+        first.append(thread.submit(MOVE))
+        thread.call(lambda _: told.append(first[0].done()))
+
+    thread.call(ask).result(PATIENCE_SECONDS)
+    thread.call(lambda _: None).result(PATIENCE_SECONDS)
+    assert told == [True], "the transfer and the order behind it were taken in one turn"
 
 
 def test_all_end_before_one_failure_is_told(thread: TransferThread, agent: ScriptedAgent) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lmcache_l2_nixl.agent import Extent, Segment
-from lmcache_l2_nixl.transfers import Transfer
+from lmcache_l2_nixl.flights import Transfer
 
 BLOCK_BYTES: Final = 4096
 """Lent buffers are aligned to no more, and no common device asks for more."""

@@ -11,10 +11,11 @@ from typing import Final, Self
 
 from lmcache_core import HEADER_BYTES, AdapterContext, LentBuffer, ResourceError
 from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
+from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.nixl import lent
 from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
 from lmcache_l2_nixl.pool_medium import PoolMedium
-from lmcache_l2_nixl.transfers import Transfer, TransferThread
+from lmcache_l2_nixl.transfers import TransferThread
 from lmcache_object_files import accepts_direct
 from lmcache_object_slots import FileRegion, Ownership, SlotGeometry
 
@@ -165,9 +166,8 @@ class FilePool(PoolMedium):
             await self._thread.do(lambda _: os.posix_fallocate(self._file.descriptors.fd, at, length))
             reserved[slot] = length
         head = min(self._geometry.head_bytes, buffer.length)
-        if buffer.length > head:
-            await self._thread.move(self.transfers(slot, head, lent(buffer, head), writes=True))
-        await self._thread.move(self.transfers(slot, 0, lent(buffer, 0, head), writes=True))
+        rest = self.transfers(slot, head, lent(buffer, head), writes=True) if buffer.length > head else ()
+        await self._thread.move(rest, self.transfers(slot, 0, lent(buffer, 0, head), writes=True))
 
     def transfers(self, slot: int, at: int, memory: Extent, *, writes: bool) -> Sequence[Transfer]:
         return file_transfers(self._file.descriptors, self._geometry.run_at(slot) + at, memory, writes=writes)

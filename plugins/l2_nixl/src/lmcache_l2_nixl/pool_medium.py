@@ -11,9 +11,10 @@ import xxhash
 
 from lmcache_core import HEADER_BYTES, LentBuffer
 from lmcache_l2_nixl.agent import Extent
+from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.nixl import lent
 from lmcache_l2_nixl.own_memory import OwnMemory
-from lmcache_l2_nixl.transfers import Transfer, TransferThread
+from lmcache_l2_nixl.transfers import TransferThread
 from lmcache_object_slots import SlotGeometry
 
 HEADERS_AT_ONCE: Final = 64

@@ -11,13 +11,16 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
-from lmcache_l2_nixl.agent import Extent, Handle, NixlAgent, Registration, Segment
+from lmcache_l2_nixl.agent import NixlAgent
+from lmcache_l2_nixl.flights import Flight, Journey, Transfer
+from lmcache_l2_nixl.loop_mail import Awaited, LoopMail
 
 PAUSE_SECONDS: Final = 20e-6
 PAUSE_SECONDS_MAX: Final = 1e-3
@@ -25,72 +28,7 @@ RETRY_SECONDS: Final = 0.1
 """After a fault of the thread's own, which is logged."""
 
 Value = TypeVar("Value")
-
-
-class Transfer(NamedTuple):
-    """Bytes between registered memory and a place.  `registers`: the place is registered for this transfer alone."""
-
-    writes: bool
-    memory: Extent
-    segment: Segment
-    place: Extent
-    registers: bool = False
-
-
-class _Flight:
-    """A transfer from its registration until nothing touches its memory any more.  Belongs to the thread."""
-
-    __slots__ = ("_error", "_handle", "_registration", "ended", "transfer")
-
-    def __init__(self, transfer: Transfer, ended: Future[None]) -> None:
-        self.transfer = transfer
-        self.ended = ended
-        self._handle: Handle | None = None
-        self._registration: Registration | None = None
-        self._error: Exception | None = None
-
-    def begin(self, agent: NixlAgent) -> None:
-        writes, memory, segment, place, registers = self.transfer
-        try:
-            if registers:
-                self._registration = agent.register(segment, [place])
-            self._handle = agent.prepare(writes=writes, memory=memory, segment=segment, place=place)
-            agent.begin(self._handle)
-        except Exception as error:  # noqa: BLE001 - NIXL's bindings raise what they like, and it is this transfer's alone
-            self._error = error
-
-    def step(self, agent: NixlAgent) -> bool:
-        """True: it is over, and NIXL has let go of it; asked again, it is still."""
-        if self._handle is not None:
-            if self._error is None and not self._has_ended(agent, self._handle):
-                return False
-            if not agent.let_go(self._handle):
-                return False
-            self._handle = None
-        if self._registration is not None:
-            registration, self._registration = self._registration, None
-            try:
-                agent.deregister(registration)
-            except Exception as error:  # noqa: BLE001 - as above
-                self._error = self._error or error
-        return True
-
-    def _has_ended(self, agent: NixlAgent, handle: Handle) -> bool:
-        try:
-            return agent.has_ended(handle)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._error = error
-            return True
-
-    def tell(self) -> None:
-        if self._error is not None:
-            self.ended.set_exception(self._error)
-        else:
-            self.ended.set_result(None)
-
-    @property
-    def has_failed(self) -> bool:
-        return self._error is not None
+Order = Callable[[NixlAgent], None]
 
 
 class TransferThread:
@@ -102,11 +40,14 @@ class TransferThread:
         """Waits until the agent is open, on the thread; raises what that raises."""
         self._log = log
         self._name = name
-        self._inbox: SimpleQueue[Callable[[NixlAgent], None] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Order | None] = SimpleQueue()
         self._lock = threading.Lock()  # guards the one below, and that nothing is put in behind the end
         self._closed = False
+        self._mail: LoopMail | None = None
+        """Of the loop that asked last."""
         # Belong to the thread; others read the counts.
-        self._flights: list[_Flight] = []
+        self._orders: deque[Order] = deque()
+        self._flights: list[Flight] = []
         self._is_ending = False
         self._counts = dict.fromkeys(("transfers", "failed_transfers", "bytes_read", "bytes_written"), 0)
         opened: Future[None] = Future()
@@ -124,19 +65,29 @@ class TransferThread:
     def submit(self, transfer: Transfer) -> Future[None]:
         """Ends when nothing touches the memory any more, with OSError where the transfer failed.  What is not an error says
         that NIXL takes it for done: whoever reads checks what came.  Raises RuntimeError after `close`."""
-        flight = _Flight(transfer, _uncancellable())
-        self._put(partial(self._take_off, flight))
-        return flight.ended
+        ended: Future[None] = _uncancellable()
+        self._put(partial(self._depart, Journey([[transfer]], partial(_tell, ended))))
+        return ended
 
-    async def move(self, transfers: Sequence[Transfer]) -> None:
-        """All of them at the same time; returns, or raises OSError, when all have ended."""
-        await _all_ended([self.submit(transfer) for transfer in transfers])
+    async def move(self, *groups: Sequence[Transfer]) -> None:
+        """All of a group at the same time, and the next group when these have ended well; returns, or raises OSError, when all
+        that were begun have ended."""
+        mail, ended = self._awaited()
+        try:
+            self._put(partial(self._depart, Journey(groups, partial(mail.send, ended))))
+            await ended
+        finally:
+            del ended  # its error would hold this frame, which holds it
 
     async def do(self, function: Callable[[NixlAgent], Value]) -> Value:
         """`call`, waited for."""
-        called = self.call(function)
-        await _all_ended([called])
-        return called.result()
+        mail, ended = self._awaited()
+        try:
+            self.call(function).add_done_callback(partial(_forward, mail, ended))
+            value: Value = await ended
+            return value
+        finally:
+            del ended  # as above
 
     def close(self, seconds: float) -> bool:
         """Let what is under way end, and the agent with it.  False where that takes longer: memory may be touched still."""
@@ -152,13 +103,20 @@ class TransferThread:
         `transfers_in_flight` now."""
         return {**self._counts, "transfers_in_flight": len(self._flights)}
 
-    # --- on the thread
+    def _awaited(self) -> tuple[LoopMail, Awaited]:
+        loop = asyncio.get_running_loop()
+        mail = self._mail
+        if mail is None or mail.loop is not loop:
+            self._mail = mail = LoopMail(loop)
+        return mail, Awaited(loop=loop)
 
-    def _put(self, order: Callable[[NixlAgent], None]) -> None:
+    def _put(self, order: Order) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self._name} was closed")
             self._inbox.put(order)
+
+    # --- on the thread
 
     def _run(self, open_agent: Callable[[], NixlAgent], opened: Future[None]) -> None:
         try:
@@ -168,7 +126,7 @@ class TransferThread:
             return
         opened.set_result(None)
         pause = PAUSE_SECONDS
-        while self._flights or not self._is_ending:
+        while self._flights or self._orders or not self._is_ending:
             try:
                 pause = PAUSE_SECONDS if self._turn(agent, pause) else min(2 * pause, PAUSE_SECONDS_MAX)
             except Exception:  # noqa: BLE001 - a thread's top: its transfers go on
@@ -177,40 +135,49 @@ class TransferThread:
 
     def _turn(self, agent: NixlAgent, pause: float) -> bool:
         """Take what was asked for, and look at what is under way.  True where there was anything."""
-        orders = self._orders(pause)
-        for order in orders:
-            order(agent)
-        going: list[_Flight] = []
-        ended: list[_Flight] = []
-        for flight in self._flights:
-            (ended if flight.step(agent) else going).append(flight)
-        self._flights = going
-        for flight in ended:
-            self._count(flight)
-            flight.tell()
-        return bool(orders or ended)
+        self._fetch(pause)
+        is_busy = bool(self._orders)
+        while self._orders:
+            self._orders.popleft()(agent)
+        for flight in tuple(self._flights):
+            is_busy |= self._step(flight, agent)
+        return is_busy
 
-    def _orders(self, pause: float) -> list[Callable[[NixlAgent], None]]:
-        """Waits for one, as long as nothing is under way, and no longer than the pause otherwise."""
-        orders: list[Callable[[NixlAgent], None]] = []
+    def _fetch(self, pause: float) -> None:
+        """Waits for an order as long as nothing is under way, and no longer than the pause otherwise."""
         try:
-            order = self._inbox.get(timeout=pause if self._flights or self._is_ending else None)
+            waits = not self._orders  # there are some behind a turn that raised
+            order = self._inbox.get(waits, pause if self._flights or self._is_ending else None)
             while True:
                 if order is None:
                     self._is_ending = True
                 else:
-                    orders.append(order)
+                    self._orders.append(order)
                 order = self._inbox.get_nowait()
         except Empty:
-            return orders
+            return
 
-    def _take_off(self, flight: _Flight, agent: NixlAgent) -> None:
-        self._flights.append(flight)  # first: whatever is raised, it is looked after
-        flight.begin(agent)
+    def _depart(self, journey: Journey, agent: NixlAgent) -> None:
+        flights = journey.depart()
+        self._flights += flights  # first: whatever is raised, they are looked after
+        for flight in flights:
+            flight.begin(agent)
+        for flight in flights:  # many backends carry out what they can at once, and whoever waits for it has more to do
+            self._step(flight, agent)
 
-    def _count(self, flight: _Flight) -> None:
+    def _step(self, flight: Flight, agent: NixlAgent) -> bool:
+        """True: it has ended, and what is to follow it was begun."""
+        if not flight.step(agent):
+            return False
+        self._flights.remove(flight)
+        self._count(flight)
+        if flight.journey.arrived(flight.error):
+            self._depart(flight.journey, agent)
+        return True
+
+    def _count(self, flight: Flight) -> None:
         self._counts["transfers"] += 1
-        if flight.has_failed:
+        if flight.error is not None:
             self._counts["failed_transfers"] += 1
         else:
             self._counts["bytes_written" if flight.transfer.writes else "bytes_read"] += flight.transfer.memory.length
@@ -229,20 +196,13 @@ def _run_into(result: Future[Value], function: Callable[[NixlAgent], Value], age
         result.set_exception(error)
 
 
-async def _all_ended(futures: Sequence[Future[Any]]) -> None:
-    """Until all have ended; raises the first error then, or the cancellation that came meanwhile."""
-    waiting = [asyncio.wrap_future(future) for future in futures]
-    cancellation: asyncio.CancelledError | None = None
-    while not all(future.done() for future in waiting):
-        try:
-            await asyncio.wait(waiting)  # which does not cancel what it waits for
-        except asyncio.CancelledError as error:
-            cancellation = error
-    try:
-        faults = [fault for future in waiting if (fault := future.exception()) is not None]
-        if cancellation is not None:
-            raise cancellation
-        if faults:
-            raise faults[0]
-    finally:
-        del cancellation, waiting  # they hold this frame
+def _tell(ended: Future[None], error: Exception | None) -> None:
+    if error is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(error)
+
+
+def _forward(mail: LoopMail, ended: Awaited, called: Future[Any]) -> None:
+    error = called.exception()
+    mail.send(ended, error, called.result() if error is None else None)
