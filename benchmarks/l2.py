@@ -39,6 +39,7 @@ from benchmarks.peer import BenchmarkError
 from benchmarks.results import Results, load, merged
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.objects import BenchObjects
+from lmcache_core.app.interpreter import take_turns
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -220,6 +221,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(args: argparse.Namespace) -> Results:
+    take_turns()  # as in a server
     plugins = load_plugins((), ())
     installed = {offer.name for offer in plugins.offers(OfferKind.L2_ADAPTER)}
     subjects = [subject for subject in SUBJECTS if subject.name in args.only and subject.name in installed]

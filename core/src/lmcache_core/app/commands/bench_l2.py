@@ -20,6 +20,7 @@ from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.progress_bar import progress_bar
+from lmcache_core.app.interpreter import take_turns
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_core.model.errors import ConfigError, ResourceError
 
@@ -71,6 +72,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     _check_files(given)
     plugins = selection_of(given).load_for_user()
     specs = adapter_specs([_settings(text, index) for index, text in enumerate(given.l2_adapter)], plugins)
+    take_turns()  # as in a server
     with Interruption() as interruption, progress_bar(plan.rounds_at_most) as told:
         session = Session(
             specs,
