@@ -21,6 +21,8 @@ class GatedEngine:
     def __init__(self, real: IoEngine) -> None:
         self.batches: list[list[int]] = []
         """The kinds of operations of each `submit`."""
+        self.operations: list[Any] = []
+        """All of them, in order."""
         self.gate = threading.Event()
         """Answers pass while it is set."""
         self.gate.set()
@@ -31,6 +33,7 @@ class GatedEngine:
 
     def submit(self, operations: Sequence[Any]) -> None:
         self.batches.append([kind for kind, *_ in operations])
+        self.operations.extend(operations)
         self._real.submit([self._or_fault(operation) for operation in operations])
 
     def answers(self) -> list[Answer]:

@@ -180,3 +180,26 @@ def test_what_passes_by_itself_is_tried_again(
     made[0].faults[READ_FILE] = [number, number]
     assert driver.load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
     assert made[0].faults[READ_FILE] == []
+
+
+@pytest.mark.parametrize(
+    ("payload_bytes", "read_ahead_size", "told_bytes"),
+    [
+        (16 * 2**20, None, 0),
+        (16 * 2**20 + 1, None, 16 * 2**20 + 1 + HEADER_BYTES),
+        (2**20, 8192, 8192),
+    ],
+)
+def test_the_kernel_is_told_what_to_fetch_for_long_files_and_where_somebody_said_so(
+    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch,
+    payload_bytes: int, read_ahead_size: int | None, told_bytes: int,
+) -> None:  # fmt: skip
+    """What it is told to fetch it fetches in single pages, where its own read-ahead takes large ones."""
+    engines = gate_engines(monkeypatch)
+    driver = L2Driver(open_here(read_ahead_size=read_ahead_size))
+    key, length = object_key(0), payload_bytes + HEADER_BYTES
+    buffer = memory.lend(length)
+    driver.load((key, buffer))
+    (read,) = (operation for operation in engines[0].operations if operation[0] == READ_FILE)
+    assert read[4] == length
+    assert read[-1] == told_bytes

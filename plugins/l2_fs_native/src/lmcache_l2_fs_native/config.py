@@ -12,6 +12,14 @@ from lmcache_object_files import FileSettings
 class FsNativeSettings(FileSettings):
     """Where files go, how they are written, how much may be kept, and how hard the engine pushes."""
 
+    read_ahead_size: Annotated[
+        int | None,
+        Field(
+            gt=0,
+            description="Bytes that the kernel is told to fetch ahead of a read; none: the kernel decides for files up "
+            "to 16 MiB, and is told to fetch all of longer ones. Not with use_odirect.",
+        ),
+    ] = None
     num_workers: Annotated[
         int,
         Field(

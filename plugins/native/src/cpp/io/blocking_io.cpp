@@ -16,10 +16,27 @@ namespace {
 // medium writes to memory by itself, enough to keep it busy.
 constexpr std::uint64_t CACHED_BLOCK = std::uint64_t{1} << 20;
 constexpr std::uint64_t DIRECT_BLOCK = std::uint64_t{4} << 20;
+// The first block of a file that nobody else reads by this descriptor; each further one is twice as long.  The kernel fetches
+// the first of what it is asked for in single pages and what it then fetches ahead in ever larger ones, which cost it less:
+// the sooner it is ahead, the better.  Where others read by the same descriptor it cannot see that we go on from here.
+constexpr std::uint64_t FIRST_BLOCK = std::uint64_t{128} << 10;
 
-int read_all(const Operation& operation, Transfer& transfer, std::uint64_t block, Digest& digest) {
+struct Blocks {
+    std::uint64_t first;
+    std::uint64_t most;
+};
+
+Blocks blocks_of(const Operation& operation, const OperationFile& file) {
+    if (file.direct()) return {DIRECT_BLOCK, DIRECT_BLOCK};
+    // What the kernel was told to fetch is on its way already.
+    const bool grows = operation.kind == Kind::read_file && operation.read_ahead_bytes == 0;
+    return {grows ? FIRST_BLOCK : CACHED_BLOCK, CACHED_BLOCK};
+}
+
+int read_all(const Operation& operation, Transfer& transfer, Blocks blocks, Digest& digest) {
     if (!operation.digest_from) return transfer.read({0, operation.length});
     const std::uint64_t from = *operation.digest_from;
+    std::uint64_t block = blocks.first;
     int failed = 0;
     for (std::uint64_t at = 0; failed == 0 && at < operation.length;) {
         const std::uint64_t end = std::min(operation.length, at + block);
@@ -27,6 +44,7 @@ int read_all(const Operation& operation, Transfer& transfer, std::uint64_t block
         const std::uint64_t hashed = std::max(at, from);
         if (failed == 0 && hashed < end && !digest.update(operation.memory + hashed, end - hashed)) failed = -EFAULT;
         at = end;
+        block = std::min(2 * block, blocks.most);
     }
     return failed;
 }
@@ -49,7 +67,7 @@ Outcome run_blocking(const Operation& operation, OperationFile& file) {
     if (operation.kind == Kind::sync) {
         failed = file.sync();
     } else if (operation.reads()) {
-        failed = read_all(operation, transfer, file.direct() ? DIRECT_BLOCK : CACHED_BLOCK, digest);
+        failed = read_all(operation, transfer, blocks_of(operation, file), digest);
     } else {
         failed = write_all(operation, transfer, file);
     }
