@@ -118,11 +118,11 @@ def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: LentMemory) ->
 
 
 def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory: LentMemory) -> None:
-    first = open_here(boot_id="first-boot", owner_lease_seconds=2)
+    first = open_here(boot_id="first-boot", owner_lease_seconds=8)
     with pytest.raises(ResourceError, match="first-boot"):
-        open_here(owner_lease_seconds=2)
+        open_here(owner_lease_seconds=8)
     first.adapter.close(10)
-    put(open_here(owner_lease_seconds=2), memory, 1)
+    put(open_here(owner_lease_seconds=8), memory, 1)
 
 
 def test_what_is_there_and_not_ours_is_never_replaced(
