@@ -81,8 +81,13 @@ def test_what_is_said_to_the_server_with_a_request() -> None:
 
 def test_a_step() -> None:
     output = SimpleNamespace(
-        scheduled_new_reqs=[SimpleNamespace(req_id="new", num_computed_tokens=4)],
-        scheduled_cached_reqs=SimpleNamespace(req_ids=["old"], num_computed_tokens=[7]),
+        scheduled_new_reqs=[SimpleNamespace(req_id="new", num_computed_tokens=4, block_ids=([1, 2],))],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=["old", "grown", "again"],
+            num_computed_tokens=[7, 8, 9],
+            new_block_ids=[None, ([3],), ([4, 5],)],
+            resumed_req_ids={"again"},
+        ),
         num_scheduled_tokens={"new": 3, "old": 1},
         kv_connector_block_state=SimpleNamespace(resolve_block_ids={"x": ([5],)}.get),
         preempted_req_ids={"gone"},
@@ -91,6 +96,7 @@ def test_a_step() -> None:
     assert facts.scheduled == {"new": (4, 3), "old": (7, 1)}
     assert facts.block_table("x") == ([5],)
     assert facts.preempted == {"gone"}
+    assert list(facts.new_blocks) == [(4, ([1, 2],)), (0, ([3],)), (9, ([4, 5],))]
 
 
 class FullAttentionSpec(SimpleNamespace):
@@ -122,6 +128,20 @@ def groups(*specs: Any) -> Any:
 def test_cache_groups() -> None:
     found = cache_groups(config(), groups(FullAttentionSpec(), SlidingWindowSpec()))
     assert found == (CacheGroup(("l0",), 16), CacheGroup(("l1",), 16, 64))
+
+
+def test_workers_are_told_of_layers_of_several_sizes_as_one() -> None:
+    """The scheduler is told of one of them: both must know of its window."""
+
+    class UniformTypeKVCacheSpecs(SimpleNamespace):
+        block_size = 16
+
+    specs = {"a": SlidingWindowSpec(), "b": SlidingWindowSpec()}
+    assert cache_groups(config(), groups(UniformTypeKVCacheSpecs(kv_cache_specs=specs))) == (
+        CacheGroup(("l0",), 16, 64),
+    )
+    with pytest.raises(ValueError, match="MambaSpec"):
+        cache_groups(config(), groups(UniformTypeKVCacheSpecs(kv_cache_specs={"a": MambaSpec()})))
 
 
 def test_models_that_cannot_be_cached() -> None:

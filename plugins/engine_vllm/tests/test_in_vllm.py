@@ -44,11 +44,22 @@ stats = stats.aggregate(found.build_kv_connector_stats({"lookups": 2, "failed_lo
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
-from lmcache_vllm.engine_facts import request_facts
+from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, NewRequestData, SchedulerOutput
+from lmcache_vllm.engine_facts import request_facts, step_facts
 params = SamplingParams(max_tokens=2, extra_args={"kv_transfer_params": {"lmcache.tag": "x"}})
 request = Request("r", [1, 2, 3], params, None, cache_salt="tenant")
 facts = request_facts(request)
 request.append_output_token_ids(9)
+
+output = SchedulerOutput.make_empty()
+output.scheduled_new_reqs = [NewRequestData("new", [1, 2, 3], [], None, None, ([4, 5],), 1, None)]
+output.scheduled_cached_reqs = CachedRequestData(
+    req_ids=["old", "grown", "again"], resumed_req_ids={"again"}, new_token_ids=[], all_token_ids={},
+    new_block_ids=[None, ([6],), ([7, 8],)], num_computed_tokens=[5, 6, 7], num_output_tokens=[0, 0, 0],
+)
+output.num_scheduled_tokens = {"new": 2, "old": 1}
+output.kv_connector_block_state = KVConnectorBlockState({"new"}, {"new": ([4, 5],)}.get, {})
+step = step_facts(output)
 
 print("RESULT", json.dumps({
     "class": f"{found.__module__}.{found.__qualname__}",
@@ -65,6 +76,7 @@ print("RESULT", json.dumps({
     "shown": stats.reduce(),
     "lookups": registry.get_sample_value("vllm:lmcache_lookups_total", {"engine": "0", "reason": ""}),
     "timeouts": registry.get_sample_value("vllm:lmcache_failed_lookups_total", {"engine": "0", "reason": "timeout"}),
+    "step": [step.scheduled, step.block_table("new"), sorted(step.preempted), step.new_blocks],
     "facts": [list(facts.tokens), facts.prompt_tokens, facts.cache_salt, facts.configs, facts.obstacle],
 }))
 """
@@ -109,3 +121,10 @@ def test_counts_come_out(said: dict[str, Any]) -> None:
 @pytest.mark.engine
 def test_requests_look_as_expected(said: dict[str, Any]) -> None:
     assert said["facts"] == [[1, 2, 3, 9], 3, "tenant", {"lmcache.tag": "x"}, ""]
+
+
+@pytest.mark.engine
+def test_steps_look_as_expected(said: dict[str, Any]) -> None:
+    scheduled, table, preempted, new_blocks = said["step"]
+    assert (scheduled, table, preempted) == ({"new": [1, 2], "old": [5, 1]}, [[4, 5]], [])
+    assert new_blocks == [[1, [[4, 5]]], [0, [[6]]], [7, [[7, 8]]]]

@@ -16,6 +16,7 @@ import pytest
 from demo.server_process import ServerProcess
 from lmcache_vllm.metadata import StepPlan
 from lmcache_vllm.transfer_pages import ChunkPages
+from lmcache_vllm.worker import FENCE_SECONDS
 from plugins.engine_vllm.tests.test_worker_transfers import OPTIONS, TOKENS, failing, quiet
 from plugins.engine_vllm.tests.worker_kit import fused_hnd, rig, transfer, until
 
@@ -191,6 +192,7 @@ def test_a_fence_ends_stores_before_their_blocks_change(
 ) -> None:
     """A store that is still queued or under way never reads what the next step writes."""
     monkeypatch.setattr("lmcache_vllm.transfer_pages.BATCH_BYTES", 1)
+    monkeypatch.setattr("lmcache_vllm.worker.COPY_SECONDS", 0.05)
     entered, proceed = threading.Event(), threading.Event()
     real = ChunkPages.gather
 
@@ -206,7 +208,7 @@ def test_a_fence_ends_stores_before_their_blocks_change(
         queued = transfer([token + 1 for token in TOKENS], BLOCKS, request="a")
         worker.step(stores=(copying, queued))
         assert entered.wait(10)
-        worker.side.on_step(StepPlan(fence=frozenset({"a"})))
+        worker.side.on_step(StepPlan(fence=frozenset({copying.id, queued.id})))
         paged.wipe()  # now the blocks belong to somebody else
         proceed.set()
         assert worker.until(lambda: {copying.id, queued.id} <= worker.over.keys())
@@ -222,8 +224,69 @@ def test_a_fence_lets_a_store_that_is_nearly_done_end(running: ServerProcess) ->
         one = transfer(TOKENS, BLOCKS, request="a")
         worker.step(stores=(one,))
         assert worker.until(lambda: worker.counts.get("stores") == 1)
-        worker.step(fence=frozenset({"a"}))
+        worker.step(fence=frozenset({one.id}))
         assert worker.over == {one.id: 1}
+
+
+def test_a_step_waits_for_the_copies_of_stores_whose_blocks_it_takes(
+    running: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To copy is sooner done than to compute again, however many bytes there are."""
+    monkeypatch.setattr("lmcache_vllm.transfer_pages.BATCH_BYTES", 1)
+    monkeypatch.setattr("lmcache_vllm.worker.COPY_SECONDS", 60.0)
+    entered, never = threading.Event(), threading.Event()
+    real = ChunkPages.gather
+
+    def slow(self: ChunkPages, *args: object) -> int:
+        entered.set()
+        never.wait(2 * FENCE_SECONDS)
+        return real(self, *args)  # type: ignore[arg-type]
+
+    paged = fused_hnd()
+    with rig(running.port, paged) as worker:
+        monkeypatch.setattr(ChunkPages, "gather", slow)
+        first = transfer(TOKENS, BLOCKS)
+        second = transfer([token + 1 for token in TOKENS], BLOCKS)
+        worker.step(stores=(first, second))
+        assert entered.wait(10)
+        worker.side.on_step(StepPlan(fence=frozenset({first.id, second.id})))
+        paged.wipe()  # now the blocks belong to somebody else
+        assert worker.until(lambda: worker.counts.get("stores") == 2)
+        assert {first.id, second.id} <= worker.over.keys()
+    assert until(lambda: quiet(running))
+
+
+def test_after_a_long_step_the_next_one_waits_for_the_server_as_well(running: ServerProcess) -> None:
+    """A busy server's answer is cheap beside what took a minute to compute."""
+    with rig(running.port, fused_hnd(), heartbeat_seconds=10.0) as worker:
+        one = transfer(TOKENS, BLOCKS)
+        os.kill(running.pid, signal.SIGSTOP)
+        goes_on = threading.Timer(3 * FENCE_SECONDS, os.kill, (running.pid, signal.SIGCONT))
+        goes_on.start()
+        try:
+            worker.step(stores=(one,))
+            worker.side._step_seconds = 60.0
+            worker.side.on_step(StepPlan(fence=frozenset({one.id})))
+        finally:
+            goes_on.join()
+        assert worker.until(lambda: worker.counts.get("stores") == 1)
+    assert until(lambda: quiet(running))
+
+
+def test_a_step_does_not_wait_for_a_store_that_waits_for_the_server(
+    running: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lmcache_vllm.worker.COPY_SECONDS", 60.0)
+    with rig(running.port, fused_hnd(), heartbeat_seconds=10.0) as worker:
+        one = transfer(TOKENS, BLOCKS)
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            worker.step(stores=(one,))
+            worker.side.on_step(StepPlan(fence=frozenset({one.id})))
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+        assert worker.until(lambda: worker.counts.get("failed_stores:cancelled") == 1)
+    assert until(lambda: quiet(running))
 
 
 def test_what_waited_too_long_for_its_turn_is_given_up(running: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,12 +235,15 @@ class VllmModel:
     def schedule(self) -> None:
         scheduled: dict[str, tuple[int, int]] = {}
         writes: list[Write] = []
+        new_blocks: list[tuple[int, list[list[int]]]] = []
         left = self.budget
         for request in list(self.running):
             count = min(left, self._computable(request))
+            before = [len(table) for table in request.tables]
             if count > 0 and self._allocate(request, request.computed + count):
                 left -= count
                 scheduled[request.id] = (request.computed, count)
+                new_blocks.append((0, [table[had:] for table, had in zip(request.tables, before, strict=True)]))
         for request in list(self.waiting):
             if left <= 0:
                 break
@@ -248,7 +251,8 @@ class VllmModel:
             if count:
                 left -= count
                 scheduled[request.id] = (request.computed, count)
-        step = StepFacts(scheduled, lambda name: self.requests[name].tables, frozenset(self.preempted))
+                new_blocks.append((request.computed, [list(table) for table in request.tables]))
+        step = StepFacts(scheduled, lambda name: self.requests[name].tables, frozenset(self.preempted), new_blocks)
         self.preempted.clear()
         plan = self.side.plan(step)
         self._check_holds(plan)
@@ -325,7 +329,7 @@ class VllmModel:
         if not self.steps:
             return
         step = self.steps.pop(0)
-        for store in [store for store in self.stores if store.request_id in step.plan.fence]:
+        for store in [store for store in self.stores if store.id in step.plan.fence]:
             self._store(store)
         for write in step.writes:
             self._forward(write)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lmcache_vllm.placement import CacheGroup
@@ -24,6 +24,13 @@ def to_load(table: BlockTable, groups: Sequence[CacheGroup], start: int, end: in
         missing = (end - start) // size - before - len(ids)
         chosen.append((NULL_BLOCK,) * before + tuple(ids) + (NULL_BLOCK,) * missing)
     return tuple(chosen)
+
+
+def written(new_blocks: Iterable[tuple[int, BlockTable]], groups: Sequence[CacheGroup]) -> Iterator[int]:
+    """Of each table the blocks from the one on that holds the token beside it."""
+    for first, table in new_blocks:
+        for blocks, group in zip(table, groups, strict=True):
+            yield from blocks[first // group.block_tokens :]
 
 
 def to_store(

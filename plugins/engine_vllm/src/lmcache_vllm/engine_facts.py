@@ -19,7 +19,6 @@ _PAGED_SPECS: Final = frozenset(
         "SlidingWindowSpec",
         "SlidingWindowMLASpec",
         "ChunkedLocalAttentionSpec",
-        "UniformTypeKVCacheSpecs",
     }
 )
 """Caches that are blocks of tokens, each token's KV in a slot of its own."""
@@ -84,12 +83,17 @@ def step_facts(output: Any) -> StepFacts:
     new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
     computed = {request.req_id: request.num_computed_tokens for request in new}
     computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+    new_blocks = [(request.num_computed_tokens, request.block_ids) for request in new]
+    for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
+        if blocks is not None:  # the whole table of a request that was preempted, of others what is new in it
+            new_blocks.append((computed[request_id] if request_id in cached.resumed_req_ids else 0, blocks))
     return StepFacts(
         scheduled={
             request_id: (computed[request_id], count) for request_id, count in output.num_scheduled_tokens.items()
         },
         block_table=output.kv_connector_block_state.resolve_block_ids,
         preempted=frozenset(output.preempted_req_ids or ()),
+        new_blocks=new_blocks,
     )
 
 
@@ -104,6 +108,10 @@ def cache_groups(vllm_config: Any, kv_cache_config: Any) -> tuple[CacheGroup, ..
 
 def _cache_group(group: Any) -> CacheGroup:
     spec = group.kv_cache_spec
+    if inner := getattr(
+        spec, "kv_cache_specs", None
+    ):  # in workers, of layers of several sizes; in the scheduler, of one
+        spec = next(iter(inner.values()))
     kind = type(spec).__name__
     if kind not in _PAGED_SPECS or not getattr(group, "enable_kv_transfer", True):
         raise ValueError(

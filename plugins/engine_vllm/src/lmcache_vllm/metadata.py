@@ -49,9 +49,9 @@ class StepPlan:
     exactly once, failed or not."""
     stores: tuple[Transfer, ...] = ()
     """To be read from the blocks after this step's forward pass, which writes the last of their tokens."""
-    fence: frozenset[str] = frozenset()
-    """Requests that lost blocks: their earlier stores must no longer read when this step's forward pass begins to
-    write. Known to the worker before the pass (`handle_preemptions`)."""
+    fence: frozenset[int] = frozenset()
+    """Earlier stores whose blocks have others now: they must no longer read when this step's forward pass and its loads
+    begin to write. Known to the worker before the pass (`handle_preemptions`)."""
     finishing: tuple[str, ...] = ()
     """Requests that are over while vLLM holds their blocks for stores: each to be named in the worker's finished sends
     exactly once, as soon as all of its stores are over. A request that is not named here must not be named there."""

@@ -41,3 +41,6 @@ class StepFacts:
     """The blocks of a scheduled request, as this step's forward pass uses them."""
     preempted: frozenset[str] = frozenset()
     """Requests that lost their blocks since the last step."""
+    new_blocks: Sequence[tuple[int, BlockTable]] = ()
+    """Blocks that scheduled requests were given for this step, and may write: those of each table from the one on that
+    holds the token."""

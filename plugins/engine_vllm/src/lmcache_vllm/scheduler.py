@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from lmcache_vllm import block_slices
+from lmcache_vllm.block_slices import NULL_BLOCK
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
 from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
@@ -116,7 +118,7 @@ class SchedulerSide:
         """What the workers do in the step that vLLM is about to run."""
         server = self._server
         self._lookups.step_ends()
-        fence = self._fence(step.preempted)
+        fence = self._fence(step)
         for request_id in step.scheduled:
             if state := self._states.get(request_id):
                 state.ran = True
@@ -125,16 +127,25 @@ class SchedulerSide:
         finishing, self._finishing = tuple(self._finishing), []
         return StepPlan(loads, stores, fence, finishing)
 
-    def _fence(self, preempted: frozenset[str]) -> frozenset[str]:
-        """Requests whose blocks others may write in this step. Their stores are over when it begins, by the workers'
-        promise, and need not be waited for."""
-        storing = self._ledger.requests()  # those that are over as well: some of their blocks may be free
-        fence = storing if self._frees_early else storing & preempted
-        self._ledger.forget(fence)
-        for request_id in fence:
+    def _fence(self, step: StepFacts) -> frozenset[int]:
+        """Stores whose blocks others may write in this step. They are over when it begins, by the workers' promise, and
+        need not be waited for."""
+        if not self._ledger:
+            return frozenset()
+        fence = self._ledger.of(step.preempted)
+        if self._frees_early:
+            # A window lets go of blocks long before the request is over, and all others may be free: only those that
+            # were given out again are written.
+            fence |= self._ledger.reading(self._given_out(step))
+        for store, request_id in self._ledger.forget(fence):
             if state := self._states.get(request_id):
-                state.stores.clear()
+                state.stores.discard(store)
         return fence
+
+    def _given_out(self, step: StepFacts) -> frozenset[int]:
+        """Blocks that this step or its loads may write, and nobody wrote for the same request before."""
+        loads = (ids for load in self._planned_loads for ids in load.block_ids)
+        return frozenset(chain(block_slices.written(step.new_blocks, self._groups), *loads)) - {NULL_BLOCK}
 
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
@@ -152,7 +163,7 @@ class SchedulerSide:
             state.stored = end
             table = step.block_table(request_id)
             for first, last, ids in block_slices.to_store(table, self._groups, start, end, chunk):
-                store = self._ledger.begin(request_id)
+                store = self._ledger.begin(request_id, frozenset(chain(*ids)))
                 state.stores.add(store)
                 yield self._transfer(state, store, first, last, chunk, ids)
 

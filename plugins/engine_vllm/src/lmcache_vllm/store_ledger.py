@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from lmcache_vllm.metadata import WorkerReport
+
+
+class _Store(NamedTuple):
+    request_id: str
+    blocks: frozenset[int]
+    workers: int
+    """Those that are not done with it."""
 
 
 class StoreLedger:
@@ -12,36 +21,48 @@ class StoreLedger:
         """`workers` report each store."""
         self._workers = workers
         self._next = 0
-        self._left: dict[int, tuple[str, int]] = {}
+        self._left: dict[int, _Store] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
 
     def new_id(self) -> int:
         """For a transfer that nobody waits for here."""
         self._next += 1
         return self._next
 
-    def begin(self, request_id: str) -> int:
-        """The id of a store that is about to begin."""
-        store = self.new_id()
-        self._left[store] = (request_id, self._workers)
-        return store
+    def begin(self, request_id: str, blocks: frozenset[int]) -> int:
+        """The id of a store that is about to begin, and reads these blocks."""
+        number = self.new_id()
+        self._left[number] = _Store(request_id, blocks, self._workers)
+        return number
 
     def requests(self) -> frozenset[str]:
         """Those with stores that are not over."""
-        return frozenset(request_id for request_id, _ in self._left.values())
+        return frozenset(store.request_id for store in self._left.values())
 
-    def forget(self, requests: frozenset[str]) -> None:
-        """Their stores are over for us, whatever workers still say of them."""
-        if requests:
-            self._left = {store: entry for store, entry in self._left.items() if entry[0] not in requests}
+    def of(self, requests: frozenset[str]) -> frozenset[int]:
+        """The stores of these requests."""
+        return frozenset(number for number, store in self._left.items() if store.request_id in requests)
+
+    def reading(self, blocks: frozenset[int]) -> frozenset[int]:
+        """The stores that read one of these blocks."""
+        return frozenset(number for number, store in self._left.items() if not blocks.isdisjoint(store.blocks))
+
+    def forget(self, stores: frozenset[int]) -> list[tuple[int, str]]:
+        """They are over for us, whatever workers still say of them. Returns them with their requests."""
+        return [(number, self._left.pop(number).request_id) for number in stores]
 
     def note(self, report: WorkerReport) -> list[tuple[int, str]]:
         """The stores that are over with this report, and their requests. Other transfers in it are ignored."""
         over = []
-        for store, workers in report.over.items():
-            request_id, left = self._left.get(store, ("", 0))
-            if left > workers:
-                self._left[store] = (request_id, left - workers)
-            elif left:
-                del self._left[store]
-                over.append((store, request_id))
+        for number, workers in report.over.items():
+            store = self._left.get(number)
+            if store is None:
+                continue
+            if store.workers > workers:
+                self._left[number] = store._replace(workers=store.workers - workers)
+            else:
+                del self._left[number]
+                over.append((number, store.request_id))
         return over

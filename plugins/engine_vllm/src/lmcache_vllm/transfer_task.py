@@ -34,6 +34,7 @@ class TransferTask:
         self._after = after
         self._touching = threading.Lock()
         self._cancelled = False
+        self._copies = False
 
     @property
     def chunks(self) -> int:
@@ -43,6 +44,11 @@ class TransferTask:
     def seconds(self) -> float:
         """Since it was ordered."""
         return time.monotonic() - self._began
+
+    @property
+    def copies(self) -> bool:
+        """Whether it has begun to copy: what is left of it takes as long as the memory does, not the server."""
+        return self._copies
 
     def cancel(self) -> None:
         """No block of this transfer is read or written once this returns; it waits for the copy of a batch at most."""
@@ -59,6 +65,7 @@ class TransferTask:
         with self._touching:
             if self._cancelled:
                 raise CancelledError
+            self._copies = True
             yield
 
     def key(self, placement: Placement) -> EngineKey:

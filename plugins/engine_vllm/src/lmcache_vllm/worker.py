@@ -26,7 +26,13 @@ logger = logging.getLogger(__name__)
 START_SECONDS: Final = 2.0
 """How long the start of the engine waits for the server. One that comes later is found by the session."""
 FENCE_SECONDS: Final = 0.05
-"""How long a step waits for stores whose blocks it is about to take. Then they are called off."""
+"""How long a step waits at least for stores whose blocks it is about to take, as long as nothing is copied. Then they
+are called off."""
+FENCE_SHARE: Final = 0.1
+"""And how long in relation to the step that computed what they store: after a step of many seconds, an answer of the
+server may well be waited for, up to `COPY_SECONDS`."""
+COPY_SECONDS: Final = 1.0
+"""How long it waits for them while they copy: that costs less than to compute what they store once more."""
 DRAIN_SECONDS: Final = 2.0
 """How long the end of the engine waits for stores. vLLM kills a worker that takes more than five seconds."""
 JOIN_SECONDS: Final = 0.5
@@ -57,6 +63,8 @@ class WorkerSide:
         self._storing = TransferThread("lmcache-store")
         self._link: _Link | None = None
         self._failed_blocks: set[int] = set()
+        self._step_began = time.monotonic()
+        self._step_seconds = 0.0
         # vLLM computes from the first block that failed, and takes what is before it for there. With a window it is not.
         self._block_ids_say_enough = len(self._groups) == 1 and self._groups[0].window_tokens < 0
 
@@ -82,11 +90,11 @@ class WorkerSide:
     # Each step, in this order
 
     def on_step(self, plan: StepPlan) -> None:
-        """Before anything of the step is computed: stores of requests that lost their blocks stop reading."""
-        late = self._board.stores_of(plan.fence) if plan.fence else []
-        if late and self._board.wait_for_stores(late, FENCE_SECONDS):
-            for task in late:
-                task.cancel()
+        """Before anything of the step is computed: stores whose blocks have others now stop reading."""
+        late = [task for task in self._board.stores() if task.transfer.id in plan.fence] if plan.fence else []
+        for task in self._still_reading(late):
+            task.cancel()
+        self._step_began = time.monotonic()
 
     def start_loads(self, plan: StepPlan) -> None:
         after = self._mark() if plan.loads else None
@@ -98,6 +106,7 @@ class WorkerSide:
 
     def start_stores(self, plan: StepPlan) -> None:
         """After the forward pass: the blocks of these stores hold what is to be stored."""
+        self._step_seconds = time.monotonic() - self._step_began
         self._board.finish(plan.finishing)
         if not self._placement.writes:
             self._board.not_stored_here(plan.stores)
@@ -132,8 +141,8 @@ class WorkerSide:
         self._storing.stop()
         self._loading.stop()
         if self._usable:
-            self._board.wait_for_stores(self._board.stores_of(), DRAIN_SECONDS)
-        for task in [*self._board.stores_of(), *self._board.loads()]:
+            self._board.wait_for_stores(self._board.stores(), DRAIN_SECONDS)
+        for task in [*self._board.stores(), *self._board.loads()]:
             task.cancel()
         self._storing.join(JOIN_SECONDS)
         self._loading.join(JOIN_SECONDS)
@@ -141,6 +150,18 @@ class WorkerSide:
             self._link.session.stop()  # ends what still waits for an answer
         self._storing.join()
         self._loading.join()
+
+    def _still_reading(self, late: list[TransferTask]) -> list[TransferTask]:
+        """Waits for these stores as long as it is worth it. Returns those that are not over then."""
+        patience = max(FENCE_SECONDS, min(FENCE_SHARE * self._step_seconds, COPY_SECONDS))
+        deadline = time.monotonic() + COPY_SECONDS
+        while late:
+            left = self._board.wait_for_stores(late, patience)
+            goes_on = len(left) < len(late) or any(task.copies for task in left)
+            late = left
+            if not goes_on or time.monotonic() > deadline:
+                break
+        return late
 
     def _mark(self) -> Callable[[], None] | None:
         return self._link.copier.mark() if self._link is not None else None

@@ -53,12 +53,10 @@ class TransferBoard:
         with self._changed:
             self._finishing.update(request_ids)
 
-    def stores_of(self, request_ids: frozenset[str] | None = None) -> list[TransferTask]:
-        """Stores that are not over; of some requests, or of all."""
+    def stores(self) -> list[TransferTask]:
+        """Stores that are not over."""
         with self._changed:
-            return [
-                task for task in self._stores.values() if request_ids is None or task.transfer.request_id in request_ids
-            ]
+            return list(self._stores.values())
 
     def wait_for_stores(self, tasks: Iterable[TransferTask], seconds: float) -> list[TransferTask]:
         """Those that are not over after so long."""
