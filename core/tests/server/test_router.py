@@ -209,6 +209,18 @@ def test_a_deferred_call_is_answered_later_or_by_its_fallback(serve: Serve, mode
     assert client.call(WAIT, 0.0) == 1, "a connection that has waited is served like any other"
 
 
+def test_who_asks_alone_is_told_so_on_the_routers_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another connection that has just asked is taken for one that waits."""
+    monkeypatch.setattr("lmcache_core.server.router.CROWDED_SECONDS", 60.0)
+    first = serve(handler(ECHO, HandlerMode.INLINE, lambda call, value: int(call.others_wait)))
+    assert [first.call(ECHO, 0) for _ in range(3)] == [0, 0, 0]
+    with EngineClient(first.endpoint) as second:
+        assert [second.call(ECHO, 0) for _ in range(2)] == [1, 1]
+    assert first.call(ECHO, 0) == 1
+    monkeypatch.setattr("lmcache_core.server.router.CROWDED_SECONDS", 0.0)
+    assert first.call(ECHO, 0) == 0
+
+
 def test_one_connection_does_not_wait_for_another(serve: Serve) -> None:
     gate = threading.Event()
     first = serve(handler(BYTES, HandlerMode.ORDERED, lambda call, data: gate.wait(5) and len(data)))

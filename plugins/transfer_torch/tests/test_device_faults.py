@@ -45,7 +45,7 @@ class CueDevice:
         self.does = "now"
         self.waiting: list[Done] = []
         self.jobs: list[TransferJob] = []
-        self.closed = self.memories = 0
+        self.closed = self.memories = self.swift_bytes = 0
         self.forgets = False
         self.opening: Exception | None = None
 
@@ -86,6 +86,10 @@ class CueDevice:
 
 
 class CueMemory:
+    @property
+    def swift_bytes(self) -> int:
+        return self._device.swift_bytes
+
     def __init__(self, device: CueDevice) -> None:
         self._device = device
 

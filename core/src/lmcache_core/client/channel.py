@@ -89,6 +89,27 @@ class EngineChannel(Verbs):
         channel is closed or takes no more requests, and ProtocolError for a wrong number of arguments."""
         return self._send(operation, payload, timeout_seconds, waits=False)[0]
 
+    def tell(self, operation: Operation, *payload: Any) -> None:
+        """Send a request whose answer nobody wants to know: no thread wakes up for it.  Raises as `submit` does."""
+        request = self._exchange.encode(operation, payload)
+        with self._lock:
+            if self._closed:
+                raise not_sent(operation, self.endpoint)
+            try:
+                self._exchange.tell(request)
+            except NoAnswerError:
+                if self._leader is not None:
+                    os.eventfd_write(self._to_leader, 1)
+                raise
+            # What was told before was answered by now, and must not pile up; and a leader's descriptor may not tell of what
+            # has arrived any more.
+            outcomes = self._exchange.arrived()
+        _complete(outcomes)
+        if outcomes:
+            with self._lock:
+                if self._leader is not None and not self._closed:
+                    os.eventfd_write(self._to_leader, 1)
+
     def submit_lookup(self, key: EngineKey, tp_size: int = 1, *, wait_seconds: float) -> Future[int | None]:
         """Look up and have the answer pushed: both requests go out at once.  The future gets the hit chunks as soon as the
         server knows them, or None when it does not after `wait_seconds`; ask `query_prefetch_status` then."""

@@ -144,6 +144,14 @@ class Exchange(Generic[Owner]):
 
     def send(self, request: Encoded, seconds: float, owner: Owner) -> bytes:
         """Its uid.  Raises NoAnswerError where so many requests wait for a server that no more are taken."""
+        uid = self.tell(request)
+        deadline = time.monotonic() + seconds
+        self._waiting[uid] = _Waiting(request.codec, owner, seconds, deadline)
+        heapq.heappush(self._deadlines, (deadline, uid))
+        return uid
+
+    def tell(self, request: Encoded) -> bytes:
+        """The same without an owner: its answer is taken in and dropped."""
         codec, frames = request
         uid = msgspec.msgpack.encode(self._next)
         try:
@@ -154,9 +162,6 @@ class Exchange(Generic[Owner]):
                 "be sent; is a server running there?"
             ) from None
         self._next += 1
-        deadline = time.monotonic() + seconds
-        self._waiting[uid] = _Waiting(codec, owner, seconds, deadline)
-        heapq.heappush(self._deadlines, (deadline, uid))
         return uid
 
     def arrived(self) -> list[Outcome[Owner]]:
@@ -165,7 +170,7 @@ class Exchange(Generic[Owner]):
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             uid, *rest = self._socket.recv_multipart(zmq.NOBLOCK)
             waiting = self._waiting.pop(uid, None)
-            if waiting is not None:  # else a late answer to a request that has ended
+            if waiting is not None:  # else nobody waits for it any more, or ever did
                 outcomes.append(self._read(waiting, uid, rest))
         return outcomes
 

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 SMALL_BYTES: Final = 8192
 """An ordered request of which so much (some 2,000 tokens) is to be read is answered on the router thread if nothing is
 before it."""
+CROWDED_SECONDS: Final = 0.005
+"""Another connection that asked within this time may ask again while the router's thread is held."""
 UNKNOWN: Final = "unknown"
 """What an operation is counted as that nobody handles."""
 _FOR_EVER: Final = -1
@@ -94,6 +96,10 @@ class Router:
         """Requests of each connection that its worker has not answered; touched by the router thread only."""
         self._given_away: dict[RouterCall, float] = {}
         """Requests that other threads have not answered, those under way among them, and when they came, oldest first."""
+        self._latest, self._latest_at = b"", -math.inf
+        """Who asked last, and when; touched by the router thread only."""
+        self._others_at = -math.inf
+        """When somebody else than that asked last."""
         self._order = itertools.count()
         self._stop = False
         self._closed = threading.Event()
@@ -171,7 +177,7 @@ class Router:
 
     def is_in_the_way(self, call: RouterCall) -> bool:
         if not call.may_wait:
-            return True
+            return call.begun - self._others_at < CROWDED_SECONDS
         return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
@@ -217,6 +223,7 @@ class Router:
             self._refuse(message, refusal(message.envelope[2]), str(error))
             return
         call = RouterCall(self, message.envelope, route.codec.operation.name, self._clock.monotonic())
+        self._note_asked(call)
         try:
             if not self._dispatch(call, route, message.payload):
                 call.outcome = REFUSED
@@ -227,6 +234,11 @@ class Router:
             if self.is_first(call):
                 self._refuse(message, route.codec.negative, "the router's thread failed")
             raise
+
+    def _note_asked(self, call: RouterCall) -> None:
+        if call.connection != self._latest:
+            self._latest, self._others_at = call.connection, self._latest_at
+        self._latest_at = call.begun
 
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
         """False when the request is for a thread that too many wait for."""

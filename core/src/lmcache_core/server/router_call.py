@@ -26,7 +26,8 @@ class AnswerDesk(Protocol):
         """Send these result frames on the router's thread."""
 
     def is_in_the_way(self, call: RouterCall) -> bool:
-        """Are there requests waiting for the thread that this one is answered on?"""
+        """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
+        connection asked a moment ago, so that it may wait?"""
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         """Answer with these result frames in so many seconds."""

@@ -33,7 +33,7 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
             try:
                 return _read(task, registration, reply, asked)
             finally:
-                registration.channel.submit(COMMIT_RETRIEVE, key, registration.instance_id)
+                registration.channel.tell(COMMIT_RETRIEVE, key, registration.instance_id)
         except NoAnswerError as error:
             logger.warning("a load was not answered request=%s reason=%s", task.transfer.request_id, error)
             session.suspect(registration)

@@ -57,6 +57,11 @@ class TransferJob:
 class WorkerMemory(Protocol):
     """The paged KV cache of one worker, as this process reaches it.  Any thread."""
 
+    @property
+    def swift_bytes(self) -> int:
+        """A job of at most so many bytes takes no longer than handing it to another thread does, and waits for nothing:
+        it may be submitted on the thread that receives requests.  0: none may."""
+
     def submit_gather(self, job: TransferJob, done: Done) -> bytes:
         """Copy from the worker's blocks into L1.  Returns the handle of the event that the worker waits for before it
         writes to these blocks again.  Raises DeviceError, and never calls `done` then, when nothing was begun, and

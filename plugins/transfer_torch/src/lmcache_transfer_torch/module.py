@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lmcache_core import (
+    ELSEWHERE,
     Call,
     EngineKey,
     Handler,
@@ -60,7 +61,7 @@ class _Filled(NamedTuple):
 
 
 class LMCacheDrivenModule(RequestModule):
-    """Copies run on the thread of the worker's connection."""
+    """Copies run on the thread of the worker's connection; those that are over before that has woken up, on the router's."""
 
     def __init__(self, context: ModuleContext, devices: Devices, settings: TransferSettings) -> None:
         self._context, self._devices = context, devices
@@ -68,12 +69,12 @@ class LMCacheDrivenModule(RequestModule):
         self._transfers = Transfers(context.storage)
 
     def handlers(self) -> Sequence[Handler]:
-        # All of them may take long: mapping memory as well as copying it.
+        # Mapping memory may take long, and so may copying it: whether it does, `_is_swift` says.
         return [
             Handler(REGISTER, self.register, HandlerMode.AFFINE),
             Handler(UNREGISTER, self.unregister, HandlerMode.AFFINE),
-            Handler(STORE, self.store, HandlerMode.AFFINE),
-            Handler(RETRIEVE, self.retrieve, HandlerMode.AFFINE),
+            Handler(STORE, self.store, HandlerMode.ORDERED),
+            Handler(RETRIEVE, self.retrieve, HandlerMode.ORDERED),
         ]
 
     def status(self) -> dict[str, object]:
@@ -114,12 +115,16 @@ class LMCacheDrivenModule(RequestModule):
 
     # --- storing
 
-    def store(self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes) -> Answer:
+    def store(self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes) -> object:
         """Chunks that are there, or find no room, are skipped; so are those whose blocks the engine has not."""
+        if not call.may_wait and (call.others_wait or not self._is_swift(key, instance_id)):
+            return ELSEWHERE
         found = self._find(key, instance_id)
         if found is None:
             return NOT_MOVED
         chunks, registered = found
+        if not call.may_wait and not self._has_room(chunks, registered):
+            return ELSEWHERE  # pages have to be allocated, or others to leave
         tables = registered.tables(block_ids, len(chunks.hashes))
         filled: list[_Filled] = []
         parts: list[TransferPart] = []
@@ -162,13 +167,15 @@ class LMCacheDrivenModule(RequestModule):
 
     def retrieve(
         self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes, skip_tokens: int
-    ) -> Answer:
+    ) -> object:
         """All chunks of the range, or nothing.  The first `skip_tokens` tokens, as far as they fill blocks, are the
         engine's own and stay as they are."""
         if not 0 <= skip_tokens <= key.end - key.start:
             raise ProtocolError(f"{skip_tokens} tokens to skip, in a range of {key.end - key.start}")
         if key.end % self._context.chunk_tokens:
             raise ProtocolError(f"the range {key.start} to {key.end} does not end with a chunk")
+        if not call.may_wait and (call.others_wait or not self._is_swift(key, instance_id)):
+            return ELSEWHERE
         found = self._find(key, instance_id)
         if found is None or not found[0].hashes:
             return NOT_MOVED
@@ -216,6 +223,20 @@ class LMCacheDrivenModule(RequestModule):
     def _storage(self) -> Storage:
         return self._context.storage
 
+    def _is_swift(self, key: EngineKey, instance_id: int) -> bool:
+        """May its bytes be moved on the router's thread?  That takes no longer than waking up another one for them."""
+        worker, region = self._context.workers.find(instance_id), self._context.region
+        registered = self._workers.find(worker) if worker else None
+        if registered is None:
+            return True  # it moves nothing
+        chunks = (key.end - key.start) // self._context.chunk_tokens
+        is_on_disk = region is not None and region.is_file
+        return not is_on_disk and chunks * registered.chunk_bytes <= registered.memory.swift_bytes
+
+    def _has_room(self, chunks: TransferRange, registered: RegisteredWorker) -> bool:
+        spaces = [chunks.space(self._context, number) for number in range(len(registered.plans))]
+        return all(self._storage.has_room(space, len(chunks.hashes)) for space in spaces)
+
     def _find(self, key: EngineKey, instance_id: int) -> tuple[TransferRange, RegisteredWorker] | None:
         """The chunks that are meant, and whose they are; None when nothing can be moved for this worker."""
         chunks = transfer_range(self._context, key, instance_id)
@@ -232,13 +253,11 @@ class LMCacheDrivenModule(RequestModule):
         """Where the payloads of held slots begin in this process.  Raises OSError where L1 is a file and the disk fails."""
         if not hold.slots:
             return []
-        storage, first, region = self._storage, hold.slots[0], self._context.region
-        if region is not None and region.is_file and not region.direct_io:
+        storage, region = self._storage, self._context.region
+        if region is None or (region.is_file and not region.direct_io):
             # Each is brought in before it is touched: where the disk fails under a copy, the server would end.
             return [_address(storage.payload(slot)) for slot in hold.slots]
-        # L1 is one mapping: its slots lie at their offsets from where the first of these says that it begins.
-        begin = _address(storage.payload(first)) - storage.payload_offset(first)
-        return [begin + storage.payload_offset(slot) for slot in hold.slots]
+        return [region.address + storage.payload_offset(slot) for slot in hold.slots]
 
 
 def _address(payload: memoryview) -> int:

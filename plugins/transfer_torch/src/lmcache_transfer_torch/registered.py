@@ -13,6 +13,7 @@ from lmcache_kv_layout import (
     ChunkBlocks,
     LayoutError,
     ObjectGroupPlan,
+    ObjectRegion,
     PagedGroup,
     plan_object_groups,
     whole_chunks,
@@ -41,6 +42,11 @@ class RegisteredWorker:
     null_block: int
 
     @property
+    def chunk_bytes(self) -> int:
+        """Of all objects of a chunk."""
+        return sum(plan.layout.payload_bytes for plan in self.plans)
+
+    @property
     def object_groups(self) -> tuple[ObjectGroup, ...]:
         return tuple(ObjectGroup(plan.layout, plan.window_chunks) for plan in self.plans)
 
@@ -62,9 +68,11 @@ class RegisteredWorker:
             _without(table, tokens // group.tokens_per_block) for group, table in zip(self.groups, tables, strict=True)
         ]
 
-    def whole_chunks(self, plan: ObjectGroupPlan, tables: Sequence[ChunkBlocks], chunks: int) -> list[int]:
+    def whole_chunks(self, plan: ObjectGroupPlan, tables: Sequence[ChunkBlocks], chunks: int) -> Sequence[int]:
         """Chunks of which everything is there that a hit ending with them needs.  An engine has null blocks for what its
         layers attend to no more, or never wrote; a chunk with such a gap must not be found."""
+        if not any(NO_BLOCK in tables[region.group].ids for region in plan.regions):
+            return range(chunks)
         return whole_chunks(self.groups, plan, tables, chunks)
 
     @staticmethod
@@ -75,11 +83,18 @@ class RegisteredWorker:
         return [
             TransferPart(
                 region.group,
-                tables[region.group].flat(chunks, region),
+                _chosen(tables[region.group], chunks, region),
                 [address + region.offset for address in addresses],
             )
             for region in plan.regions
         ]
+
+
+def _chosen(table: ChunkBlocks, chunks: Sequence[int], region: ObjectRegion) -> array[int]:
+    """The blocks of these chunks, which ascend, that the region keeps."""
+    if region.blocks == table.per_chunk and len(chunks) * table.per_chunk == len(table.ids):
+        return table.ids  # all of them
+    return table.flat(chunks, region)
 
 
 def _without(table: ChunkBlocks, blocks: int) -> ChunkBlocks:

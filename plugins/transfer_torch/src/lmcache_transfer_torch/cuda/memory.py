@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Final
 
 from lmcache_kv_layout import PagedGroup
 from lmcache_transfer_torch.cuda.gpu import Gpu
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 class CudaMemory:
     """Implements `device.WorkerMemory`."""
+
+    swift_bytes: Final = 0
+    """A driver's call may wait for the device."""
 
     def __init__(self, gpu: Gpu, places: Sequence[Place], groups: Sequence[PagedGroup], chunk_tokens: int) -> None:
         """Raises DeviceError, with nothing imported."""
