@@ -78,7 +78,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert site.offers() == before
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OfferKind if kind is not OfferKind.COMMAND])
+_OFTEN = (OfferKind.L2_ADAPTER, OfferKind.SERDE)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in _OFTEN else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in OfferKind
+        if kind is not OfferKind.COMMAND
+    ],
+)
 def test_what_is_new_keeps_the_laws_of_its_kind(site: Site, kind: OfferKind) -> None:
     settings = json.dumps({"base_path": str(site.folder / "kv")} if kind is OfferKind.L2_ADAPTER else {})
     said = site.lmcache("plugins", "check", f"{kind}:{NAME}", "--settings", settings)

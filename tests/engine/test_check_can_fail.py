@@ -20,7 +20,7 @@ from tests.engine.site import Site
 CHUNK_TOKENS = 256
 CHUNKS = 4
 
-pytestmark = [pytest.mark.engine, pytest.mark.parametrize("site", [CHUNK_TOKENS], indirect=True)]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.parametrize("site", [CHUNK_TOKENS], indirect=True)]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def test_the_same_answers_from_every_tier(site: Site, reference: Reference) -> N
     check_every_tier(site, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", [32], indirect=True)
 def test_prefix_hits_of_one_chunk_to_256(site: Site, reference: Reference) -> None:
     check_prefix_hits(site, reference)

@@ -17,7 +17,7 @@ from tests.engine.load import clients, mixed_prompts
 from tests.engine.reference import Reference
 from tests.engine.site import LET_GO_SECONDS
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 REQUEST_SECONDS = 90.0
 """No request may take longer, whatever happened to the server meanwhile."""
@@ -107,7 +107,6 @@ def test_64_clients_two_crashes_and_a_restart(busy_site: BusySite, reference: Re
     check(busy_site, load, [crash, busy_site.restart_server, crash], reckless=False)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_128_reckless_clients_and_crashes_at_any_time(busy_site: BusySite, reference: Reference) -> None:
     load = LoadedSite(busy_site, reference, mixed_prompts(128, 128))

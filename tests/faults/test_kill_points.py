@@ -81,7 +81,7 @@ def only_whole_objects(root: Path) -> int:
     return objects
 
 
-@pytest.mark.parametrize("rounds", [15, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_killed_at_random_points(start_server: StartServer, tmp_path: Path, rounds: int) -> None:
     rng = random.Random(rounds)

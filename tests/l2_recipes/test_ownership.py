@@ -69,7 +69,9 @@ def refused(place: Place) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    "name", [name if name in ("fs", "raw_block") else pytest.param(name, marks=pytest.mark.slow) for name in PLACES]
+)
 def test_a_place_is_one_server_s_until_that_is_gone(name: str, tmp_path: Path, start_server: StartServer) -> None:
     place = PLACES[name](tmp_path)
     first = start_server(*COMMON, "--instance-id", "the-owner", *place.flags)

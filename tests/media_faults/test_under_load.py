@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.media_faults.adapters import EVERY, MADE
+from tests.media_faults.adapters import FS_NATIVE, MADE
 from tests.media_faults.conftest import OpenSite
 from tests.media_faults.medium import CuedMedium
 from tests.media_faults.site import CHUNKS, Site, wait_for
@@ -19,7 +19,9 @@ PROMPTS = 20
 """Of each engine: the objects of both find room on the smallest medium."""
 
 
-@pytest.mark.parametrize("adapter", EVERY)
+@pytest.mark.parametrize(
+    "adapter", [FS_NATIVE, *(pytest.param(name, marks=pytest.mark.slow) for name in MADE if name != FS_NATIVE)]
+)
 def test_no_byte_is_wrong_while_the_medium_comes_and_goes(
     medium: CuedMedium, open_site: OpenSite, adapter: str
 ) -> None:

@@ -91,7 +91,7 @@ def test_names_cannot_make_metrics_grow_or_lie(served: tuple[ServerProcess, int]
             wait_for(partial(has_failed_again, port, failed + 2))
             memory.append(process.memory_info().rss)
         assert sizes[2] < 1.02 * sizes[0]
-        assert memory[2] - memory[0] < 8 * MIB, memory
+        assert memory[2] - memory[1] < 8 * MIB, memory  # the first share fills what is bounded
         assert "lmcache_hit_rate_ceiling" in scrape(port).families()
 
 

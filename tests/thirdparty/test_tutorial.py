@@ -17,6 +17,7 @@ TUTORIAL = (DOCS / "plugins" / "tutorial.md").read_text()
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_written(clean: CleanEnvironment, tmp_path: Path) -> None:
     said: list[str] = []
     for step in STEP.finditer(TUTORIAL):

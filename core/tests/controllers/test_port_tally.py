@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.pending_jobs import PendingJob, Verb
-from lmcache_core.controllers.port_tally import PortTally
+from lmcache_core.controllers.port_tally import PortAccount, PortTally
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
@@ -74,3 +77,51 @@ TestTally = TallyMachine.TestCase
 TestTally.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class ReadMeanwhile(FakeClock):
+    """A clock that somebody else looks at the tally by, between the time that it tells and what is made of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: Callable[[], PortAccount] | None = None
+        self.readings: list[PortAccount] = []
+
+    def monotonic(self) -> float:
+        now = super().monotonic()
+        read, self.read = self.read, None
+        if read is not None:
+            self.advance(1)
+            self._reader = threading.Thread(target=lambda: self.readings.append(read()))
+            self._reader.start()
+            self._reader.join(0.2)  # it waits for whoever asks for the time, if that one has locked the tally
+        return now
+
+    def all_readings(self) -> list[PortAccount]:
+        self._reader.join()
+        return self.readings
+
+
+def test_the_time_that_it_was_busy_never_falls() -> None:
+    clock = ReadMeanwhile()
+    tally = PortTally(clock)
+    job = PendingJob("lookup", [KEY], "token", Inbox[object](), clock.monotonic() + 30, clock.monotonic())
+    tally.given(job)
+    clock.advance(5)
+    clock.read = tally.account
+    tally.answered(job, [Outcome.DONE])
+    (meanwhile,) = clock.all_readings()
+    assert meanwhile.busy_seconds <= tally.account().busy_seconds
+
+
+def test_time_is_counted_once_where_a_job_begins_before_the_last_one_has_ended() -> None:
+    clock = FakeClock()
+    tally = PortTally(clock)
+    first, second = (PendingJob("lookup", [KEY], "token", Inbox[object](), 30.0, clock.monotonic()) for _ in range(2))
+    tally.given(first)
+    clock.advance(3)
+    tally.answered(first, [Outcome.DONE])
+    tally.given(second)  # begun when the first one was, and given only now
+    clock.advance(2)
+    tally.answered(second, [Outcome.DONE])
+    assert tally.account().busy_seconds == 5.0

@@ -179,10 +179,17 @@ KILLED_BY = [
     (KeepsTheFirstSize, "a_slot_is_used_again_with_another_size_and_salt"),
     (NamesThemAllForNothing, "asked_for_nothing_it_names_nothing"),
 ]
+LONG_LAWS = (
+    "memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed",
+    "the_work_per_slot_does_not_grow_with_the_number_of_slots",
+)
 FOUND_BY_CHANCE = [NamesHeldSlots, NamesRemovedSlots, NamesTwice, ForgetsWhatItNamed, IgnoresSizes, KeepsTheFirstSize]
 
 
-@pytest.mark.parametrize(("mutant", "law"), KILLED_BY)
+@pytest.mark.parametrize(
+    ("mutant", "law"),
+    [pytest.param(*each, marks=pytest.mark.slow) if each[1] in LONG_LAWS else each for each in KILLED_BY],
+)
 def test_each_mutant_is_killed_by_its_law(mutant: type[LeastRecentlyUsed], law: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
         hold(EvictionPolicySuite(), law, mutant)

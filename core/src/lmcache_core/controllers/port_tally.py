@@ -67,7 +67,7 @@ class PortTally:
         self._lock = threading.Lock()  # guards all below
         self._verbs = {verb: VerbTally() for verb in get_args(Verb)}
         self._pending = 0
-        self._busy_since = 0.0
+        self._busy_since = self._idle_since = 0.0
         self._busy_seconds = 0.0
         self._rejected = 0
         self._declined = Declined()
@@ -79,7 +79,7 @@ class PortTally:
         size = job.size_bytes = sum(_sizes(job))
         with self._lock:
             if not self._pending:
-                self._busy_since = job.begun
+                self._busy_since = max(job.begun, self._idle_since)
             self._pending += 1
             row = self._verbs[job.verb]
             row.jobs += 1
@@ -95,11 +95,12 @@ class PortTally:
             pairs = zip(_sizes(job), outcomes, strict=False)
             done = sum([size for size, outcome in pairs if outcome is Outcome.DONE])
             counts = Counter([outcome.value for outcome in outcomes])
-        now = self._clock.monotonic()
         with self._lock:
+            now = self._clock.monotonic()  # not before: an account taken meanwhile would say that more time has passed
             self._pending -= 1
             if not self._pending:
                 self._busy_seconds += max(0.0, now - self._busy_since)
+                self._idle_since = now
             row = self._verbs[job.verb]
             row.answered += 1
             row.pending_objects -= job.size
@@ -124,8 +125,8 @@ class PortTally:
             self.faults += 1
 
     def account(self) -> PortAccount:
-        now = self._clock.monotonic()
         with self._lock:
+            now = self._clock.monotonic()
             busy = self._busy_seconds + (max(0.0, now - self._busy_since) if self._pending else 0.0)
             verbs = {verb: replace(row, outcomes=dict(row.outcomes)) for verb, row in self._verbs.items()}
             return PortAccount(verbs, busy, self._rejected, self._declined)

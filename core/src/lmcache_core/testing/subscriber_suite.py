@@ -34,7 +34,7 @@ MEMORY_EVENTS = 500
 """In each of the samples that memory is measured after."""
 _SAMPLES = 3
 BATCH_EVENTS = 50
-EVENT_BYTES_MAX = 10
+EVENT_BYTES_MAX = 20
 """What may stay of an event on average; a request id alone is more."""
 _FIELDS = {
     str: st.sampled_from(["", "model", "a/b"]) | st.text(max_size=40),

@@ -108,9 +108,8 @@ def cache_groups(vllm_config: Any, kv_cache_config: Any) -> tuple[CacheGroup, ..
 
 def _cache_group(group: Any) -> CacheGroup:
     spec = group.kv_cache_spec
-    if inner := getattr(
-        spec, "kv_cache_specs", None
-    ):  # in workers, of layers of several sizes; in the scheduler, of one
+    inner = getattr(spec, "kv_cache_specs", None)  # of layers of several sizes, in workers; the scheduler has one
+    if inner:
         spec = next(iter(inner.values()))
     kind = type(spec).__name__
     if kind not in _PAGED_SPECS or not getattr(group, "enable_kv_transfer", True):

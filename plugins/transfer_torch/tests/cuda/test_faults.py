@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -82,7 +83,10 @@ def test_a_gpu_that_breaks_while_it_copies_fails_everything_and_takes_no_more() 
         memory.submit_gather(rig.job(worker, [[3, 1]], ready=handle), waiting)
         rig.machine.faults.in_copy = True
         outcome = Outcome()
-        beside.submit_gather(rig.job(other, [[3, 1]], offset=8192), outcome)
+        with suppress(
+            AbortedTransferError
+        ):  # it breaks while what belongs to this copy is still being queued, or later
+            beside.submit_gather(rig.job(other, [[3, 1]], offset=8192), outcome)
         assert outcome.result() is False
         assert waiting.result() is False
         happen()
