@@ -84,7 +84,7 @@ SETUPS: dict[str, Callable[[Path], Setup]] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.timeout(900)
 def test_what_was_done_survives_kills_and_nothing_else_does(name: str, rounds: int, tmp_path: Path) -> None:

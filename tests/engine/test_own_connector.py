@@ -22,7 +22,8 @@ from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 pytestmark = pytest.mark.engine
 
 CHUNK_TOKENS = 256
-SETTINGS = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS}
+SETTINGS = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000}
+"""A lookup that waits for L2 is given up after half a second otherwise, and other tests may have the processor."""
 
 
 class OwnSite(Site):

@@ -52,7 +52,8 @@ class Site:
             assert self._engine.store(prompt(number), f"store {number}")
 
     def settle(self) -> None:
-        """Until the adapter has answered for everything."""
+        """Until the adapter has answered for everything, also for what it has not been told of yet."""
+        wait_for(lambda: not self.status["store"]["backlog_bytes"])
         wait_for(lambda: not self.account["waiting"] and not self.account["in_flight"])
 
     def clear(self) -> None:

@@ -213,7 +213,7 @@ class AdapterChanges:
         with self._tier.lock:
             if adapter not in self._tier.adapters:
                 return
-            self._gone.append(self._state(adapter))
+            self._gone.append(self._state(adapter, is_gone=True))
             self._tier.forget(adapter)
             self._parts.events.publish(AdapterRemoved(adapter.name, bool(removal.drained)))
 
@@ -244,14 +244,16 @@ class AdapterChanges:
         names = ", ".join(adapter.name for adapter in self._tier.adapters)
         return NoSuchAdapterError(f"no L2 adapter is called '{name}'; there are: {names or 'none'}")
 
-    def _state(self, adapter: RunningAdapter) -> AdapterState:
-        port, removal = adapter.port, adapter.removal
+    def _state(self, adapter: RunningAdapter, *, is_gone: bool = False) -> AdapterState:
+        port, removal, state = adapter.port, adapter.removal, adapter.state
+        if state is PortState.REMOVED and not is_gone:
+            state = PortState.CLOSING  # its name is not free yet
         objects, size = self._parts.store.left_for(port)
         return AdapterState(
             name=adapter.name,
             type=adapter.spec.offer.name,
             index=port.index,
-            state=adapter.state.value,
+            state=state.value,
             healthy=port.healthy,
             objects_left=objects,
             bytes_left=size,

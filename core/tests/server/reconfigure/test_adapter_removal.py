@@ -22,9 +22,10 @@ from core.tests.server.changing_server import (
 from core.tests.server.test_controller_faults import trip, wait_for
 from lmcache_core.admin.reconfigure_port import NotNowError
 from lmcache_core.controllers import adapter_removal
-from lmcache_core.controllers.adapter_removal import AdapterRemoval
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreJob
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.testing import Fault, FaultInjectAdapter
 from lmcache_core.testing.fake_engine import FakeEngine
 
@@ -170,3 +171,21 @@ def test_the_server_stops_in_the_middle_of_a_removal(start: StartServer) -> None
     assert time.monotonic() - begun < 10
     with pytest.raises(NotNowError, match="the server is stopping"):
         server._parts.adapters.add(MEMORY)
+
+
+def test_it_is_removed_once_its_name_is_free(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(MEMORY)
+    (adapter,) = server._parts.tier.adapters
+    go_on, dismiss = threading.Event(), Supervisor.dismiss
+
+    def late(supervisor: Supervisor, name: str, seconds: float) -> bool:
+        go_on.wait(10)
+        return dismiss(supervisor, name, seconds)
+
+    monkeypatch.setattr(Supervisor, "dismiss", late)
+    server._parts.adapters.remove("memory", 1.0, False)
+    wait_for(lambda: adapter.removal is not None and adapter.removal.state is PortState.REMOVED)
+    assert state_of(server, "memory") == "closing"
+    go_on.set()
+    wait_for(lambda: state_of(server, "memory") == "removed")
+    assert server._parts.adapters.add(MEMORY).name == "memory"
