@@ -26,7 +26,6 @@ from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
 from lmcache_core.testing.fake_engine import FakeEngine
 
-
 TIMES = 5
 
 
