@@ -10,7 +10,7 @@ from demo.engine_process import ENGINE_PYTHON, MODEL
 from demo.shared_memory import shared_by_nobody
 from tests.engine.busy_site import BusySite
 from tests.engine.reference import Reference
-from tests.engine.site import Site
+from tests.engine.site import CHUNK_TOKENS, DrivenSite, OwnSite, Site
 
 
 @pytest.fixture(scope="session")
@@ -50,5 +50,19 @@ def site(
 @pytest.fixture(scope="package")
 def busy_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusySite]:
     site = BusySite(tmp_path_factory.mktemp("busy-site"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def own_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnSite]:
+    site = OwnSite(CHUNK_TOKENS, tmp_path_factory.mktemp("own-site"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def driven_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenSite]:
+    site = DrivenSite(CHUNK_TOKENS, tmp_path_factory.mktemp("driven-site"))
     yield site
     site.close()

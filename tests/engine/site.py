@@ -11,6 +11,8 @@ from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from demo.server_process import ServerProcess
 
+CHUNK_TOKENS = 256
+"""Of sites that no test asks for another size of."""
 HEARTBEAT_SECONDS = 4.0
 """Also how long an engine waits for the answer to one: shorter, and a busy machine looks like a dead server."""
 RECONNECT_SECONDS = 2 * HEARTBEAT_SECONDS
@@ -102,3 +104,20 @@ class Site:
         self.engine.kill()
         if self.server.running:
             self.server.stop()
+
+
+class OwnSite(Site):
+    """Its engine has our connector."""
+
+    def new_engine(self, name: str) -> EngineProcess:
+        # A lookup that waits for L2 is given up after half a second otherwise, and other tests may have the processor.
+        extra = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000}
+        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, connector="own", extra=extra)
+
+
+class DrivenSite(Site):
+    """Its engine registers its pages and sends block ids."""
+
+    def new_engine(self, name: str) -> EngineProcess:
+        extra = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS, "lmcache.mp.mp_transfer_mode": "lmcache_driven"}
+        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=extra)

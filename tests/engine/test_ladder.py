@@ -1,24 +1,16 @@
-"""One engine's prompts through every tier: computed, from L1, and from L2 after the server was killed."""
+"""The stock engine's prompts of every length, and a new engine on an old disk."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.engine.comparison import assert_cached, assert_right
-from tests.engine.every_tier import check_every_tier
 from tests.engine.ladder import CHUNK_SIZES, PROMPTS, chunk_count
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
 from tests.engine.site import Site
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.mark.parametrize(
-    "site", [size if size == 32 else pytest.param(size, marks=pytest.mark.slow) for size in CHUNK_SIZES], indirect=True
-)
-def test_the_same_answers_from_every_tier(site: Site, reference: Reference) -> None:
-    check_every_tier(site, reference)
 
 
 @pytest.mark.slow

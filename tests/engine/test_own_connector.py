@@ -1,8 +1,7 @@
-"""Our own connector in a real engine: the same answers from every tier, and the same objects as the stock one's."""
+"""Our own connector in a real engine: the same objects as the stock one's, and shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,43 +11,12 @@ from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from tests.conftest import StartServer
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
-from tests.engine.every_tier import check_every_tier
-from tests.engine.ladder import PROMPTS
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
-from tests.engine.site import HEARTBEAT_SECONDS, Site
+from tests.engine.site import CHUNK_TOKENS, OwnSite
 from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 
 pytestmark = pytest.mark.engine
-
-CHUNK_TOKENS = 256
-SETTINGS = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000}
-"""A lookup that waits for L2 is given up after half a second otherwise, and other tests may have the processor."""
-
-
-class OwnSite(Site):
-    """A site whose engine has our connector."""
-
-    def new_engine(self, name: str) -> EngineProcess:
-        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, connector="own", extra=SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def own_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnSite]:
-    site = OwnSite(CHUNK_TOKENS, tmp_path_factory.mktemp("own-site"))
-    yield site
-    site.close()
-
-
-def test_the_same_answers_from_every_tier(own_site: OwnSite, reference: Reference) -> None:
-    def check_hits_at_once() -> None:
-        together = own_site.engine.ask_together(PROMPTS)
-        assert_cached(together, CHUNK_TOKENS)
-        assert_right(together, reference.answers(PROMPTS))
-
-    check_every_tier(own_site, reference, check_hits_at_once)
-    own_site.wait_nothing_held()
-    assert "Traceback" not in own_site.engine.log.split("skip_tokenizer_init=True`")[-1]
 
 
 @pytest.mark.slow

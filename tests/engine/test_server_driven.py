@@ -1,49 +1,18 @@
-"""A stock engine on the CPU that lets the server copy: computed, from L1, and from L2 after the server was killed."""
+"""A stock engine on the CPU that lets the server copy: what was stored one way is found the other, and hits of every length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from demo.engine_process import EngineProcess
 from demo.prompts import random_prompt
 from tests.engine.comparison import assert_cached, assert_computed, assert_right
-from tests.engine.every_tier import check_every_tier
 from tests.engine.prefix_hits import check_prefix_hits
 from tests.engine.reference import Reference
-from tests.engine.site import HEARTBEAT_SECONDS, Site
+from tests.engine.site import CHUNK_TOKENS, DrivenSite, Site
 
 pytestmark = pytest.mark.engine
-
-CHUNK_TOKENS = 256
-
-
-class DrivenSite(Site):
-    """Its engine registers its pages and sends block ids."""
-
-    def new_engine(self, name: str) -> EngineProcess:
-        extra = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS, "lmcache.mp.mp_transfer_mode": "lmcache_driven"}
-        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=extra)
-
-
-@pytest.fixture(scope="module")
-def driven_site(engine_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenSite]:
-    site = DrivenSite(CHUNK_TOKENS, tmp_path_factory.mktemp("driven-site"))
-    yield site
-    site.close()
-
-
-def test_the_same_answers_from_every_tier(driven_site: DrivenSite, reference: Reference) -> None:
-    def check_that_the_server_copied() -> None:
-        moved = driven_site.server.status()["modules"]["lmcache_driven"]
-        assert moved["stored_bytes"] > 0
-        assert moved["retrieved_bytes"] > 0
-        assert moved["transfers_failed"] == 0
-        assert moved["registrations_refused"] == {}
-
-    check_every_tier(driven_site, reference, check_that_the_server_copied)
 
 
 @pytest.mark.slow
