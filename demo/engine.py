@@ -19,6 +19,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -104,11 +105,11 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def open_engine(args: argparse.Namespace) -> LLM:
+def open_engine(options: dict[str, Any]) -> LLM:
     """Blocks until the engine can serve (some 20 s: most of it imports)."""
     from vllm import LLM
 
-    return LLM(**engine_options(args))
+    return LLM(**options)
 
 
 def sampling(max_tokens: int) -> SamplingParams:
@@ -147,19 +148,23 @@ def answer(engine: LLM, line: str) -> list[dict[str, Any]]:
         return [{"error": f"{type(error).__name__}: {error}"}] * count
 
 
-def main() -> None:
-    args = parse_arguments()
+def run(options: dict[str, Any], after_each: Callable[[LLM], None] | None = None) -> None:
+    """An engine with these options, that answers a command for each line of stdin.  `after_each` is called when one was
+    carried out, before it is answered."""
     pipe = private_stdout()
     begin = time.perf_counter()
-    engine = open_engine(args)
+    engine = open_engine(options)
     (warm_up,) = answer(engine, WARM_UP)
     if "error" in warm_up:
         sys.exit(f"the engine started, but its first request failed: {warm_up['error']}")
     print(json.dumps({"ready": True, "seconds": round(time.perf_counter() - begin, 1)}), file=pipe)
     for line in sys.stdin:
-        for result in answer(engine, line):
+        results = answer(engine, line)
+        if after_each is not None:
+            after_each(engine)
+        for result in results:
             print(json.dumps(result), file=pipe)
 
 
 if __name__ == "__main__":
-    main()
+    run(engine_options(parse_arguments()))

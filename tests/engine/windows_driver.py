@@ -5,16 +5,16 @@ vLLM starts its workers with this module, so that their copies are slow as well.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
 
-from demo.engine import WARM_UP, answer, engine_options, parse_arguments, private_stdout
+from demo.engine import engine_options, parse_arguments, run
 from lmcache_vllm import worker
 from lmcache_vllm.transfer_pages import ChunkPages
 
 STEP_TOKENS = 512
+WINDOWED = {"disable_hybrid_kv_cache_manager": False, "max_num_batched_tokens": STEP_TOKENS}
 ANSWER_SECONDS = 0.5
 """For the server's answer to a store: other tests may have the processor."""
 COPY_SECONDS = 1.0
@@ -33,29 +33,12 @@ def _slow_gather(*args: Any) -> int:
 ChunkPages.gather = _slow_gather  # type: ignore[method-assign, assignment]
 
 
-def failures(engine: Any) -> dict[str, int]:
+def tell_failures(engine: Any) -> None:
     """What went wrong between the engine and the cache so far, for whoever reads the log of a test that failed."""
     named = (metric for metric in engine.get_metrics() if metric.name.startswith("vllm:lmcache_failed"))
-    return {f"{metric.name} {metric.labels.get('reason')}": int(metric.value) for metric in named if metric.value}
-
-
-def main() -> None:
-    from vllm import LLM
-
-    options = engine_options(parse_arguments()) | {
-        "disable_hybrid_kv_cache_manager": False,
-        "max_num_batched_tokens": STEP_TOKENS,
-    }
-    pipe = private_stdout()
-    engine = LLM(**options)
-    answer(engine, WARM_UP)
-    print(json.dumps({"ready": True}), file=pipe)
-    for line in sys.stdin:
-        results = answer(engine, line)
-        print("failures", failures(engine), file=sys.stderr, flush=True)
-        for result in results:
-            print(json.dumps(result), file=pipe)
+    failures = {f"{metric.name} {metric.labels.get('reason')}": int(metric.value) for metric in named if metric.value}
+    print("failures", failures, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(engine_options(parse_arguments()) | WINDOWED, tell_failures)
