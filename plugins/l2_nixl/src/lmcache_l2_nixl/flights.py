@@ -31,7 +31,7 @@ class Journey:
         self.error: Exception | None = None
 
     def depart(self) -> Sequence[Flight]:
-        """What is to be begun now.  None: it is over, and was told."""
+        """What is to be begun now.  Where that is nothing, it is over, and was told so."""
         group = next((group for group in self._groups if group), ()) if self.error is None else ()
         self._left = len(group)
         if not group:
