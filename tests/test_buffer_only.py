@@ -32,7 +32,7 @@ def test_everything_goes_through_l1_and_nothing_stays() -> None:
         with FakeEngine(server.info.engine_endpoint) as engine:
             for prompt in PROMPTS:
                 assert engine.store(prompt)
-                assert server._parts.store.drain(30)
+                assert server._parts.tiers.store.drain(30)
             status = server.status()
             assert (status["l1"]["free"], status["l1"]["used_bytes"]) == (status["l1"]["total"], 0)
             assert [row["usage"]["objects"] for row in status["l2"]] == [len(PROMPTS) * CHUNKS] * 2

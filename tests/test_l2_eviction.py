@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def store(server: Server, engine: FakeEngine, numbers: range) -> None:
     for number in numbers:
         assert engine.store(prompt(number))
-        assert server._parts.store.drain(20)
+        assert server._parts.tiers.store.drain(20)
         wait_for(lambda: is_settled(server.status()["l2"][0]))
 
 

@@ -48,7 +48,7 @@ def test_a_prefetch_that_trips_is_answered_and_the_next_one_works(
         engine.store(TOKENS)
         wait_for(lambda: not server.status()["store"]["backlog_bytes"])
         engine.scheduler.clear()
-        tripped = trip(server._parts.prefetch, method, monkeypatch)
+        tripped = trip(server._parts.tiers.prefetch, method, monkeypatch)
         hits = engine.lookup(TOKENS, "tripped")
         assert hits in (0, 20)
         assert tripped
@@ -66,7 +66,7 @@ def test_a_store_that_trips_does_not_stop_the_next_one(
 ) -> None:
     server = start_server(l2_adapter=({"type": "memory"},))
     with FakeEngine(server.info.engine_endpoint) as engine:
-        tripped = trip(server._parts.store, method, monkeypatch)
+        tripped = trip(server._parts.tiers.store, method, monkeypatch)
         engine.store(TOKENS)
         wait_for(lambda: restarts(server, "store") == 1)
         assert tripped
@@ -83,7 +83,9 @@ def test_a_reaper_that_trips_goes_on_reaping(start_server: StartServer, monkeypa
     engine.register()
     engine.worker.ping(engine.instance_id)
     engine.close()
-    monkeypatch.setattr(server._parts.reaper, "_checks", (_raise_once(), *server._parts.reaper._checks))
+    monkeypatch.setattr(
+        server._parts.engine_port.reaper, "_checks", (_raise_once(), *server._parts.engine_port.reaper._checks)
+    )
     wait_for(lambda: not server.status()["workers"])
     assert restarts(server, "reaper") == 1
 

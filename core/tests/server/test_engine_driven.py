@@ -364,14 +364,14 @@ def test_a_worker_that_leaves_during_its_in_band_commit_writes_into_nobodys_slot
     server: Server, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It unregisters while the server copies its chunks; another engine stores, and must not find them in its slots."""
-    storage = server._parts.storage
+    storage = server._parts.tiers.storage
     original, left = type(storage).payload, threading.Event()
     with FakeEngine(endpoint, maps_memory=False) as leaver, FakeEngine(endpoint, model="other") as other:
 
         def payload(self: object, slot: int) -> memoryview:
             if not left.is_set():
                 left.set()
-                server._parts.workers.unregister(leaver.instance_id, "in the middle")
+                server._parts.engine_port.workers.unregister(leaver.instance_id, "in the middle")
                 assert other.store(TOKENS, end=320)
             return original(self, slot)  # type: ignore[arg-type]
 
@@ -387,14 +387,14 @@ def test_a_worker_that_leaves_during_its_in_band_commit_writes_into_nobodys_slot
 def test_a_transfer_that_races_with_its_workers_leaving_holds_nothing(
     server: Server, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = server._parts.storage
+    storage = server._parts.tiers.storage
     for verb in ("reserve", "acquire"):
         original = getattr(storage, verb)
         with FakeEngine(endpoint, model=verb) as engine:
             engine.store(TOKENS)
 
             def leave_first(*arguments: object, call: object = original, who: FakeEngine = engine) -> object:
-                server._parts.workers.unregister(who.instance_id, "in the middle")
+                server._parts.engine_port.workers.unregister(who.instance_id, "in the middle")
                 return call(*arguments)  # type: ignore[operator]
 
             monkeypatch.setattr(storage, verb, leave_first)
@@ -451,7 +451,7 @@ def test_a_retrieve_whose_bytes_cannot_be_read_holds_nothing(
             raise OSError("the disk is gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server._parts.storage, "payload", broken)
+            patch.setattr(server._parts.tiers.storage, "payload", broken)
             assert not engine.worker.prepare_retrieve(key, engine.instance_id).success
         assert server.status()["modules"]["engine_driven"]["reads_prepared"] == 0
         assert server.status()["l1"]["held"] == 0

@@ -27,7 +27,7 @@ def test_hello_says_which_server_this_is(server: Server, endpoint: str) -> None:
     with EngineClient(endpoint) as client:
         hello = client.hello("a test")
     assert hello is not None
-    segment = server._parts.arena.segment or ""
+    segment = server._parts.tiers.arena.segment or ""
     expected = (server.info.boot_id, server.info.instance_id, __version__, 16, segment, 2**26)
     assert (
         hello.boot_id,

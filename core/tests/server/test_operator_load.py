@@ -105,4 +105,4 @@ def test_engines_and_operators_at_once(start_server: StartServer) -> None:
     status = server.status()
     assert (status["l1"]["held"], status["l1"]["quarantined"], status["l1"]["census_holds"]) == (0, 0, True)
     assert (status["pins"]["objects"], status["pins"]["size_bytes"], status["healthy"]) == (0, 0, True)
-    server._parts.cache.audit()
+    server._parts.tiers.cache.audit()

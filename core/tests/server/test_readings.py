@@ -83,7 +83,7 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
     with FakeEngine(server.info.engine_endpoint, model="nobody's", salt="tenant") as stranger:
         stranger.worker.unregister_engine_driven(stranger.instance_id)
         assert stranger.lookup(prompt(1), "c") == 0
-    assert server._parts.store.drain(10)
+    assert server._parts.tiers.store.drain(10)
     found = values(server)
     whose, payload = ("model", "tenant"), engine.layout.payload_bytes
     assert found["lmcache_mp.lookups"][whose] == 2
@@ -159,7 +159,7 @@ def test_it_adds_up_whenever_it_is_read(start: Callable[..., Server]) -> None:
         thread.join()
     assert not failures
     assert reads > 10
-    assert server._parts.store.drain(30)
+    assert server._parts.tiers.store.drain(30)
     last = values(server)
     check(last)
     assert sum(last["lmcache.l2.store.pending"].values()) == 0

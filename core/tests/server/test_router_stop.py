@@ -206,8 +206,8 @@ def test_the_port_is_closed_before_anything_behind_it_stops(
 
         monkeypatch.setattr(target, method, stop)
 
-    watch("store", parts.store, "drain")
-    watch("affine", parts.affine, "stop")
-    watch("adapter", parts.ports[0], "close")
+    watch("store", parts.tiers.store, "drain")
+    watch("affine", parts.engine_port.affine, "stop")
+    watch("adapter", parts.tiers.l2.ports[0], "close")
     assert server.stop(1.0)
     assert open_when_stopped == {"store": True, "affine": False, "adapter": False}

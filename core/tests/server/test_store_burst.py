@@ -71,9 +71,9 @@ def test_a_burst_is_accounted_for_to_the_object(start: Callable[..., Server], ru
             account = now["store"]["adapters"]["mock"]
             assert account["backlog_bytes"] <= L1_BYTES
             check_account(account)
-        assert server._parts.store.drain(30)
+        assert server._parts.tiers.store.drain(30)
 
-        server._parts.eviction.wake()
+        server._parts.tiers.eviction.wake()
         wait_for(lambda: evicted_or_within_watermark(server))
         status: dict[str, Any] = {}
 
@@ -162,11 +162,11 @@ def test_one_adapter_whose_backend_is_down_costs_the_other_nothing(
         raise PermissionError("injected")
 
     server = start(l2_adapter=({"type": "memory"}, {"type": "memory"}))
-    monkeypatch.setattr(server._parts.ports[0].adapter, "store", down)
+    monkeypatch.setattr(server._parts.tiers.l2.ports[0].adapter, "store", down)
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         for number in range(6):
             assert engine.store(prompt(number))
-        assert server._parts.store.drain(30)
+        assert server._parts.tiers.store.drain(30)
         status = server.status()
         accounts = status["store"]["adapters"]
         assert (accounts["memory"]["failed"], accounts["memory-2"]["stored"]) == (6 * CHUNKS, 6 * CHUNKS)

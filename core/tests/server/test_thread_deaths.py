@@ -37,14 +37,14 @@ def task(pool: str) -> Trip:
         raise RuntimeError("injected")
 
     def submit(server: Server, _: pytest.MonkeyPatch) -> None:
-        part = getattr(server._parts, pool)
+        part = getattr(server._parts.engine_port, pool)
         assert part.submit(fail) if pool == "pooled" else part.submit(b"connection", fail)
 
     return submit
 
 
 def check(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    reaper = server._parts.reaper
+    reaper = server._parts.engine_port.reaper
     raised = list[None]()
 
     def once() -> None:
@@ -57,16 +57,16 @@ def check(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 DEATHS: dict[str, Trip] = {
     "events-log": at(lambda parts: parts.bus.lane("log"), "_deliver"),
-    "l2-completions": at(lambda parts: parts.ports[0], "_complete"),
-    "store": at(lambda parts: parts.store, "_enqueue"),
-    "prefetch": at(lambda parts: parts.prefetch, "_handle"),
-    "eviction": at(lambda parts: parts.eviction, "cycle"),
+    "l2-completions": at(lambda parts: parts.tiers.l2.ports[0], "_complete"),
+    "store": at(lambda parts: parts.tiers.store, "_enqueue"),
+    "prefetch": at(lambda parts: parts.tiers.prefetch, "_handle"),
+    "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
     "l1-growth": at(lambda parts: parts.growth, "_fill"),
-    "l2-eviction-memory": at(lambda parts: parts.l2_evictions[0].controller, "_handle"),
+    "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].controller, "_handle"),
     "reaper": check,
     "pooled-0": task("pooled"),
     "affine-0": task("affine"),
-    "router": at(lambda parts: parts.router, "_receive"),
+    "router": at(lambda parts: parts.engine_port.router, "_receive"),
 }
 ELSEWHERE = {"l2-listing-memory"}
 """Has a test of its own: it ends by itself."""
@@ -101,7 +101,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
     engine.scheduler.clear()
     engine.lookup(tokens, f"r{first_token}")
     server._parts.bus.publish(LeasesExpired(0, 0))
-    server._parts.eviction.wake()
+    server._parts.tiers.eviction.wake()
     server._parts.growth._asked.set()
     engine.end(f"r{first_token}")
 

@@ -58,13 +58,13 @@ class Server:
             "engine port is open endpoint=%s chunk_tokens=%d l1_gib=%.2f segment=%s adapters=%s",
             parts.info.engine_endpoint,
             parts.info.chunk_tokens,
-            parts.arena.size_bytes / 2**30,
-            parts.arena.segment or "none",
-            ",".join(port.name for port in parts.ports) or "none",
+            parts.tiers.arena.size_bytes / 2**30,
+            parts.tiers.arena.segment or "none",
+            ",".join(port.name for port in parts.tiers.l2.ports) or "none",
         )
         parts.plugins.started(parts.info)
-        if parts.admin:
-            parts.admin.start()
+        if parts.admin_api.server:
+            parts.admin_api.server.start()
         if parts.runtime_plugins:
             parts.supervisor.start("runtime-plugins", parts.runtime_plugins.run)
 
@@ -77,28 +77,28 @@ class Server:
         parts.plugins.stopping(parts.info)
         if parts.runtime_plugins:
             parts.runtime_plugins.stop(STOP_SECONDS if drain_seconds else HASTY_STOP_SECONDS)
-        parts.adapters.stop()
-        parts.settings.stop()
-        parts.storage.take_no_stores()
-        drained = parts.store.drain(drain_seconds)
+        parts.changes.adapters.stop()
+        parts.changes.settings.stop()
+        parts.tiers.storage.take_no_stores()
+        drained = parts.tiers.store.drain(drain_seconds)
         if not drained:
-            logger.warning("stopped before everything reached L2 backlog=%s", parts.store.status())
-        if parts.admin:
-            parts.admin.stop()
-        parts.router.stop()
-        if not parts.router.wait_closed(LAST_CALL_SECONDS + JOIN_SECONDS):
+            logger.warning("stopped before everything reached L2 backlog=%s", parts.tiers.store.status())
+        if parts.admin_api.server:
+            parts.admin_api.server.stop()
+        parts.engine_port.router.stop()
+        if not parts.engine_port.router.wait_closed(LAST_CALL_SECONDS + JOIN_SECONDS):
             logger.warning("the engine port did not close in time")
-        parts.pooled.stop()
-        parts.affine.stop()
-        parts.reaper.stop()
-        parts.deletions.stop()
-        parts.prefetch.stop()
-        parts.store.stop()
-        parts.eviction.stop()
+        parts.engine_port.pooled.stop()
+        parts.engine_port.affine.stop()
+        parts.engine_port.reaper.stop()
+        parts.admin_api.objects.deletions.stop()
+        parts.tiers.prefetch.stop()
+        parts.tiers.store.stop()
+        parts.tiers.eviction.stop()
         parts.growth.stop()
-        for l2_eviction in parts.l2_evictions:
+        for l2_eviction in parts.tiers.l2.evictions:
             l2_eviction.stop()
-        for adapter in parts.tier.adapters:
+        for adapter in parts.tiers.l2.adapters:
             if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
                 adapter.port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
@@ -109,10 +109,10 @@ class Server:
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
         if "router" not in left:
-            parts.router.close()
-        for module in parts.modules.values():
+            parts.engine_port.router.close()
+        for module in parts.engine_port.modules.values():
             module.close()
-        parts.arena.close()
+        parts.tiers.arena.close()
         self._stopped = True
         return drained
 
@@ -122,7 +122,7 @@ class Server:
         reasons = [reason] if reason else []
         reasons += [
             f"adapter {adapter.name} does not answer"
-            for adapter in self._parts.tier.adapters
+            for adapter in self._parts.tiers.l2.adapters
             if adapter.removal is None and not adapter.port.healthy
         ]
         return healthy and not reasons, "; ".join(reasons)
@@ -135,8 +135,8 @@ class Server:
         """What an operator wants to see; every figure is of now."""
         parts = self._parts
         healthy, reason = self.health()
-        census = parts.storage.census()
-        tallies = parts.storage.tallies.snapshot()
+        census = parts.tiers.storage.census()
+        tallies = parts.tiers.storage.tallies.snapshot()
         events = parts.bus.counters()
         return {
             "healthy": healthy,
@@ -148,37 +148,37 @@ class Server:
                 "uptime_seconds": round(time.monotonic() - self._begun, 1),
             },
             "l1": {
-                "kind": parts.arena.kind,
-                "segment": parts.arena.segment,
-                "file": str(parts.arena.file) if parts.arena.file else None,
-                "direct_io": parts.arena.region.direct_io,
+                "kind": parts.tiers.arena.kind,
+                "segment": parts.tiers.arena.segment,
+                "file": str(parts.tiers.arena.file) if parts.tiers.arena.file else None,
+                "direct_io": parts.tiers.arena.region.direct_io,
                 **asdict(census),
                 "census_holds": census.holds,
-                "backed_bytes": parts.arena.backed_bytes,
+                "backed_bytes": parts.tiers.arena.backed_bytes,
                 "backing_is_full": parts.growth.is_full,
-                "evicted": parts.eviction.evicted,
+                "evicted": parts.tiers.eviction.evicted,
             },
-            "pins": parts.storage.pins.totals()._asdict(),
+            "pins": parts.tiers.storage.pins.totals()._asdict(),
             "chunks": chunk_status(tallies),
             "tenants": tenants_status(tallies),
             "models": models_status(tallies),
-            "lookups_open": parts.storage.lookups_open,
-            "workers": parts.workers.status(),
-            "policies": parts.settings.policies(),
-            "quotas": parts.quotas.status(),
-            "l2": [_adapter(adapter) for adapter in parts.tier.adapters],
-            "store": parts.store.status(),
-            "prefetch": parts.prefetch.status(),
+            "lookups_open": parts.tiers.storage.lookups_open,
+            "workers": parts.engine_port.workers.status(),
+            "policies": parts.changes.settings.policies(),
+            "quotas": parts.tiers.quotas.status(),
+            "l2": [_adapter(adapter) for adapter in parts.tiers.l2.adapters],
+            "store": parts.tiers.store.status(),
+            "prefetch": parts.tiers.prefetch.status(),
             "requests": {
-                **asdict(parts.router.counters),
-                "unhandled": parts.router.unhandled.status(),
-                "unsalted_refused": parts.gate.refused,
-                "waiting_pooled": parts.pooled.waiting,
-                "waiting_affine": parts.affine.waiting,
+                **asdict(parts.engine_port.router.counters),
+                "unhandled": parts.engine_port.router.unhandled.status(),
+                "unsalted_refused": parts.engine_port.gate.refused,
+                "waiting_pooled": parts.engine_port.pooled.waiting,
+                "waiting_affine": parts.engine_port.affine.waiting,
             },
-            "prompts": parts.prompts.status(),
-            "modules": {name: module.status() for name, module in parts.modules.items()},
-            "http_routes": [_route(route) for route in parts.routes],
+            "prompts": parts.engine_port.prompts.status(),
+            "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
+            "http_routes": [_route(route) for route in parts.admin_api.routes],
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
             "runtime_plugins": parts.runtime_plugins.status() if parts.runtime_plugins else [],
             "events": {
@@ -196,15 +196,15 @@ class Server:
         return [
             *parts.bus.threads(),
             ("l2-completions", parts.completions.run),
-            ("store", parts.store.run),
-            ("prefetch", parts.prefetch.run),
-            ("eviction", parts.eviction.run),
+            ("store", parts.tiers.store.run),
+            ("prefetch", parts.tiers.prefetch.run),
+            ("eviction", parts.tiers.eviction.run),
             ("l1-growth", parts.growth.run),
-            *(thread for eviction in parts.l2_evictions for thread in eviction.threads()),
-            ("reaper", parts.reaper.run),
-            *((f"pooled-{i}", parts.pooled.body(i)) for i in range(parts.pooled.size)),
-            *((f"affine-{i}", parts.affine.body(i)) for i in range(parts.affine.size)),
-            ("router", parts.router.run),
+            *(thread for eviction in parts.tiers.l2.evictions for thread in eviction.threads()),
+            ("reaper", parts.engine_port.reaper.run),
+            *((f"pooled-{i}", parts.engine_port.pooled.body(i)) for i in range(parts.engine_port.pooled.size)),
+            *((f"affine-{i}", parts.engine_port.affine.body(i)) for i in range(parts.engine_port.affine.size)),
+            ("router", parts.engine_port.router.run),
         ]
 
 

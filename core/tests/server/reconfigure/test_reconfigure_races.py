@@ -76,8 +76,8 @@ def slow_opening(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
 def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     parts = server._parts
-    add_port = parts.prefetch.add_port
-    remover = threading.Thread(target=lambda: parts.adapters.remove("memory", 0.0, True), daemon=True)
+    add_port = parts.tiers.prefetch.add_port
+    remover = threading.Thread(target=lambda: parts.changes.adapters.remove("memory", 0.0, True), daemon=True)
 
     def add_slowly(port: Any) -> Any:
         remover.start()
@@ -85,13 +85,13 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
         return add_port(port)
 
     with recorded(server, monkeypatch) as events:
-        monkeypatch.setattr(parts.prefetch, "add_port", add_slowly)
-        parts.adapters.add(MEMORY)
+        monkeypatch.setattr(parts.tiers.prefetch, "add_port", add_slowly)
+        parts.changes.adapters.add(MEMORY)
         wait_for(lambda: state_of(server, "memory") == "removed")
         remover.join(10)
-    assert parts.store.views() == {}
-    assert not parts.store.active
-    assert not parts.prefetch.active
+    assert parts.tiers.store.views() == {}
+    assert not parts.tiers.store.active
+    assert not parts.tiers.prefetch.active
     told = [event for event in events if isinstance(event, AdapterAdded | AdapterRemoved)]
     assert [type(event) for event in told] == [AdapterAdded, AdapterRemoved]
 
@@ -99,7 +99,7 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
 def test_no_two_adapters_have_one_name(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes between the opening of the first and its being taken in."""
     server = start()
-    adapters = server._parts.adapters
+    adapters = server._parts.changes.adapters
     take_in = adapters._take_in
     names: list[str] = []
 
@@ -118,7 +118,7 @@ def test_a_setting_waits_for_the_one_before_it_and_not_for_ever(
 ) -> None:
     monkeypatch.setattr(setting_changes, "TURN_SECONDS", 0.05)
     server = start()
-    settings = server._parts.settings
+    settings = server._parts.changes.settings
 
     def open_late(*arguments: Any) -> Any:
         gate.wait()
@@ -142,24 +142,28 @@ def operate(server: Server, seed: int, faults: list[BaseException]) -> None:
     try:
         for _ in range(ACTIONS):
             with suppress(NotNowError, NoSuchAdapterError):
-                name = dice.choice([state.name for state in parts.adapters.states()] or ["none"])
+                name = dice.choice([state.name for state in parts.changes.adapters.states()] or ["none"])
                 match dice.randrange(8):
                     case 0 | 1:
-                        parts.adapters.add(dice.choice((MEMORY, {**MEMORY, "eviction": {"eviction_policy": "LRU"}})))
+                        parts.changes.adapters.add(
+                            dice.choice((MEMORY, {**MEMORY, "eviction": {"eviction_policy": "LRU"}}))
+                        )
                     case 2 | 3:
-                        parts.adapters.remove(name, dice.choice((0.0, 0.1)), dice.random() < 0.5)
+                        parts.changes.adapters.remove(name, dice.choice((0.0, 0.1)), dice.random() < 0.5)
                     case 4:
-                        dice.choice((parts.adapters.drain, parts.adapters.resume))(name)
+                        dice.choice((parts.changes.adapters.drain, parts.changes.adapters.resume))(name)
                     case 5:
-                        parts.settings.change({"eviction_policy": dice.choice(policies)})
+                        parts.changes.settings.change({"eviction_policy": dice.choice(policies)})
                     case 6:
                         limits = {
                             "eviction_trigger_watermark": dice.choice((0.3, 0.8)),
                             "eviction_ratio": dice.random(),
                         }
-                        parts.settings.change({**limits, "l2_store_max_backlog_gb": dice.choice((0.0001, 0.01))})
+                        parts.changes.settings.change(
+                            {**limits, "l2_store_max_backlog_gb": dice.choice((0.0001, 0.01))}
+                        )
                     case 7:
-                        parts.storage.clear(force=dice.random() < 0.5)
+                        parts.tiers.storage.clear(force=dice.random() < 0.5)
     except BaseException as fault:
         faults.append(fault)
         raise
@@ -187,12 +191,12 @@ def test_operators_who_do_not_agree(start: StartServer) -> None:
             turn += 1
     assert not faults
     assert hits
-    for state in parts.adapters.states():
+    for state in parts.changes.adapters.states():
         with suppress(NoSuchAdapterError):  # its removal is just over
-            parts.adapters.remove(state.name, 0.0, True)
-    wait_for(lambda: not parts.ports)
-    assert (parts.store.views(), parts.store.active, parts.prefetch.active) == ({}, False, False)
-    wait_for(lambda: not parts.eviction.changing)
+            parts.changes.adapters.remove(state.name, 0.0, True)
+    wait_for(lambda: not parts.tiers.l2.ports)
+    assert (parts.tiers.store.views(), parts.tiers.store.active, parts.tiers.prefetch.active) == ({}, False, False)
+    wait_for(lambda: not parts.tiers.eviction.changing)
     nothing_is_left(server)
     assert not [name for name in server.status()["threads"] if name.startswith("l2-") and name != "l2-completions"]
 
@@ -205,7 +209,7 @@ def test_the_name_of_what_never_opens_stays_taken_until_it_does(
 ) -> None:
     monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
     server = start()
-    adapters = server._parts.adapters
+    adapters = server._parts.changes.adapters
     for name in ("memory", "memory-2"):
         with pytest.raises(NotNowError, match=f"adapter '{name}' was not opened within 0 s and is given up"):
             adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
@@ -224,11 +228,11 @@ def test_what_never_opens_cannot_be_asked_for_again_and_again(
     server = start()
     for _ in range(2):
         with pytest.raises(NotNowError, match="is given up"):
-            server._parts.adapters.add(MEMORY)
+            server._parts.changes.adapters.add(MEMORY)
     with pytest.raises(
         NotNowError, match="2 are being opened, which is the most: adapter 'memory', adapter 'memory-2'"
     ):
-        server._parts.adapters.add(MEMORY)
+        server._parts.changes.adapters.add(MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +248,7 @@ def test_a_policy_that_never_opens_blocks_nothing(
 ) -> None:
     monkeypatch.setattr(setting_changes, "OPEN_SECONDS", 0.05)
     server = start()
-    settings = server._parts.settings
+    settings = server._parts.changes.settings
     before = settings.running()
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: gate.wait())
     monkeypatch.setattr(OfferSpec, "open_as", lambda *arguments: gate.wait())
@@ -279,19 +283,19 @@ def test_a_policy_that_fails_later_is_taken_back_with_all_that_hung_on_it(
     monkeypatch.setattr(setting_changes, "POLICY_SECONDS", 0.05)
     with monkeypatch.context() as patch, recorded(server, monkeypatch) as events:
         patch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: CannotLearn(gate))
-        changed = parts.settings.change({"eviction_policy": {"type": "LRU"}, "default_quota_gb": 1.0})
+        changed = parts.changes.settings.change({"eviction_policy": {"type": "LRU"}, "default_quota_gb": 1.0})
         assert {each.name: each.state for each in changed} == {
             "eviction_policy": "under way",
             "default_quota_gb": "applied",
         }
         gate.open.set()
-        wait_for(lambda: parts.settings.running()["eviction_policy"] == "LRU")
+        wait_for(lambda: parts.changes.settings.running()["eviction_policy"] == "LRU")
         told = [(event.name, event.after) for event in events if isinstance(event, SettingChanged)]
     assert sorted(told[2:]) == [("default_quota_gb", "null"), ("eviction_policy", '"LRU"')]
-    assert parts.settings.running()["default_quota_gb"] is None
-    assert parts.quotas.default_bytes is None
+    assert parts.changes.settings.running()["default_quota_gb"] is None
+    assert parts.tiers.quotas.default_bytes is None
     with pytest.raises(NotNowError, match="a default quota needs an eviction policy"):
-        parts.settings.change({"default_quota_gb": 1.0})
+        parts.changes.settings.change({"default_quota_gb": 1.0})
 
 
 # --- the server stops
@@ -300,12 +304,12 @@ def test_a_policy_that_fails_later_is_taken_back_with_all_that_hung_on_it(
 def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) -> None:
     slow = injected(delay=1.0, also={"delay_seconds": 0.1})
     server = start(slow, l2_store_max_backlog_gb=CHUNKS * 12288 / 2**30)
-    store = server._parts.store
+    store = server._parts.tiers.store
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: store.views()[FAULT_INJECT].account.in_flight > 0)
         assert store.views()[FAULT_INJECT].account.waiting > 0
-        server._parts.adapters.remove(FAULT_INJECT, 3600.0, False)
+        server._parts.changes.adapters.remove(FAULT_INJECT, 3600.0, False)
     assert server.stop(20.0)
     assert store.views()[FAULT_INJECT].account.stored == CHUNKS
 
@@ -316,12 +320,12 @@ def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow
 
     def add() -> None:
         with pytest.raises(NotNowError) as refusal:
-            server._parts.adapters.add(MEMORY)
+            server._parts.changes.adapters.add(MEMORY)
         said.append(str(refusal.value))
 
     adding = threading.Thread(target=add, daemon=True)
     adding.start()
-    wait_for(lambda: "memory" in server._parts.adapters._opening)
+    wait_for(lambda: "memory" in server._parts.changes.adapters._opening)
     assert server.stop(1.0)
     adding.join(5)
     assert said == ["the server is stopping"]
@@ -333,7 +337,7 @@ def test_an_adapter_that_lingers_holds_up_no_stop(start: StartServer, monkeypatc
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: server.status()["store"]["adapters"]["memory"]["stored"] == CHUNKS)
-        server._parts.adapters.remove(FAULT_INJECT, 60.0, force=True)
+        server._parts.changes.adapters.remove(FAULT_INJECT, 60.0, force=True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
         wait_for(lambda: server.status()["store"]["backlog_bytes"] == 0)
@@ -351,17 +355,17 @@ def test_drained_is_said_only_where_everything_got_there(
     """The adapter has no room for what waited."""
     server = start({"type": "memory", "max_size_gb": 1e-6})
     parts = server._parts
-    enqueue = parts.store._enqueue
+    enqueue = parts.tiers.store._enqueue
 
     def enqueue_late(batch: Any) -> None:
         gate.wait()
         enqueue(batch)
 
-    monkeypatch.setattr(parts.store, "_enqueue", enqueue_late)
+    monkeypatch.setattr(parts.tiers.store, "_enqueue", enqueue_late)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        parts.adapters.remove("memory", 30.0, False)
+        parts.changes.adapters.remove("memory", 30.0, False)
         gate.open.set()
         wait_for(lambda: state_of(server, "memory") == "removed")
-    assert parts.adapters.state("memory").drained is False
+    assert parts.changes.adapters.state("memory").drained is False
     nothing_is_left(server)

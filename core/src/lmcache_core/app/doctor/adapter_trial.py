@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.lone_adapter import lone_context
+from lmcache_core.app.lone_context import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts, as_numbers, lossy_serdes
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins

@@ -122,7 +122,7 @@ KINDS: Final = (
 
 
 def adapter_readings(parts: Parts) -> Iterator[Reading]:
-    for port in parts.ports:
+    for port in parts.tiers.l2.ports:
         tally = port.tally.account()
         for verb, row in tally.verbs.items():
             yield from _jobs(port.name, verb, row)
@@ -131,7 +131,7 @@ def adapter_readings(parts: Parts) -> Iterator[Reading]:
         yield IO.of(tally.verbs["load"].done_bytes, port.name, "read")
         yield REJECTED.of(tally.rejected, port.name)
         yield from _adapter(port)
-    for eviction in parts.l2_evictions:
+    for eviction in parts.tiers.l2.evictions:
         counters = eviction.controller.counters
         yield EVICTED.of(counters.evicted, eviction.adapter)
         yield EVICTED_BYTES.of(counters.evicted_bytes, eviction.adapter)

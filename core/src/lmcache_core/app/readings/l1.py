@@ -110,13 +110,13 @@ KINDS: Final = (
 
 
 def l1_readings(parts: Parts) -> Iterator[Reading]:
-    cache, arena = parts.cache, parts.arena
+    cache, arena = parts.tiers.cache, parts.tiers.arena
     yield from _census(cache.census(), arena.kind)
     yield BACKED.of(arena.backed_bytes)
     yield OBJECTS.of(cache.objects)
     for owner, count in cache.leases_by_owner().items():
         yield LEASES.of(count, owner)
-    yield PINNED.of(parts.storage.pins.totals().size_bytes)
+    yield PINNED.of(parts.tiers.storage.pins.totals().size_bytes)
     for slot_bytes, count in cache.slabs_by_size().items():
         yield SLABS.of(count, str(slot_bytes))
     yield STORES_WAITING.of(cache.stores_waiting)
@@ -124,9 +124,9 @@ def l1_readings(parts: Parts) -> Iterator[Reading]:
     for (salt, reason), left in cache.evictions().items():
         yield EVICTED.of(left.objects, salt, reason)
         yield EVICTED_BYTES.of(left.slot_bytes, salt, reason)
-    yield EVICTION_TICKS.of(parts.eviction.rounds)
-    yield EVICTION_TRIGGERED.of(parts.eviction.rounds_triggered)
-    dropped, quarantined = parts.storage.expired
+    yield EVICTION_TICKS.of(parts.tiers.eviction.rounds)
+    yield EVICTION_TRIGGERED.of(parts.tiers.eviction.rounds_triggered)
+    dropped, quarantined = parts.tiers.storage.expired
     yield EXPIRED.of(dropped, "dropped")
     yield EXPIRED.of(quarantined, "quarantined")
     yield from _salts(parts)
@@ -146,7 +146,7 @@ def _census(census: Census, backend: str) -> Sequence[Reading]:
 
 
 def _salts(parts: Parts) -> Iterator[Reading]:
-    quotas = parts.quotas.everything()
+    quotas = parts.tiers.quotas.everything()
     shown = nlargest(PAIRS_MAX, quotas, key=lambda quota: quota.used_bytes)
     for quota in shown:
         yield SALT_USED.of(quota.used_bytes, quota.salt)

@@ -124,12 +124,12 @@ KINDS: Final = (
 
 def prefetch_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
-    for port in parts.ports:
+    for port in parts.tiers.l2.ports:
         states["healthy" if port.healthy else "unhealthy"] += 1
         yield from _loads(port.name, port.index, port.tally.account())
     for state, count in states.items():
         yield LOAD_ADAPTERS.of(count, state)
-    view = parts.prefetch.view()
+    view = parts.tiers.prefetch.view()
     yield PREFETCHES.of(view.active)
     yield PREFETCHES_QUEUED.of(view.queued)
     yield PREFETCHES_ENDED.of(view.completed, "completed")

@@ -45,7 +45,7 @@ KINDS: Final = (OBJECTS, INPUT, OUTPUT, SECONDS, FAILURES, REFUSED)
 
 
 def serde_readings(parts: Parts) -> Iterator[Reading]:
-    for port in parts.ports:
+    for port in parts.tiers.l2.ports:
         if not isinstance(port.adapter, SerdeAdapter):
             continue
         tally = port.adapter.chain.tally

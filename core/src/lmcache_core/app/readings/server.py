@@ -130,13 +130,13 @@ def server_readings(parts: Parts, uptime_seconds: float, healthy: bool) -> Itera
     yield UPTIME.of(uptime_seconds)
     yield HEALTHY.of(healthy)
     yield from _requests(parts)
-    workers = Counter((worker.model_name, worker.inline) for worker in parts.workers.everybody())
+    workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.everybody())
     for (model_name, inline), count in workers.items():
         yield WORKERS.of(count, model_name, "inline" if inline else "shared_memory")
-    yield LOOKUPS_OPEN.of(parts.storage.lookups_open)
-    yield LOOKUPS_OLDEST.of(parts.storage.oldest_lookup_seconds)
-    yield PROMPT_BYTES.of(parts.prompts.size_bytes)
-    yield PROMPT_TENANTS.of(parts.prompts.tenants)
+    yield LOOKUPS_OPEN.of(parts.tiers.storage.lookups_open)
+    yield LOOKUPS_OLDEST.of(parts.tiers.storage.oldest_lookup_seconds)
+    yield PROMPT_BYTES.of(parts.engine_port.prompts.size_bytes)
+    yield PROMPT_TENANTS.of(parts.engine_port.prompts.tenants)
     for name, restarts in parts.supervisor.restarts().items():
         yield THREAD_RESTARTS.of(restarts, name)
     yield THREADS_DOWN.of(parts.supervisor.down)
@@ -144,17 +144,17 @@ def server_readings(parts: Parts, uptime_seconds: float, healthy: bool) -> Itera
 
 
 def _requests(parts: Parts) -> Iterator[Reading]:
-    answered = parts.router.answered()
-    counters = parts.router.counters  # later, so that no more are answered than were received
+    answered = parts.engine_port.router.answered()
+    counters = parts.engine_port.router.counters  # later, so that no more are answered than were received
     for (operation, outcome), spread in answered.items():
         yield REQUESTS.of(sum(spread.counts), operation, outcome)
         yield REQUEST_TIMES.spread_of(spread, operation, outcome)
     yield REQUESTS_RECEIVED.of(counters.requests)
     yield REQUESTS_DROPPED.of(counters.dropped)
-    yield REQUESTS_WAITING.of(parts.pooled.waiting, parts.pooled.name)
-    yield REQUESTS_WAITING.of(parts.affine.waiting, parts.affine.name)
-    yield REQUESTS_OLDEST.of(parts.router.oldest_seconds)
-    yield UNSALTED.of(parts.gate.refused)
+    yield REQUESTS_WAITING.of(parts.engine_port.pooled.waiting, parts.engine_port.pooled.name)
+    yield REQUESTS_WAITING.of(parts.engine_port.affine.waiting, parts.engine_port.affine.name)
+    yield REQUESTS_OLDEST.of(parts.engine_port.router.oldest_seconds)
+    yield UNSALTED.of(parts.engine_port.gate.refused)
 
 
 def _process() -> Iterator[Reading]:

@@ -127,18 +127,18 @@ KINDS: Final = (
 
 def store_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
-    for port in parts.ports:
+    for port in parts.tiers.l2.ports:
         states["healthy" if port.healthy else "unhealthy"] += 1
         yield from _jobs(port.name, port.index, port.tally.account().verbs["store"])
     for state, count in states.items():
         yield STORE_ADAPTERS.of(count, state, _L1_TAG)
-    for name, view in parts.store.views().items():
+    for name, view in parts.tiers.store.views().items():
         yield from _account(name, view.account)
         yield STORE_OLDEST.of(view.oldest_seconds, name)
         if view.bytes_per_second is not None:
             yield STORE_SPEED.of(view.bytes_per_second, name)
-    yield BACKLOG.of(parts.store.backlog_bytes)
-    yield TURNED_AWAY.of(parts.store.refused)
+    yield BACKLOG.of(parts.tiers.store.backlog_bytes)
+    yield TURNED_AWAY.of(parts.tiers.store.refused)
 
 
 def _jobs(name: str, index: int, row: VerbTally) -> Iterator[Reading]:
