@@ -118,6 +118,12 @@ class Site:
         """Write to as much of L1 and of the engine's mapping of it as the prompts will: a first touch is the kernel's time."""
         for seed in (9_001, 9_002):
             self.ask(random_prompt(seed, min(tokens, 2048)))
+        self.wait_written()
+
+    def wait_written(self) -> None:
+        """Block until what has been stored is in L2."""
+        if self.server and self.subject.has_l2:
+            self.server.wait_written(STORE_SECONDS)
 
     def restart_server(self) -> None:
         """Everything is in L2 alone afterwards, and the engine has found the new server."""
@@ -204,6 +210,7 @@ def run_length(tokens: int, subjects: Sequence[Subject], rounds: int, config: st
         for site in sites:
             if site.subject.has_l2:
                 site.l2.wait_for_objects(before[site.subject.name] + tokens // CHUNK_TOKENS, STORE_SECONDS)
+                site.wait_written()
         for number in range(min(rounds, 3)):
             for site in sites:
                 if site.subject.has_l2:

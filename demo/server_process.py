@@ -108,6 +108,14 @@ class ServerProcess:
                     raise
                 time.sleep(0.02)
 
+    def wait_written(self, timeout_seconds: float) -> None:
+        """Block until nothing that was stored is on its way to L2; ChildError, which says what is, if that never is."""
+        deadline = time.monotonic() + timeout_seconds
+        while _writes_l2(status := self.status()):
+            if time.monotonic() > deadline:
+                raise self._child.error(f"still writes to L2 after {timeout_seconds:.0f} s: {status['store']}")
+            time.sleep(0.05)
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -118,3 +126,7 @@ class ServerProcess:
         if self.running and kind is None:
             self.stop()
         self.kill()
+
+
+def _writes_l2(status: dict[str, Any]) -> bool:
+    return bool(status["store"]["backlog_bytes"] or any(adapter["jobs_in_flight"] for adapter in status["l2"]))

@@ -51,19 +51,9 @@ class Site:
         return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=heartbeat)
 
     def wait_stored(self, objects: int) -> None:
-        """Block until at least so many objects are on disk and nothing is on its way there; TimeoutError if that never is."""
-        deadline = time.monotonic() + STORE_SECONDS
+        """Block until at least so many objects are on disk and nothing is on its way there; raises if that never is."""
         self.l2.wait_for_objects(objects, STORE_SECONDS)
-        while self._storing():
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"the server still stores after {STORE_SECONDS:.0f} s: {self.server.status()['store']}"
-                )
-            time.sleep(0.05)
-
-    def _storing(self) -> bool:
-        status = self.server.status()
-        return bool(status["store"]["backlog_bytes"] or any(adapter["jobs_in_flight"] for adapter in status["l2"]))
+        self.server.wait_written(STORE_SECONDS)
 
     def wait_nothing_held(self, timeout_seconds: float = LET_GO_SECONDS) -> None:
         """Block until no lookup is open and L1 holds nothing for anybody; TimeoutError, which says what is held, if that
