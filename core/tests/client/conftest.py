@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.tests.client.scripted_server import ScriptedServer
+from lmcache_core.client.channel import EngineChannel
 
 
 @pytest.fixture
@@ -12,3 +13,9 @@ def server() -> Iterator[ScriptedServer]:
     scripted = ScriptedServer()
     yield scripted
     scripted.close()
+
+
+@pytest.fixture
+def channel(server: ScriptedServer) -> Iterator[EngineChannel]:
+    with EngineChannel(server.endpoint, timeout_seconds=10) as connected:
+        yield connected

@@ -8,7 +8,20 @@ from collections.abc import Callable
 
 import zmq
 
+from lmcache_core.contracts.operation import Operation
+
 Frames = list[bytes]
+
+ECHO = Operation("echo", None, (int,), int)
+"""What `echo` answers."""
+
+
+def echo(request: Frames) -> list[Frames]:
+    return [request]
+
+
+def silent(request: Frames) -> list[Frames]:
+    return []
 
 
 class ScriptedServer:

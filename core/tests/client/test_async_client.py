@@ -4,18 +4,11 @@ import asyncio
 
 import pytest
 
-from core.tests.client.scripted_server import Frames, ScriptedServer
+from core.tests.client.scripted_server import ECHO, Frames, ScriptedServer, echo
 from core.tests.client.verb_table import KEY, VERBS, answer_all
 from lmcache_core.client.async_client import AsyncEngineClient
-from lmcache_core.contracts.operation import Operation
 from lmcache_core.model.errors import LMCacheError, NoAnswerError, ProtocolError
 from lmcache_core.wire import operations as ops
-
-ECHO = Operation("echo", None, (int,), int)
-
-
-def echo(request: Frames) -> list[Frames]:
-    return [request]
 
 
 @pytest.mark.parametrize(("method", "arguments", "result"), VERBS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import signature
 
 from lmcache_core import AsyncL2Adapter
-from lmcache_core.app.settings import L2Settings
+from lmcache_core.app.setting_groups import L2Settings
 from lmcache_core.jobs.loop_executor import CANCEL_GRACE_SECONDS
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -12,70 +11,9 @@ import pytest
 
 from lmcache_core import NoAnswerError
 from lmcache_vllm.metadata import StepPlan, WorkerReport
-from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.prompt_identity import Adapter
-from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
-from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.server_port import Question
-from lmcache_vllm.settings import Settings
-from plugins.engine_vllm.tests.fake_server import FakeServer
-
-CHUNK = 8
-SETTINGS = Settings(lookup_timeout_ms=300)
-TABLE = [list(range(1, 20))]
-PROMPT = RequestFacts("r", list(range(100, 132)), 32)
-
-
-class Rig:
-    """One engine's scheduler side."""
-
-    def __init__(
-        self,
-        settings: Settings = SETTINGS,
-        *,
-        at_once: bool = True,
-        workers: int = 1,
-        stores: bool = True,
-        loads: bool = True,
-        window_tokens: int = -1,
-        patience_seconds: float = 0.0,
-    ) -> None:
-        self.now = 0.0
-        self.server = FakeServer(CHUNK, answers_at_once=at_once)
-        self.side = SchedulerSide(
-            settings,
-            Placement("model", 2, 0, readers=3),
-            (CacheGroup(("layer",), 4, window_tokens),),
-            self.server,
-            workers=workers,
-            stores=stores,
-            loads=loads,
-            clock=lambda: self.now,
-            patience_seconds=patience_seconds,
-        )
-
-    def store(self, facts: RequestFacts, tokens: int) -> None:
-        """As if another engine had."""
-        for chunk in range(tokens // CHUNK):
-            self.server.objects[self.server.name(facts, facts.tokens, chunk)] = ()
-
-    def step(
-        self,
-        computed: int = 0,
-        count: int = 0,
-        request: str = "r",
-        preempted: frozenset[str] = frozenset(),
-        new_blocks: Sequence[tuple[int, BlockTable]] = (),
-    ) -> StepPlan:
-        scheduled = {request: (computed, count)} if count else {}
-        return self.side.plan(StepFacts(scheduled, lambda _: TABLE, preempted, new_blocks))
-
-    def load(self, facts: RequestFacts, computed: int = 0) -> StepPlan:
-        self.side.on_new_request(facts)
-        external, _ = self.side.matched_tokens(facts.request_id, computed)
-        assert external is not None
-        self.side.on_allocated(facts.request_id, TABLE, external)
-        return self.step()
+from plugins.engine_vllm.tests.scheduler_rig import CHUNK, PROMPT, SETTINGS, TABLE, Rig
 
 
 def test_a_miss_is_computed_and_stored() -> None:
@@ -258,68 +196,6 @@ def test_blocks_are_kept_until_every_worker_is_done() -> None:
     (store,) = rig.step(0, 32, request="s").stores
     rig.side.on_worker_results(WorkerReport({store.id: 1}).aggregate(WorkerReport({store.id: 1})), [])
     assert not rig.side.on_finished("s")
-
-
-def test_with_windows_a_store_goes_on_beside_the_next_steps() -> None:
-    """The blocks of a long prompt's first steps are still being copied when the next one begins."""
-    rig = Rig(window_tokens=8)
-    rig.load(PROMPT)
-    (first,) = rig.step(0, 16, new_blocks=[(0, [[1, 2, 3, 4]])]).stores
-    plan = rig.step(16, 16, new_blocks=[(0, [[5, 6, 7, 8]])])
-    assert plan.fence == frozenset()
-    assert [store.start for store in plan.stores] == [16]
-    rig.side.on_worker_results(WorkerReport({first.id: 1}), [])
-    assert rig.side.on_finished("r")  # the second one is not over
-
-
-@pytest.mark.parametrize("is_over", [False, True])
-def test_a_store_is_fenced_when_what_a_window_left_behind_is_given_out(is_over: bool) -> None:
-    """vLLM frees blocks before and when a request is over, whether or not the others are kept."""
-    rig = Rig(window_tokens=8)
-    rig.load(PROMPT)
-    (first,) = rig.step(0, 16).stores
-    (second,) = rig.step(16, 16).stores
-    if is_over:
-        assert rig.side.on_finished("r")
-    rig.side.on_new_request(replace(PROMPT, request_id="s"))
-    shared = (8, [[7, 8, 2, 11]])  # the first two blocks are vLLM's own hit: nobody writes them
-    plan = rig.step(8, 8, request="s", new_blocks=[shared])
-    assert plan.fence == {first.id}
-    assert plan.finishing == (("r",) if is_over else ())
-    assert rig.step().fence == frozenset()
-    rig.side.on_worker_results(WorkerReport({second.id: 1}), [])
-    if not is_over:
-        assert not rig.side.on_finished("r")
-
-
-def test_a_store_is_fenced_when_a_load_gets_its_blocks() -> None:
-    rig = Rig(window_tokens=8)
-    rig.load(PROMPT)
-    stores = [*rig.step(0, 16).stores, *rig.step(16, 16).stores]
-    other = replace(PROMPT, request_id="s", tokens=list(range(32)))
-    rig.store(other, 24)
-    rig.side.on_new_request(other)
-    assert rig.side.matched_tokens("s", 0) == (24, True)
-    rig.side.on_allocated("s", [[0, 0, 0, 0, 3, 12]], 24)
-    plan = rig.step()
-    assert [load.request_id for load in plan.loads] == ["s"]
-    assert plan.fence == {stores[0].id}
-
-
-def test_without_windows_what_vllm_gives_out_is_nobody_elses() -> None:
-    rig = Rig()
-    rig.load(PROMPT)
-    rig.step(0, 16)
-    assert rig.step(16, 16, new_blocks=[(0, [[1, 2, 3, 4]])]).fence == frozenset()
-
-
-def test_a_request_that_is_aborted_after_it_was_preempted_is_fenced() -> None:
-    """A reset of vLLM's cache preempts between two steps, so that an abort may come before the next plan."""
-    rig = Rig()
-    rig.load(PROMPT)
-    (store,) = rig.step(0, 32).stores
-    assert rig.side.on_finished("r")
-    assert rig.step(preempted=frozenset({"r"})).fence == {store.id}
 
 
 def test_a_load_keeps_the_chunk_size_that_it_was_found_with() -> None:

@@ -13,7 +13,8 @@ from lmcache_vllm.request_facts import RequestFacts
 from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.settings import Settings
 from plugins.engine_vllm.tests.fake_server import FakeServer
-from plugins.engine_vllm.tests.vllm_model import Request, VllmModel
+from plugins.engine_vllm.tests.vllm_model import VllmModel
+from plugins.engine_vllm.tests.vllm_steps import Request
 
 CHUNK = 8
 FULL = CacheGroup(("layer",), 4)
@@ -169,5 +170,5 @@ def test_a_repeated_prompt_is_loaded() -> None:
         machine.add([7] * 30, 3, "")
         for _ in range(6):
             machine.steps_without_delay()
-    assert machine.model.loaded_tokens == 24
+    assert machine.model.worker.loaded_tokens == 24
     machine.teardown()

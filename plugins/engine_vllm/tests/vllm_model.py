@@ -7,72 +7,16 @@ named as finished as often as vLLM expects it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
+from lmcache_vllm.metadata import StepPlan
 from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
 from lmcache_vllm.scheduler import SchedulerSide
 from plugins.engine_vllm.tests.fake_server import FakeServer
-
-EMPTY = "never written"
-
-
-def kv_of(salt: str, tokens: Sequence[int], position: int) -> int:
-    return hash((salt, tuple(tokens[: position + 1])))
-
-
-def next_token(tokens: Sequence[int]) -> int:
-    return hash(tuple(tokens)) % 50
-
-
-@dataclass
-class Request:
-    """`tokens` is what vLLM knows; `truth` what the model will have said, as far as it was computed."""
-
-    facts: RequestFacts
-    tokens: list[int]
-    max_tokens: int
-    status: str = "waiting"
-    computed: int = 0
-    tables: list[list[int]] = field(default_factory=list)
-    in_flight: int = 0
-    truth: list[int] = field(default_factory=list)
-    life: int = 0
-    """Counts preemptions: what an older life computed is not delivered."""
-
-    def __repr__(self) -> str:
-        return f"{self.id} {self.status} {self.computed}/{len(self.tokens)}"
-
-    @property
-    def id(self) -> str:
-        return self.facts.request_id
-
-    @property
-    def target(self) -> int:
-        return self.facts.prompt_tokens + self.max_tokens
-
-
-@dataclass
-class Write:
-    """Tokens of one request in one step, and where their KV goes."""
-
-    request: Request
-    start: int
-    count: int
-    tables: list[list[int]]
-    life: int
-
-
-@dataclass
-class Step:
-    plan: StepPlan
-    writes: list[Write]
-    freed: list[int] = field(default_factory=list)
-    """Blocks that nobody needs any more once it ran."""
+from plugins.engine_vllm.tests.vllm_blocks import BlockPool
+from plugins.engine_vllm.tests.vllm_steps import Request, Step, Write, next_token
+from plugins.engine_vllm.tests.vllm_worker import StepResults, WorkerModel
 
 
 class VllmModel:
@@ -93,29 +37,17 @@ class VllmModel:
     ) -> None:
         self.side, self.server, self.groups = side, server, tuple(groups)
         self.ahead, self.budget = ahead, budget
-        self.shares_prefixes = shares_prefixes and len(self.groups) == 1
-        self.reuses_at_once = reuses_at_once
-        """vLLM gives out those that are free for longest; a nearly full one has no others."""
         self.requests: dict[str, Request] = {}
         self.known: dict[str, Request] = {}
         """Those that are over as well."""
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.free = list(range(1, blocks))
-        self.users: Counter[int] = Counter()
-        self.cached: dict[tuple[Any, ...], int] = {}
         self.preempted: set[str] = set()
         self.unsent: set[str] = set()  # finished, blocks kept for stores
         self.unreceived: set[str] = set()  # aborted while loading
-        # The worker
-        self.memory: list[list[dict[int, Any]]] = [[{} for _ in range(blocks)] for _ in self.groups]
         self.steps: list[Step] = []
-        self.loads: list[Transfer] = []
-        self.stores: list[Transfer] = []
-        self.finishing: set[str] = set()
-        self.over: Counter[int] = Counter()
-        self.received: dict[str, set[int]] = {}
-        self.loaded_tokens = 0
+        self._blocks = BlockPool(groups, blocks, shares_prefixes=shares_prefixes, reuses_at_once=reuses_at_once)
+        self.worker = WorkerModel(server, groups, blocks, self.known, self._blocks.users)
 
     # Requests
 
@@ -148,7 +80,7 @@ class VllmModel:
                 queue.remove(request)
         request.status = "finished"
         unprocessed = sum(write.count for step in self.steps for write in step.writes if write.request is request)
-        self._let_go_of_skipped(request, request.computed - unprocessed)
+        self._blocks.let_go_of_skipped(request, request.computed - unprocessed)
         if self.side.on_finished(request.id):
             assert not keep, "a request is not loaded and stored at once: vLLM would free its blocks twice"
             self.unsent.add(request.id)
@@ -159,8 +91,6 @@ class VllmModel:
         self._give_back(request)
         del self.requests[request.id]
 
-    # Blocks
-
     def _give_back(self, request: Request) -> None:
         """Blocks that a step will still write are not free before it ran."""
         blocks = [block for table in request.tables for block in table if block]
@@ -168,69 +98,10 @@ class VllmModel:
         if writing:
             writing[-1].freed += blocks
         else:
-            self._release(blocks)
+            self._blocks.release(blocks)
         request.tables = []
 
-    def _release(self, blocks: Sequence[int]) -> None:
-        for block in blocks:
-            self.users[block] -= 1
-            if not self.users[block]:
-                self.free.append(block)
-
-    def _allocate(self, request: Request, tokens: int) -> bool:
-        """Blocks for that many tokens; a group with a window lets go of those that it does not need any more."""
-        wanted = [-(-tokens // group.block_tokens) for group in self.groups]
-        tables = request.tables or [[] for _ in self.groups]
-        missing = sum(max(0, count - len(table)) for count, table in zip(wanted, tables, strict=True))
-        if missing > len(self.free):
-            return False
-        request.tables = tables
-        self._let_go_of_skipped(request, request.computed)
-        for count, table, group in zip(wanted, tables, self.groups, strict=True):
-            needless = self._skipped(group, request.computed)
-            while len(table) < count:
-                if len(table) < needless:
-                    table.append(0)
-                    continue
-                block = self.free.pop(-1 if self.reuses_at_once else 0)
-                self.users[block] += 1
-                self.cached = {name: kept for name, kept in self.cached.items() if kept != block}
-                table.append(block)
-        return True
-
-    def _let_go_of_skipped(self, request: Request, computed: int) -> None:
-        """Each step, and at the end before the connector is asked."""
-        for table, group in zip(request.tables, self.groups, strict=False):  # without blocks there are no tables
-            for index in range(min(self._skipped(group, computed), len(table))):
-                if table[index]:
-                    self._release([table[index]])
-                    table[index] = 0
-
-    @staticmethod
-    def _skipped(group: CacheGroup, computed: int) -> int:
-        """Blocks that a window has left behind."""
-        return max(0, computed - group.window_tokens + 1) // group.block_tokens if group.window_tokens >= 0 else 0
-
-    def _shared_prefix(self, request: Request) -> list[int]:
-        found: list[int] = []
-        size = self.groups[0].block_tokens
-        while self.shares_prefixes and (len(found) + 1) * size < len(request.tokens):
-            block = self.cached.get(self._prefix_name(request, (len(found) + 1) * size))
-            if block is None:
-                break
-            found.append(block)
-        return found
-
-    def _prefix_name(self, request: Request, end: int) -> tuple[Any, ...]:
-        return (request.facts.cache_salt, *request.truth[:end])
-
-    def _cache_blocks(self, request: Request, computed: int) -> None:
-        if self.shares_prefixes:
-            size = self.groups[0].block_tokens
-            for index in range(min(computed, len(request.tokens)) // size):
-                self.cached.setdefault(self._prefix_name(request, (index + 1) * size), request.tables[0][index])
-
-    # The scheduler
+    # Steps
 
     def schedule(self) -> None:
         scheduled: dict[str, tuple[int, int]] = {}
@@ -240,7 +111,7 @@ class VllmModel:
         for request in list(self.running):
             count = min(left, self._computable(request))
             before = [len(table) for table in request.tables]
-            if count > 0 and self._allocate(request, request.computed + count):
+            if count > 0 and self._blocks.allocate(request, request.computed + count):
                 left -= count
                 scheduled[request.id] = (request.computed, count)
                 new_blocks.append((0, [table[had:] for table, had in zip(request.tables, before, strict=True)]))
@@ -264,7 +135,7 @@ class VllmModel:
                 request.truth.append(next_token(request.truth))
             request.computed += count
             request.in_flight += 1
-            self._cache_blocks(request, request.computed)
+            self._blocks.cache_blocks(request, request.computed)
         self.steps.append(Step(plan, writes))
 
     def _check_holds(self, plan: StepPlan) -> None:
@@ -289,7 +160,7 @@ class VllmModel:
         if request.status == "loaded":
             request.status = "waiting"
         if request.computed == 0:
-            shared = self._shared_prefix(request)
+            shared = self._blocks.shared_prefix(request)
             local = len(shared) * self.groups[0].block_tokens
             external, waits = self.side.matched_tokens(request.id, local)
             if external is None:
@@ -297,14 +168,11 @@ class VllmModel:
             assert waits == (external > 0)
             assert local + external < len(request.tokens), "one token at least is computed"
             # Shared blocks count as used before others are allocated.
-            for block in shared:
-                if block in self.free:
-                    self.free.remove(block)
-                self.users[block] += 1
+            self._blocks.share(shared)
             request.tables = [shared] if shared else []
             count = 0 if external else min(left, len(request.tokens) - local)
             request.computed = local + external
-            if not self._allocate(request, local + external + count):
+            if not self._blocks.allocate(request, local + external + count):
                 self._give_back(request)
                 request.computed = 0
                 return 0
@@ -314,7 +182,7 @@ class VllmModel:
                 return 0
         else:
             count = min(left, len(request.tokens) - request.computed)
-            if not self._allocate(request, request.computed + count):
+            if not self._blocks.allocate(request, request.computed + count):
                 return 0
             self.side.on_allocated(request.id, request.tables, 0)
         self.waiting.remove(request)
@@ -322,100 +190,19 @@ class VllmModel:
         request.status = "running"
         return count
 
-    # The worker
-
     def run(self, chooses: Callable[[str, int], bool]) -> None:
         """Run the oldest step, and process it. `chooses` says which transfers end in it, and which loads fail."""
-        if not self.steps:
-            return
-        step = self.steps.pop(0)
-        for store in [store for store in self.stores if store.id in step.plan.fence]:
-            self._store(store)
-        for write in step.writes:
-            self._forward(write)
-        self.loads += step.plan.loads
-        self.stores += step.plan.stores
-        self.finishing.update(step.plan.finishing)
-        for store in list(self.stores):
-            if chooses("store", store.id):
-                self._store(store)
-        for load in list(self.loads):
-            if chooses("load", load.id):
-                self._load(load, fails=chooses("fail", load.id))
-        self._process(step)
+        if self.steps:
+            step = self.steps.pop(0)
+            self._process(step, self.worker.run(step, chooses))
 
-    def _forward(self, write: Write) -> None:
-        request, start, end = write.request, write.start, write.start + write.count
-        salt, truth = request.facts.cache_salt, request.truth
-        for memory, group, table in zip(self.memory, self.groups, write.tables, strict=True):
-            first = 0 if group.window_tokens < 0 else max(0, start - group.window_tokens + 1)
-            for position in range(first, start):
-                seen = memory[table[position // group.block_tokens]].get(position % group.block_tokens, EMPTY)
-                assert seen == kv_of(salt, truth, position), f"{request.id} computes on foreign KV at {position}"
-            for position in range(start, end):
-                memory[table[position // group.block_tokens]][position % group.block_tokens] = kv_of(
-                    salt, truth, position
-                )
-
-    def _slots(self, memory: list[dict[int, Any]], size: int, block: int) -> tuple[Any, ...]:
-        return tuple(memory[block].get(slot, EMPTY) for slot in range(size))
-
-    def _store(self, store: Transfer) -> None:
-        """Reads the blocks as they are now."""
-        self.stores.remove(store)
-        self.over[store.id] += 1
-        request = self.known[store.request_id]
-        chunk = self.server.chunk_tokens
-        contents = []
-        for number in range((store.end - store.start) // chunk):
-            content: list[Any] = []
-            for memory, group, ids in zip(self.memory, self.groups, store.block_ids, strict=True):
-                per_chunk = chunk // group.block_tokens
-                for block in ids[number * per_chunk : (number + 1) * per_chunk]:
-                    assert block, "the null block is stored"
-                    content += self._slots(memory, group.block_tokens, block)
-            expected = [
-                kv_of(request.facts.cache_salt, request.truth, position)
-                for position in range(store.start + number * chunk, store.start + (number + 1) * chunk)
-            ]
-            assert content == expected * len(self.groups), f"{store.request_id} stores other KV than its own"
-            contents.append(tuple(content))
-        if self.server.server is not None and (store.start % chunk, store.end % chunk) == (0, 0):
-            self.server.put(store, contents)
-
-    def _load(self, load: Transfer, fails: bool) -> None:
-        self.loads.remove(load)
-        self.over[load.id] += 1
-        bad: set[int] = set()
-        contents = None if fails else self.server.retrieve(load)
-        if contents is None:
-            bad = {block for ids in load.block_ids for block in ids if block}
-        else:
-            self._scatter(load, contents)
-        self.received[load.request_id] = bad
-
-    def _scatter(self, load: Transfer, contents: Sequence[Sequence[Any]]) -> None:
-        chunk = self.server.chunk_tokens
-        for number, content in enumerate(contents):
-            place = 0
-            for memory, group, ids in zip(self.memory, self.groups, load.block_ids, strict=True):
-                size = group.block_tokens
-                for block in ids[number * chunk // size : (number + 1) * chunk // size]:
-                    if block:
-                        assert self.users[block] == 1, "a block that others share is overwritten"
-                        memory[block] = dict(enumerate(content[place : place + size]))
-                        self.loaded_tokens += size
-                    place += size
-
-    # The scheduler again
-
-    def _process(self, step: Step) -> None:
-        received, self.received = self.received, {}
+    def _process(self, step: Step, results: StepResults) -> None:
+        report, received, sent = results
         for name, bad in received.items():
             request = self.requests[name]
             if request.status == "loading" and bad:
                 self._load_failed(request, bad)
-        self._release(step.freed)
+        self._blocks.release(step.freed)
         for write in step.writes:
             request = write.request
             if request.status != "running" or request.life != write.life:
@@ -427,18 +214,13 @@ class VllmModel:
                 request.tokens.append(request.truth[len(request.tokens)])
             if len(request.tokens) >= request.target:
                 self._finish(request)
-        busy = {store.request_id for store in self.stores}
-        sent = self.finishing - busy
-        self.finishing -= sent
-        report = WorkerReport(dict(self.over), frozenset(name for name, bad in received.items() if bad))
-        self.over = Counter()
         self.side.on_worker_results(report, received.keys())
         for name in received:
             request = self.requests[name]
             if request.status == "loading":
                 request.status = "loaded"
                 if request.tables:
-                    self._cache_blocks(request, request.computed)
+                    self._blocks.cache_blocks(request, request.computed)
             else:
                 self.unreceived.remove(name)
                 self._forget(request)

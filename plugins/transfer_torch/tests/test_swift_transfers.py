@@ -8,7 +8,7 @@ import pytest
 
 from lmcache_core import ELSEWHERE, MemoryRegion
 from lmcache_core.testing.module_bench import BenchCall
-from plugins.transfer_torch.tests.test_device_faults import BLOCKS, NO, TOKENS, WORKER, YES, Site
+from plugins.transfer_torch.tests.cue_site import BLOCKS, NO, TOKENS, WORKER, YES, Site
 
 CHUNKS = 3
 OBJECT_BYTES = 2 * len(TOKENS) // CHUNKS * 2 * 32 * 4

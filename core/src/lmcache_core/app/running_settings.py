@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator
 
-from lmcache_core.app.settings import ServerSettings, name_or_object
+from lmcache_core.app.setting_json import name_or_object
+from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.settings import validate
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.controllers.store_waiting import DropRule

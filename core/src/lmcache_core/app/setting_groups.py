@@ -1,0 +1,317 @@
+"""What `lmcache server` can be told, one class for each heading of `--help`.
+
+Flags, `--help` and docs/configuration.md are generated from this file: a class's docstring is its heading.  Sizes in GB are
+GiB.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from lmcache_core.app.quota_setting import LIMIT_GB_MAX
+from lmcache_core.kernels.choice import NativeMode
+
+Count = Annotated[int, Field(ge=1)]
+Gigabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
+Limit = Annotated[float, Field(ge=0, le=LIMIT_GB_MAX)]
+
+
+class EnginePortSettings(BaseModel):
+    """Engine port"""
+
+    host: str = Field("localhost", min_length=1, description="Where engines connect. Their protocol has no passwords.")
+    port: int = Field(5555, ge=0, le=65535, description="TCP port for engines; 0: any free one.")
+    max_workers: Count = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
+    max_cpu_workers: Count | None = Field(None, description="Threads for requests that any thread may answer.")
+    max_gpu_workers: Count | None = Field(None, description="Threads for requests that stay on one thread per engine.")
+    max_message_mb: Count = Field(4096, description="Largest frame in MiB that an engine may send; more is dropped.")
+    drain_seconds: Seconds = Field(10.0, description="How long a stop waits for stores that are on their way to L2.")
+
+
+class CacheSettings(BaseModel):
+    """Cache identity"""
+
+    instance_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Stable name of this server; without one it gets a random UUID at each start.",
+    )
+    chunk_size: Count = Field(256, description="Tokens per chunk, the unit of storing and reuse.")
+    hash_algorithm: Literal["blake3", "sha256_cbor"] = Field("blake3", description="Chain that names chunks.")
+    engine_type: str = Field(
+        "default", min_length=1, description="Request module to add: default, or that of a plugin."
+    )
+    supported_transfer_mode: Literal["auto", "engine_driven", "lmcache_driven"] = Field(
+        "auto", description="Who moves bytes between engine and L1."
+    )
+
+
+class TransferSettings(BaseModel):
+    """Server-driven transfer"""
+
+    isolated_ipc: bool = Field(
+        False,
+        description="Engines and this server share no process namespace: GPU memory and events are shared as plain CUDA "
+        "handles; engines need `lmcache.mp.isolated_ipc` then.",
+    )
+    null_block_id: int = Field(
+        0, ge=0, description="Block of an engine's cache that stands for none: it is never read, written or stored."
+    )
+    separate_object_groups: bool = Field(
+        False,
+        description="Layers that attend to a window only are stored apart, so that a hit needs just the end of a prefix "
+        "of them. Changes what objects are called: what was stored before is not found.",
+    )
+
+
+class L1Settings(BaseModel):
+    """L1 (memory)"""
+
+    l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB.")
+    l1_use_lazy: bool = Field(
+        True,
+        description="Allocate memory as it is needed, a little ahead; without it all of L1 is allocated from the start "
+        "on, while the server already serves.",
+    )
+    l1_init_size_gb: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="GiB of L1 to allocate at the start, where the rest is as needed."
+    )
+    l1_use_hugepages: bool = Field(
+        False,
+        description="Huge pages for L1: transparent ones, or reserved ones with --no-l1-shared-memory (engines cannot "
+        "map those); a warning says how to get them where there are none.",
+    )
+    l1_numa: str = Field(
+        "off",
+        pattern=r"^(off|interleave|local|[0-9]{1,4})$",
+        description="Memory nodes that L1 lies on: interleave (all in turn), local (that of the thread that allocates), "
+        "the number of one node to prefer, or off (as the kernel likes).",
+    )
+    l1_allocation_wait_ms: float = Field(
+        20.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a store that finds L1 full waits for eviction before it stores what there is room for; it "
+        "stands still as long as that, and stops waiting when other engines wait for its thread. 0: never.",
+    )
+    l1_align_bytes: int = Field(4096, ge=4096, description="Alignment of objects in L1: a power of two.")
+    l1_shared_memory: bool = Field(
+        True, description="Engines map L1; without it their bytes travel through the engine port."
+    )
+    shm_name: str = Field(
+        "",
+        max_length=200,
+        pattern=r"^[A-Za-z0-9._-]*$",
+        description="Name of the shared-memory segment; without one it is named after the server.",
+    )
+    gds_l1_path: str | None = Field(
+        None,
+        min_length=1,
+        description="File, or folder for one, on a fast disk that is L1 instead of memory: --l1-size-gb of it are "
+        "allocated at the start. Engines do not map it.",
+    )
+    gds_l1_use_direct_io: bool = Field(
+        True, description="Copies between a GPU and that file go past the page cache, where the disk can do that."
+    )
+    l1_write_ttl_seconds: PositiveSeconds = Field(
+        600.0, description="How long a worker may take to fill what it reserved."
+    )
+    l1_read_ttl_seconds: PositiveSeconds = Field(
+        300.0, description="How long a lookup's chunks are held for its request."
+    )
+    l1_pin_max_ratio: float = Field(
+        0.25, ge=0, le=0.9, description="Share of L1 that operators may pin by the admin API; 0: nothing."
+    )
+
+
+class EvictionSettings(BaseModel):
+    """Eviction"""
+
+    eviction_policy: str | dict[str, Any] = Field(
+        "LRU", description="Which objects leave L1 first: a name, or a JSON object with its `type` and its settings."
+    )
+    eviction_trigger_watermark: Ratio = Field(0.8, description="Used share of L1 at which eviction starts.")
+    eviction_ratio: Ratio = Field(0.2, description="Share of the used part of L1 that one eviction frees.")
+
+
+class TenantSettings(BaseModel):
+    """Tenants (cache salts)"""
+
+    quota: tuple[dict[str, Limit], ...] = Field(
+        (),
+        description="GiB of L1 that a cache salt may use, as a JSON object of limits by salt; `_default` is the empty salt, "
+        "and 0 keeps a salt uncached. Repeatable. Needs an eviction policy such as IsolatedLRU.",
+    )
+    default_quota_gb: Limit | None = Field(
+        None, description="GiB of L1 for each salt without a quota; 0: only salts with a quota are cached."
+    )
+    reject_unsalted: bool = Field(
+        False, description="Answer requests without a cache salt as if nothing were cached, and store nothing for them."
+    )
+
+
+class L2Settings(BaseModel):
+    """L2 (storage)"""
+
+    l2_adapter: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="A storage backend as a JSON object with its `type`. Repeatable; "
+        "stores go to all of them, loads ask them in this order. In the environment: one object, or a JSON list.",
+    )
+    l2_store_policy: str | dict[str, Any] = Field(
+        "default",
+        description="Which objects go to which backend: a name, or a JSON object with its `type` and its settings.",
+    )
+    l2_prefetch_policy: str | dict[str, Any] = Field(
+        "default",
+        description="Which backend an object is loaded from: a name, or a JSON object with its `type` and its settings.",
+    )
+    l2_prefetch_max_in_flight: Count = Field(8, description="Lookups that may load from L2 at once.")
+    l1_prefetch_max_ratio: Ratio = Field(
+        0.5, description="Share of L1 for chunks that come from L2 and wait for their readers; more loads wait."
+    )
+    lookup_timeout_seconds: PositiveSeconds = Field(
+        15.0, description="How long a lookup may take; then it is answered with what has come from L2 so far."
+    )
+    l2_timeout_seconds: PositiveSeconds = Field(30.0, description="How long a backend may take for one job.")
+    l2_store_max_backlog_gb: Gigabytes | None = Field(
+        None, description="GiB that may wait for one backend before stores to it are dropped; half of L1 unless set."
+    )
+    l2_store_max_backlog_seconds: PositiveSeconds = Field(
+        60.0,
+        description="How long what waits for one backend may take at the speed it has shown before stores to it are dropped.",
+    )
+    l2_store_drop: Literal["newest", "oldest", "deepest"] = Field(
+        "deepest",
+        description="Which waiting chunks are dropped then: those that came last, those that came first, "
+        "or those that lie deepest in their prompts.",
+    )
+
+
+class LifecycleSettings(BaseModel):
+    """Workers and sessions"""
+
+    worker_reap_timeout_seconds: Seconds = Field(120.0, description="A worker silent for so long is dead; 0: never.")
+    worker_registration_grace_seconds: Seconds = Field(
+        3600.0, description="A worker that never pinged is dead after so long; 0: never."
+    )
+    session_ttl_seconds: PositiveSeconds = Field(
+        600.0, description="How long a prompt is remembered that does not come again."
+    )
+
+
+class HttpSettings(BaseModel):
+    """Admin HTTP"""
+
+    http_enabled: bool = Field(True, json_schema_extra={"flag": "http"}, description="Serve the admin HTTP API.")
+    http_host: str = Field("127.0.0.1", min_length=1, description="Where the admin API listens.")
+    http_port: int = Field(8080, ge=1, le=65535, description="TCP port of the admin API.")
+    http_token_file: str | None = Field(
+        None,
+        min_length=1,
+        description="File with the Bearer tokens that the admin API asks for, one in each line; `read` behind one lets it "
+        "do nothing but GET. Read again when it changes. One token can be in LMCACHE_HTTP_TOKEN instead.",
+    )
+    http_allow_unauthenticated: bool = Field(
+        False, description="Serve a non-loopback --http-host without a token: anybody who reaches it may use it."
+    )
+
+
+class ObservabilitySettings(BaseModel):
+    """Observability"""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field("INFO", description="What is logged.")
+    log_style: Literal["text", "json"] = Field("text", description="Log lines for people, or one JSON object each.")
+    event_bus_queue_size: Count = Field(
+        10000, description="Events that may wait for one subscriber; more are dropped and counted."
+    )
+    event_subscriber_timeout_seconds: PositiveSeconds = Field(
+        1.0, description="How long a subscriber may take for one event before `/status` calls it stuck."
+    )
+    event_subscriber_cpu_ratio: Ratio = Field(
+        0.25, description="Share of one core that a subscriber may use; one that needs more falls behind."
+    )
+    disable_observability: bool = Field(False, description="No subscriber at all: no metrics, no event log.")
+    disable_metrics: bool = Field(False, description="No metrics.")
+    disable_logging: bool = Field(False, description="No log lines about events.")
+    prometheus_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Where metrics can be scraped, without a token; they name models and salts.",
+    )
+    prometheus_port: int = Field(
+        9090, ge=0, le=65535, description="TCP port for scraping metrics; 0: none beside `/metrics` of the admin API."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        min_length=1,
+        description="OTLP/HTTP collector that metrics and spans are pushed to, such as http://host:4318.",
+    )
+    metrics_sample_rate: Ratio = Field(
+        0.01, description="Share of the chunks whose life (lifetime, idle time, reuse) is followed."
+    )
+    enable_tracing: bool = Field(False, description="Spans of requests, pushed to --otlp-endpoint.")
+    lookup_hash_log_dir: str | None = Field(
+        None, min_length=1, description="Folder for JSON lines with the chunk hashes of each lookup."
+    )
+    lookup_hash_log_rotation_interval: PositiveSeconds = Field(
+        21600.0, description="Seconds after which a new file is begun there."
+    )
+    lookup_hash_log_rotation_max_size: Count = Field(
+        104857600, description="Bytes after which a new file is begun there."
+    )
+    lookup_hash_log_max_files: Count = Field(100, description="Files that are kept there; the oldest go.")
+    trace_level: Literal["off", "storage", "events"] = Field(
+        "off", description="What is recorded for `lmcache trace`: storage operations, or all events."
+    )
+    trace_output: str | None = Field(
+        None, min_length=1, description="File for the recorded trace; with --trace-level only."
+    )
+
+
+class RuntimePluginSettings(BaseModel):
+    """Runtime plugins (programs beside the server)"""
+
+    runtime_plugin_locations: tuple[str, ...] = Field(
+        (),
+        description="A program (.py, .sh, executable) or a folder of them, to run as long as the server does. "
+        "Repeatable; comma list in the environment.",
+    )
+    runtime_plugin_config: dict[str, Any] = Field(
+        {},
+        description="JSON object that those programs are given with the server's configuration; its `secrets` lists what "
+        "they are given unmasked.",
+    )
+
+
+class PluginSelectionSettings(BaseModel):
+    """Plugins and configuration"""
+
+    plugins: tuple[str, ...] = Field(
+        (),
+        json_schema_extra={"flag": "plugin"},
+        description="Consider only this plugin (and the built-in ones). Repeatable; comma list in the environment.",
+    )
+    no_plugins: tuple[str, ...] = Field(
+        (),
+        json_schema_extra={"flag": "no-plugin"},
+        description="Never load this plugin. Repeatable; comma list in the environment.",
+    )
+    safe_mode: bool = Field(False, description="Consider core's own plugin alone; nothing else is imported.")
+    native: NativeMode = Field(
+        "auto",
+        description="Compiled inner loops. auto: where lmcache-native is installed and fits; on: refuse to start without "
+        "it; off: pure Python.",
+    )
+    offer_settings: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Settings of subscribers and request modules, a JSON object by kind:name such as "
+        '`{"subscriber:log": {}}`. A subscriber that is not active by itself becomes so by being named here.',
+    )
+    config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")
