@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -41,6 +41,7 @@ class ScriptedAgent:
         self.held_once: Handle | None = None
         """The one whose first release raises."""
         self.calls: list[str] = []
+        self.at_begin: Callable[[], object] = lambda: None
 
     def register(self, segment: Segment, extents: Sequence[Extent]) -> Any:
         self.calls.append("register")
@@ -56,6 +57,7 @@ class ScriptedAgent:
         return Handle(self.prepared)
 
     def begin(self, handle: Handle) -> None:
+        self.at_begin()
         self.begun.set()
 
     def has_ended(self, handle: Handle) -> bool:
@@ -195,6 +197,74 @@ def test_what_has_ended_is_told_before_the_next_is_begun(thread: TransferThread,
     thread.call(ask).result(PATIENCE_SECONDS)
     thread.call(lambda _: None).result(PATIENCE_SECONDS)
     assert told == [True], "the transfer and the order behind it were taken in one turn"
+
+
+class Crowd:
+    """Transfers that the thread finds all at once, and how often the loop was woken by then."""
+
+    def __init__(self, thread: TransferThread, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.woken = 0
+        self._thread = thread
+        self._agent = agent
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr("lmcache_l2_nixl.transfers.TELL_SECONDS", 3600.0)
+
+    async def move(self, moves: Sequence[Transfer], *, behind_first: Callable[[], object]) -> list[int]:
+        """`woken` as each of them was begun.  An order that calls `behind_first` comes second."""
+        loop, gate, at_begin = asyncio.get_running_loop(), threading.Event(), list[int]()
+        wake = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.woken += 1
+            return wake(*arguments, **named)
+
+        self._agent.done.set()
+        self._agent.at_begin = lambda: at_begin.append(self.woken)
+        self._thread.call(lambda _: gate.wait(PATIENCE_SECONDS))
+        moving = [asyncio.create_task(self._thread.move([moves[0]]))]
+        await asyncio.sleep(0)
+        if behind_first is not nothing:
+            self._thread.call(lambda _: behind_first())
+        moving += [asyncio.create_task(self._thread.move([move])) for move in moves[1:]]
+        await asyncio.sleep(0)
+        with self._monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", counted)
+            gate.set()
+            await asyncio.gather(*moving)
+        return at_begin
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+def crowd(thread: TransferThread, agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    return Crowd(thread, agent, monkeypatch)
+
+
+def test_stores_that_have_ended_are_told_together_while_more_are_to_be_begun(crowd: Crowd) -> None:
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), PATIENCE_SECONDS))
+    assert at_begin[:3] == [0, 0, 1]
+
+
+def test_a_load_that_has_ended_is_told_before_the_next_is_begun(crowd: Crowd) -> None:
+    load = MOVE._replace(writes=False)
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([load] * 8, behind_first=nothing), PATIENCE_SECONDS))
+    assert at_begin[:2] == [0, 1]
+
+
+def test_no_store_waits_to_be_told_behind_an_order_that_may_take_long(crowd: Crowd) -> None:
+    told: list[int] = []
+    moving = crowd.move([MOVE] * 8, behind_first=lambda: told.append(crowd.woken))
+    asyncio.run(asyncio.wait_for(moving, PATIENCE_SECONDS))
+    assert told == [1]
+
+
+def test_no_store_waits_to_be_told_behind_slow_ones(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmcache_l2_nixl.transfers.TELL_SECONDS", 0.0)
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), PATIENCE_SECONDS))
+    assert at_begin[:2] == [0, 1]
 
 
 def test_all_end_before_one_failure_is_told(thread: TransferThread, agent: ScriptedAgent) -> None:

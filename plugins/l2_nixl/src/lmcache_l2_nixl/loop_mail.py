@@ -24,10 +24,17 @@ class LoopMail:
         self._is_coming = False
         """The loop was woken, and has not looked yet."""
 
-    def send(self, awaited: Awaited, error: BaseException | None, value: Any = None) -> None:
-        """From the other thread."""
+    def __len__(self) -> int:
+        """Results that the loop has not looked at."""
+        return len(self._results)
+
+    def post(self, awaited: Awaited, error: BaseException | None, value: Any = None) -> None:
+        """From the other thread.  Seen with the next wake-up, which is due."""
         self._results.append((awaited, error, value))
-        if self._is_coming:
+
+    def wake(self) -> None:
+        """From the other thread: the loop is to look, where there is anything."""
+        if self._is_coming or not self._results:
             return
         self._is_coming = True
         try:

@@ -26,6 +26,11 @@ PAUSE_SECONDS: Final = 20e-6
 PAUSE_SECONDS_MAX: Final = 1e-3
 RETRY_SECONDS: Final = 0.1
 """After a fault of the thread's own, which is logged."""
+WAITING_PER_TOLD: Final = 4
+TELL_SECONDS: Final = 10e-3
+"""While at least so many orders wait for each store that has ended, and the loop was woken so recently, stores are told
+together: each wake-up hands over the interpreter and often the core, and behind a store there is nothing to compute that
+could overlap with the next one.  Loads are told one by one, since a digest does."""
 
 Value = TypeVar("Value")
 Order = Callable[[NixlAgent], None]
@@ -49,6 +54,9 @@ class TransferThread:
         self._orders: deque[Order] = deque()
         self._flights: list[Flight] = []
         self._is_ending = False
+        self._unwoken: LoopMail | None = None
+        """It has results that its loop was not woken for."""
+        self._woke_at = time.monotonic()
         self._counts = dict.fromkeys(("transfers", "failed_transfers", "bytes_read", "bytes_written"), 0)
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(open_agent, opened), name=name, daemon=True)
@@ -59,7 +67,7 @@ class TransferThread:
         """Have the thread call this between two looks at its transfers, so let it be short.  Raises RuntimeError after
         `close`."""
         result: Future[Value] = _uncancellable()
-        self._put(partial(_run_into, result, function))
+        self._put(partial(self._call, result, function))
         return result
 
     def submit(self, transfer: Transfer) -> Future[None]:
@@ -74,7 +82,9 @@ class TransferThread:
         that were begun have ended."""
         mail, ended = self._awaited()
         try:
-            self._put(partial(self._depart, Journey(groups, partial(mail.send, ended))))
+            is_store = all(transfer.writes for group in groups for transfer in group)
+            tell = partial(self._tell_store if is_store else self._tell_load, mail, ended)
+            self._put(partial(self._depart, Journey(groups, tell)))
             await ended
         finally:
             del ended  # its error would hold this frame, which holds it
@@ -137,10 +147,13 @@ class TransferThread:
         """Take what was asked for, and look at what is under way.  True where there was anything."""
         self._fetch(pause)
         is_busy = bool(self._orders)
-        while self._orders:
-            self._orders.popleft()(agent)
-        for flight in tuple(self._flights):
-            is_busy |= self._step(flight, agent)
+        try:
+            while self._orders:
+                self._orders.popleft()(agent)
+            for flight in tuple(self._flights):
+                is_busy |= self._step(flight, agent)
+        finally:
+            self._wake()
         return is_busy
 
     def _fetch(self, pause: float) -> None:
@@ -175,6 +188,32 @@ class TransferThread:
             self._depart(flight.journey, agent)
         return True
 
+    def _call(self, result: Future[Value], function: Callable[[NixlAgent], Value], agent: NixlAgent) -> None:
+        self._wake()  # first: nobody knows how long this takes
+        _run_into(result, function, agent)
+
+    def _tell_load(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:
+        self._post(mail, ended, error)
+        self._wake()
+
+    def _tell_store(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:
+        self._post(mail, ended, error)
+        waiting = len(self._orders) + self._inbox.qsize()
+        if waiting < WAITING_PER_TOLD * len(mail) or time.monotonic() - self._woke_at >= TELL_SECONDS:
+            self._wake()
+
+    def _post(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:
+        if self._unwoken is not mail:
+            self._wake()
+        self._unwoken = mail
+        mail.post(ended, error)
+
+    def _wake(self) -> None:
+        mail, self._unwoken = self._unwoken, None
+        if mail is not None:
+            self._woke_at = time.monotonic()
+            mail.wake()
+
     def _count(self, flight: Flight) -> None:
         self._counts["transfers"] += 1
         if flight.error is not None:
@@ -205,4 +244,5 @@ def _tell(ended: Future[None], error: Exception | None) -> None:
 
 def _forward(mail: LoopMail, ended: Awaited, called: Future[Any]) -> None:
     error = called.exception()
-    mail.send(ended, error, called.result() if error is None else None)
+    mail.post(ended, error, called.result() if error is None else None)
+    mail.wake()
