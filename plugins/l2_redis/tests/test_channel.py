@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import selectors
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from lmcache_l2_redis.channel import Channel
+import pytest
+
+from lmcache_l2_redis.channel import BIG_BYTES, BLOCK_BYTES, Channel
+from lmcache_l2_redis.replies import unseen
 
 ROUNDS: Final = 10
 Scenario = Callable[[Channel, socket.socket, "Counting"], Awaitable[None]]
@@ -108,11 +113,11 @@ def test_a_value_and_its_end_come_together_with_what_follows() -> None:
     async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
         value, behind = bytearray(1000), memoryview(bytearray(64))
         theirs.send(b"v" * 1000 + b"\r\n+")
-        assert await channel.fill(memoryview(value), behind, 2) == 3
+        assert await channel.fill(memoryview(value), behind, 2, unseen) == 3
         assert value == b"v" * 1000
         assert bytes(behind[:3]) == b"\r\n+"
         theirs.send(b"v" * 600)
-        filling = asyncio.create_task(channel.fill(memoryview(value), behind, 2))
+        filling = asyncio.create_task(channel.fill(memoryview(value), behind, 2, unseen))
         await turns()
         theirs.send(b"w" * 400 + b"\r")
         await turns()
@@ -122,3 +127,43 @@ def test_a_value_and_its_end_come_together_with_what_follows() -> None:
         assert value == b"v" * 600 + b"w" * 400
 
     run(scenario)
+
+
+@pytest.mark.parametrize("size", [1, BIG_BYTES, 3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 5])
+def test_each_byte_of_a_value_is_shown_once_and_in_order_while_the_rest_is_on_its_way(size: int) -> None:
+    async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
+        data = random.Random(size).randbytes(size)
+        value, behind, shown = memoryview(bytearray(size)), memoryview(bytearray(64)), []
+        filling = asyncio.create_task(channel.fill(value, behind, 2, lambda part: shown.append(bytes(part))))
+        half = size // 2
+        await asyncio.to_thread(theirs.sendall, data[:half])
+        await turns()
+        assert b"".join(shown) == data[: sum(map(len, shown))]
+        assert not half or shown
+        await asyncio.to_thread(theirs.sendall, data[half:] + b"\r\n+")
+        assert await filling == 3
+        assert bytes(behind[:3]) == b"\r\n+"
+        assert b"".join(shown) == value == data
+        assert max(map(len, shown)) <= BLOCK_BYTES
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("size", [BIG_BYTES, 3 * BLOCK_BYTES])
+def test_behind_a_big_value_the_shortest_answer_wakes_again(size: int) -> None:
+    async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
+        value, behind = memoryview(bytearray(size)), memoryview(bytearray(64))
+        filling = asyncio.create_task(channel.fill(value, behind, 2, unseen))
+        await turns()
+        assert _low_water(selector) > 1
+        await asyncio.to_thread(theirs.sendall, bytes(size) + b"\r\n")
+        await filling
+        assert _low_water(selector) == 1
+
+    run(scenario)
+
+
+def _low_water(selector: Counting) -> int:
+    assert selector.watched is not None
+    with socket.socket(fileno=os.dup(selector.watched)) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)

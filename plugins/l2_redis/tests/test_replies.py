@@ -16,6 +16,7 @@ from lmcache_l2_redis.replies import (
     BUFFER_BYTES,
     BULK_MAX_BYTES,
     ErrorReply,
+    Passed,
     Reply,
     ReplyReader,
     command,
@@ -41,9 +42,11 @@ class Arriving:
             self._parts.insert(0, part[count:])
         return count
 
-    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
+    async def fill(self, into: memoryview, behind: memoryview, count: int, passed: Passed) -> int:
         while len(into):
-            into = into[await self.receive(into) :]
+            got = await self.receive(into)
+            passed(into[:got])
+            into = into[got:]
         got = 0
         while got < count:
             got += await self.receive(behind[got:])
@@ -107,8 +110,10 @@ def test_a_value_goes_into_the_memory_it_is_for_and_what_follows_is_read_after_i
     reader = ReplyReader(Arriving(parts(wire, cuts)))
     into = bytearray(b"\xee" * (len(data) + 8))
     assert run(reader.bulk_length()) == len(data)
-    run(reader.bulk_into(memoryview(into)[: len(data)]))
+    shown: list[bytes] = []
+    run(reader.bulk_into(memoryview(into)[: len(data)], lambda part: shown.append(bytes(part))))
     assert into == data + b"\xee" * 8
+    assert b"".join(shown) == data
     assert run(reader.reply()) == behind[1]
 
 

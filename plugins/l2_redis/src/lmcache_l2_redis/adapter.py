@@ -20,6 +20,7 @@ from lmcache_core import (
     ProtocolError,
     ResourceError,
     Usage,
+    check,
 )
 from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.config import RedisSettings
@@ -28,6 +29,7 @@ from lmcache_l2_redis.counting import Counting
 from lmcache_l2_redis.errors import DeniedError, NoRoomError, PassingError, RedirectedError, ReplyError
 from lmcache_l2_redis.listing import Listing
 from lmcache_l2_redis.owner_records import RedisOwnerRecords
+from lmcache_l2_redis.passing_digest import PassingDigest
 from lmcache_l2_redis.replies import command
 from lmcache_l2_redis.server_facts import ServerFacts, server_facts
 from lmcache_l2_redis.topology import Topology
@@ -35,7 +37,7 @@ from lmcache_l2_redis.values import Values
 from lmcache_object_remote import Ownership, Tally, admit_guest, object_name
 from lmcache_object_remote.second_look import SecondLook
 
-BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
+BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH | Capability.VERIFIES
 GIVE_UP_SECONDS: Final = 1.0
 
 NewTopology = Callable[[Resolve], Topology]
@@ -136,7 +138,10 @@ class RedisAdapter(AsyncL2Adapter):
             self._reserved_bytes -= buffer.length
 
     async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        outcome = await self._values.get(self._name(key), buffer.view, at_most=buffer.at_most)
+        view, digest = buffer.view, PassingDigest()
+        outcome = await self._values.get(self._name(key), view, digest.passed, at_most=buffer.at_most)
+        if outcome is Outcome.DONE:
+            outcome = check(view, key, digest.digest(), at_most=buffer.at_most).outcome
         if outcome is Outcome.FOREIGN or outcome is Outcome.DAMAGED:
             self._counts[outcome.value] += 1
         if outcome is Outcome.DAMAGED:

@@ -12,10 +12,15 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Literal
 
+from lmcache_l2_redis.replies import Passed
+
 STEPS_MAX: Final = 64
 """Calls of the kernel before others on the loop have their turn."""
-LOW_WATER_BYTES: Final = 256 << 10
-"""Of a big value so much is waited for at a time: each time that the loop wakes up costs as much as copying some 50 KiB."""
+BLOCK_BYTES: Final = 1 << 20
+"""Of a value so much at most is taken before it is shown: it is to be in a cache still."""
+BIG_BYTES: Final = 512 << 10
+"""Of a value so long a quarter is waited for at a time, a block at most: each time that the loop wakes up costs as much as
+copying some 50 KiB."""
 _PARTS_MAX: Final = 512
 
 Way = Literal["read", "write"]
@@ -77,22 +82,28 @@ class Channel:
         await self._carry(step, "read", waits_first=not self._is_tls)
         return got
 
-    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
-        wanted = len(into) + count
+    async def fill(self, into: memoryview, behind: memoryview, count: int, passed: Passed) -> int:
+        """As of a `ByteSource`."""
+        size = len(into)
+        wanted = size + count
         at = 0
         low_water = 1
 
         def step() -> bool:
             nonlocal at, low_water
-            at += self._received(into[at:], behind[max(at - len(into), 0) :])
-            if low_water > 1 and wanted - at < LOW_WATER_BYTES:
+            end = at + BLOCK_BYTES
+            got = self._received(into[at:end], behind[max(at - size, 0) :] if end >= size else into[:0])
+            if at < size:
+                passed(into[at : min(at + got, size)])
+            at += got
+            if low_water > 1 and wanted - at < low_water:
                 low_water = self._wake_at(1)
             return at >= wanted
 
-        if wanted >= 2 * LOW_WATER_BYTES and not self._is_tls:
-            low_water = self._wake_at(LOW_WATER_BYTES)
+        if wanted >= BIG_BYTES and not self._is_tls:
+            low_water = self._wake_at(min(wanted // 4, BLOCK_BYTES))
         await self._carry(step, "read")
-        return at - len(into)
+        return at - size
 
     @property
     def is_quiet(self) -> bool:

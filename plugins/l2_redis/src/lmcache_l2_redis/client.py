@@ -9,7 +9,7 @@ from lmcache_core import ProtocolError
 from lmcache_l2_redis.connection import Connection
 from lmcache_l2_redis.errors import PassingError, RedirectedError, ReplyError, error_of
 from lmcache_l2_redis.node import Node
-from lmcache_l2_redis.replies import Argument, ErrorReply, Reply, command, command_around
+from lmcache_l2_redis.replies import Argument, ErrorReply, Passed, Reply, command, command_around
 from lmcache_l2_redis.topology import Topology
 
 REDIRECTS_MAX: Final = 5
@@ -40,9 +40,9 @@ class Client:
 
         return await self._routed(name, use)
 
-    async def get_into(self, name: bytes, into: memoryview) -> int | None:
-        """How long the value is, which stands at the start of `into` then; None: there is none.  What is longer than `into`
-        is not taken.  Raises as `ask`."""
+    async def get_into(self, name: bytes, into: memoryview, passed: Passed) -> int | None:
+        """How long the value is, which stands at the start of `into` then, and was shown to `passed`; None: there is none.
+        What is longer than `into` is not taken.  Raises as `ask`."""
 
         async def use(node: Node, asking: bool) -> int | None:
             async with node.lease() as connection:
@@ -56,7 +56,7 @@ class Client:
                 if length > len(into):
                     connection.close()  # cheaper than to read what nobody wants
                     return length
-                await connection.reader.bulk_into(into[:length])
+                await connection.reader.bulk_into(into[:length], passed)
                 return length
 
         return await self._routed(name, use)

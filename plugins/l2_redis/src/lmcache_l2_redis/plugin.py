@@ -22,7 +22,11 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             summary=summary,
             settings="lmcache_l2_redis.config:RedisSettings",
             open="lmcache_l2_redis.opening:open_redis",
-            capabilities=Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH,
+            capabilities=Capability.DELETE
+            | Capability.USAGE
+            | Capability.LIST
+            | Capability.ANY_LENGTH
+            | Capability.VERIFIES,
             optional_capabilities=Capability.SHARED | Capability.DURABLE,
         )
         for name, summary in SUMMARIES

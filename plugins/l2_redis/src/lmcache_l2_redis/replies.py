@@ -6,7 +6,7 @@ caller's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -26,6 +26,8 @@ LENGTH_DIGITS_MAX: Final = 19
 LINE_END: Final = b"\r\n"
 
 Argument = bytes | str | int
+Passed = Callable[[memoryview], None]
+"""Is shown each part of a value, in order, when it stands in the memory that it is for and most likely still in a cache."""
 _SCALARS: Final = b"+:,#("
 _AGGREGATES: Final = {ord("*"): 1, ord("~"): 1, ord("%"): 2}
 """Not what RESP3 pushes unasked: nobody here asks for RESP3, and taken for a reply it would be the wrong one."""
@@ -52,8 +54,9 @@ class ByteSource(Protocol):
     async def receive(self, into: memoryview) -> int:
         """At least one byte, and what else is there."""
 
-    async def fill(self, into: memoryview, behind: memoryview, count: int) -> int:
-        """Every byte of `into`, and of what follows it at least `count` into `behind`; how many those are."""
+    async def fill(self, into: memoryview, behind: memoryview, count: int, passed: Passed) -> int:
+        """Every byte of `into`, each shown to `passed`, and of what follows it at least `count` into `behind`; how many those
+        are."""
 
 
 def command(*arguments: Argument) -> bytes:
@@ -70,6 +73,10 @@ def command_around(before: Sequence[Argument], length: int, after: Sequence[Argu
 def _bulk(argument: Argument) -> bytes:
     data = argument if isinstance(argument, bytes) else str(argument).encode()
     return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def unseen(_: memoryview) -> None:
+    """Of a value at which nobody looks while it comes."""
 
 
 class ReplyReader:
@@ -108,14 +115,15 @@ class ReplyReader:
                 return None
         raise ProtocolError(f"a value was asked for, and the server answers {line[:40]!r}")
 
-    async def bulk_into(self, into: memoryview) -> None:
+    async def bulk_into(self, into: memoryview, passed: Passed = unseen) -> None:
         """The value whose length was told, which is that of `into`.  The caller's memory is written until this ends."""
         ready = min(len(into), self._end - self._start)
         into[:ready] = self._view[self._start : self._start + ready]
         self._start += ready
+        passed(into[:ready])
         if ready < len(into):  # then nothing is left of what was read ahead
             self._start = self._end = 0
-            self._end = await self._source.fill(into[ready:], self._view[:HEAD_BYTES], len(LINE_END))
+            self._end = await self._source.fill(into[ready:], self._view[:HEAD_BYTES], len(LINE_END), passed)
         await self._end_of_bulk()
 
     async def _reply(self, depth: int) -> Reply:

@@ -11,7 +11,7 @@ from lmcache_core import HEADER_BYTES, Check, ObjectHeader, Outcome, ProtocolErr
 from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.errors import ReplyError, WrongTypeError
 from lmcache_l2_redis.pieces import Piece, further_pieces
-from lmcache_l2_redis.replies import Argument, command
+from lmcache_l2_redis.replies import Argument, Passed, command, unseen
 from lmcache_object_remote import object_name
 
 UNFINISHED_SECONDS: Final = 3600
@@ -72,10 +72,11 @@ class Values:
             await self._each(pieces, "PERSIST")
         return is_new
 
-    async def get(self, name: bytes, into: memoryview, *, at_most: bool) -> Outcome:
-        """DONE: header and payload stand in `into`, and their length is right; the digests are the caller's to compare."""
+    async def get(self, name: bytes, into: memoryview, passed: Passed, *, at_most: bool) -> Outcome:
+        """DONE: header and payload stand in `into`, were shown to `passed`, and their length is right; the digests are the
+        caller's to compare."""
         try:
-            length = await self._client.get_into(name, into)
+            length = await self._client.get_into(name, into, passed)
         except WrongTypeError:
             return Outcome.FOREIGN
         if length is None:
@@ -93,15 +94,15 @@ class Values:
             return Outcome.DONE
         if total < length or total > len(into) or (total != len(into) and not at_most):
             return Outcome.DAMAGED
-        return await self._get_pieces(name, into[:total], length)
+        return await self._get_pieces(name, into[:total], length, passed)
 
     async def read(self, name: bytes) -> memoryview | None:
-        """The whole object, in memory of its own; None: there is none that is whole."""
+        """The whole object, by its header and lengths, in memory of its own; None: there is none."""
         standing = await self.standing(name)
         if standing.outcome is not Outcome.DONE or standing.header is None:
             return None
         whole = memoryview(bytearray(HEADER_BYTES + standing.header.stored_bytes))
-        return whole if await self.get(name, whole, at_most=False) is Outcome.DONE else None
+        return whole if await self.get(name, whole, unseen, at_most=False) is Outcome.DONE else None
 
     async def standing(self, name: bytes) -> Standing:
         try:
@@ -141,11 +142,11 @@ class Values:
         await self._remove_pieces(standing.pieces)
         return Outcome.DONE if removed else Outcome.MISSING
 
-    async def _get_pieces(self, name: bytes, into: memoryview, first_bytes: int) -> Outcome:
+    async def _get_pieces(self, name: bytes, into: memoryview, first_bytes: int, passed: Passed) -> Outcome:
         """All but the first, which stands there."""
         for piece in further_pieces(name, into[:HEADER_BYTES], len(into), first_bytes):
             place = into[piece.start : piece.end]
-            if await self._client.get_into(piece.name, place) != len(place):
+            if await self._client.get_into(piece.name, place, passed) != len(place):
                 # Who deletes an object begins with its first piece: is it still this one's?
                 return Outcome.DAMAGED if await self._is_of(name, into[:HEADER_BYTES]) else Outcome.MISSING
         return Outcome.DONE
