@@ -151,6 +151,15 @@ def test_models_that_cannot_be_cached() -> None:
         cache_groups(config(decode_context_parallel_size=2), groups(FullAttentionSpec()))
 
 
+def test_a_model_whose_blocks_are_zeroed_before_stores_of_them_are_called_off() -> None:
+    vllm_config, caches = config(), groups(FullAttentionSpec())
+    caches.needs_kv_cache_zeroing = True
+    assert cache_groups(vllm_config, caches)
+    vllm_config.use_v2_model_runner = True
+    with pytest.raises(ValueError, match="VLLM_USE_V2_MODEL_RUNNER=0"):
+        cache_groups(vllm_config, caches)
+
+
 def test_which_shard() -> None:
     assert placement(config(), rank=1) == Placement("org/model", 1, 0, 2, writes=False)
 

@@ -70,3 +70,17 @@ def test_a_request_that_is_aborted_after_it_was_preempted_is_fenced() -> None:
     (store,) = rig.step(0, 32).stores
     assert rig.side.on_finished("r")
     assert rig.step(preempted=frozenset({"r"})).fence == {store.id}
+
+
+def test_a_store_is_fenced_when_another_connector_loads_into_its_blocks() -> None:
+    """vLLM's MultiConnector: the request waits for that one, and is in no step meanwhile."""
+    rig = Rig(window_tokens=8)
+    rig.load(PROMPT)
+    (first,) = rig.step(0, 16).stores
+    rig.step(16, 16)
+    rig.side.on_new_request(replace(PROMPT, request_id="s", tokens=list(range(32))))
+    assert rig.side.matched_tokens("s", 0) == (0, False)
+    assert rig.side.watches_blocks
+    rig.side.on_allocated("s", [[0, 0, 0, 0, 3, 12]], 0)
+    assert rig.step().fence == {first.id}
+    assert rig.step().fence == frozenset()

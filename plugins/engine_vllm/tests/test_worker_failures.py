@@ -7,16 +7,21 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from demo.server_process import ServerProcess
 from lmcache_vllm.metadata import StepPlan
+from lmcache_vllm.placement import CacheGroup, Placement
+from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_pages import ChunkPages
-from lmcache_vllm.worker import FENCE_SECONDS
+from lmcache_vllm.transfer_task import TransferTask
+from lmcache_vllm.worker import COPY_SECONDS, FENCE_SECONDS, WorkerSide
+from lmcache_vllm.worker_board import TransferBoard
 from plugins.engine_vllm.tests.test_worker_transfers import OPTIONS, TOKENS, failing, quiet
 from plugins.engine_vllm.tests.worker_kit import fused_hnd, rig, transfer, until
 
@@ -271,6 +276,26 @@ def test_after_a_long_step_the_next_one_waits_for_the_server_as_well(running: Se
             goes_on.join()
         assert worker.until(lambda: worker.counts.get("stores") == 1)
     assert until(lambda: quiet(running))
+
+
+def test_a_step_never_waits_longer_than_for_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the one before took: the patience with the server is part of it."""
+    waits: list[float] = []
+
+    def wait_for_stores(_: TransferBoard, tasks: Iterable[TransferTask], seconds: float) -> list[TransferTask]:
+        waits.append(seconds)
+        return list(tasks)
+
+    monkeypatch.setattr(TransferBoard, "wait_for_stores", wait_for_stores)
+    monkeypatch.setattr("lmcache_vllm.worker.time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    side = WorkerSide(Settings(), Placement("model", 1, 0), (CacheGroup(("layer",), 8),), None)
+    one = TransferTask(transfer(TOKENS, BLOCKS))
+    one._copies = True
+    side._board.begin_store(one)
+    side._step_seconds = 9.5
+    side.on_step(StepPlan(fence=frozenset({one.transfer.id})))
+    assert len(waits) == 2
+    assert sum(waits) == pytest.approx(COPY_SECONDS)
 
 
 def test_a_step_does_not_wait_for_a_store_that_waits_for_the_server(

@@ -83,7 +83,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         # The block table is resolved only for a load: this is called for every request that is scheduled.
-        block_ids = blocks.get_block_ids() if num_external_tokens else ()
+        block_ids = blocks.get_block_ids() if num_external_tokens or self._scheduling.watches_blocks else ()
         self._scheduling.on_allocated(request.request_id, block_ids, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepPlan:

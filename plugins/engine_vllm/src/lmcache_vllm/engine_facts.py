@@ -103,7 +103,14 @@ def cache_groups(vllm_config: Any, kv_cache_config: Any) -> tuple[CacheGroup, ..
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise ValueError(f"LMCacheNodeConnector does not support {name} above 1")
-    return tuple(_cache_group(group) for group in kv_cache_config.kv_cache_groups)
+    groups = tuple(_cache_group(group) for group in kv_cache_config.kv_cache_groups)
+    if getattr(kv_cache_config, "needs_kv_cache_zeroing", False) and getattr(vllm_config, "use_v2_model_runner", False):
+        raise ValueError(
+            "LMCacheNodeConnector cannot cache this model with vLLM's model runner V2: its KV cache has layers of several "
+            "precisions, and blocks are zeroed before stores that read them are called off. Start vLLM with "
+            "VLLM_USE_V2_MODEL_RUNNER=0"
+        )
+    return groups
 
 
 def _cache_group(group: Any) -> CacheGroup:

@@ -56,6 +56,7 @@ class SchedulerSide:
         self._states: dict[str, RequestState] = {}
         self._ending: set[str] = set()  # requests that are over while workers load for them
         self._planned_loads: list[Transfer] = []
+        self._allocated: dict[str, BlockTable] = {}
         self._finishing: list[str] = []
         self._losses = 0
         self._refused: Server | None = None
@@ -87,10 +88,17 @@ class SchedulerSide:
 
     # When vLLM has given it blocks
 
+    @property
+    def watches_blocks(self) -> bool:
+        """Whether `on_allocated` is to be told of blocks that nobody here loads into."""
+        return self._frees_early and bool(self._ledger)
+
     def on_allocated(self, request_id: str, block_table: BlockTable, external: int) -> None:
         """`external` tokens are to be loaded into those blocks, behind the ones that vLLM had when it asked. A second
         call for the same blocks, once they are loaded, is ignored."""
         self._lookups.not_early(request_id)
+        if not external and block_table:
+            self._allocated[request_id] = block_table
         state = self._states.get(request_id)
         if state is None or state.allocated:
             return
@@ -119,6 +127,7 @@ class SchedulerSide:
         server = self._server
         self._lookups.step_ends()
         fence = self._fence(step)
+        self._allocated.clear()
         for request_id in step.scheduled:
             if state := self._states.get(request_id):
                 state.ran = True
@@ -145,7 +154,9 @@ class SchedulerSide:
     def _given_out(self, step: StepFacts) -> frozenset[int]:
         """Blocks that this step or its loads may write, and nobody wrote for the same request before."""
         loads = (ids for load in self._planned_loads for ids in load.block_ids)
-        return frozenset(chain(block_slices.written(step.new_blocks, self._groups), *loads)) - {NULL_BLOCK}
+        tables = (table for request, table in self._allocated.items() if request not in step.scheduled)
+        others = (ids for table in tables for ids in table)  # beside another connector, which loads into them
+        return frozenset(chain(block_slices.written(step.new_blocks, self._groups), *loads, *others)) - {NULL_BLOCK}
 
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
@@ -220,10 +231,16 @@ class SchedulerSide:
     def reset_cache(self) -> bool:
         """Drop what the server has. Waits for its answer for a few seconds; False if none came, and while workers store:
         what they are at would be there again afterwards."""
-        cleared, storing = self._port.clear(), self._ledger.requests()
-        if storing:
-            logger.warning("the cache is not empty, stores are under way; reset it again requests=%d", len(storing))
-        return cleared and not storing
+        for state in self._states.values():
+            if not state.allocated:
+                self._lookups.forget(state)
+        loading = {request_id for request_id, state in self._states.items() if state.loading} | self._ending
+        cleared, busy = self._port.clear(), self._ledger.requests() | loading
+        if busy:
+            logger.warning(
+                "the cache is not empty, stores or loads are under way; reset it again requests=%d", len(busy)
+            )
+        return cleared and not busy
 
     def take_counts(self) -> dict[str, float]:
         """What was counted since the last call."""

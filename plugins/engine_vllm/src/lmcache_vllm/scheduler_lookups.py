@@ -85,6 +85,12 @@ class SchedulerLookups:
             return self._give_up(state, "timeout")
         return hit_tokens
 
+    def forget(self, state: RequestState) -> None:
+        """Let go of what was found for it, or will be. Whoever asks for it again has it looked up anew."""
+        if state.lookup is not None:
+            self._port.end(state.facts.request_id)
+            state.lookup = None
+
     def free(self, lookup: Lookup, start: int, end: int) -> None:
         """Let go of the chunks of `[start, end)`."""
         if start < end:

@@ -79,7 +79,7 @@ class ServerLink:
 
     def clear(self) -> bool:
         try:
-            self._channel.call(CLEAR, False, timeout_seconds=_CLEAR_SECONDS)
+            self._channel.call(CLEAR, True, timeout_seconds=_CLEAR_SECONDS)
         except LMCacheError as error:
             logger.warning("cache was not cleared error=%s", error)
             return False

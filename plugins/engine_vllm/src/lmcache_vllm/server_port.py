@@ -48,7 +48,8 @@ class ServerPort(Protocol):
         """The request is over, and so are its lookup and what that holds."""
 
     def clear(self) -> bool:
-        """Drop everything that nobody holds. This one waits for the answer, for a bounded time: False if none came."""
+        """Have nothing found any more; what others hold goes with their last hold. Waits for the answer, for a bounded time:
+        False if none came."""
 
     def close(self) -> None:
         """Disconnect. Nothing else is called afterwards."""

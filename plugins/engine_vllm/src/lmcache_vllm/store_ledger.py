@@ -22,6 +22,7 @@ class StoreLedger:
         self._workers = workers
         self._next = 0
         self._left: dict[int, _Store] = {}
+        self._forgotten: dict[int, _Store] = {}
 
     def __len__(self) -> int:
         return len(self._left)
@@ -38,8 +39,8 @@ class StoreLedger:
         return number
 
     def requests(self) -> frozenset[str]:
-        """Those with stores that are not over."""
-        return frozenset(store.request_id for store in self._left.values())
+        """Those with stores that are not over, forgotten ones among them."""
+        return frozenset(store.request_id for left in (self._left, self._forgotten) for store in left.values())
 
     def of(self, requests: frozenset[str]) -> frozenset[int]:
         """The stores of these requests."""
@@ -51,18 +52,22 @@ class StoreLedger:
 
     def forget(self, stores: frozenset[int]) -> list[tuple[int, str]]:
         """They are over for us, whatever workers still say of them. Returns them with their requests."""
-        return [(number, self._left.pop(number).request_id) for number in stores]
+        gone = {number: self._left.pop(number) for number in stores}
+        self._forgotten |= gone
+        return [(number, store.request_id) for number, store in gone.items()]
 
     def note(self, report: WorkerReport) -> list[tuple[int, str]]:
         """The stores that are over with this report, and their requests. Other transfers in it are ignored."""
         over = []
         for number, workers in report.over.items():
-            store = self._left.get(number)
+            place = self._left if number in self._left else self._forgotten
+            store = place.get(number)
             if store is None:
                 continue
             if store.workers > workers:
-                self._left[number] = store._replace(workers=store.workers - workers)
-            else:
-                del self._left[number]
+                place[number] = store._replace(workers=store.workers - workers)
+                continue
+            del place[number]
+            if place is self._left:
                 over.append((number, store.request_id))
         return over

@@ -156,10 +156,10 @@ class WorkerSide:
         patience = max(FENCE_SECONDS, min(FENCE_SHARE * self._step_seconds, COPY_SECONDS))
         deadline = time.monotonic() + COPY_SECONDS
         while late:
-            left = self._board.wait_for_stores(late, patience)
+            left = self._board.wait_for_stores(late, min(patience, deadline - time.monotonic()))
             goes_on = len(left) < len(late) or any(task.copies for task in left)
             late = left
-            if not goes_on or time.monotonic() > deadline:
+            if not goes_on or time.monotonic() >= deadline:
                 break
         return late
 
@@ -191,7 +191,7 @@ class WorkerSide:
             started = time.monotonic()
             try:
                 outcome = self._too_late(task) or store(
-                    task, session, self._placement, lambda: self._board.store_over(task.transfer)
+                    task, session, self._placement, lambda: self._board.store_read(task.transfer)
                 )
             except Exception:  # its blocks wait for it: they must be given back, and the thread must live
                 logger.exception("a store failed request=%s", task.transfer.request_id)

@@ -21,6 +21,7 @@ class TransferBoard:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._stores: dict[int, TransferTask] = {}
+        self._read: dict[int, TransferTask] = {}
         self._over: Counter[int] = Counter()
         self._failed_loads: set[str] = set()
         self._finishing: set[str] = set()
@@ -36,10 +37,18 @@ class TransferBoard:
         with self._changed:
             self._stores[task.transfer.id] = task
 
-    def store_over(self, transfer: Transfer) -> None:
-        """Its blocks are free, as far as this worker is concerned. May be said again."""
+    def store_read(self, transfer: Transfer) -> None:
+        """Its blocks may be written; what was read is not on the server yet."""
         with self._changed:
-            if self._stores.pop(transfer.id, None) is not None:
+            if (task := self._stores.pop(transfer.id, None)) is not None:
+                self._read[transfer.id] = task
+                self._changed.notify_all()
+
+    def store_over(self, transfer: Transfer) -> None:
+        """It is on the server, or never will be."""
+        with self._changed:
+            task = self._stores.pop(transfer.id, None) or self._read.pop(transfer.id, None)
+            if task is not None:
                 self._over[transfer.id] += 1
                 self._changed.notify_all()
 
@@ -96,7 +105,7 @@ class TransferBoard:
     def take_results(self) -> tuple[TransferResults, set[int]]:
         """And the blocks that were not loaded. Everything once."""
         with self._changed:
-            busy = {task.transfer.request_id for task in self._stores.values()}
+            busy = {task.transfer.request_id for tasks in (self._stores, self._read) for task in tasks.values()}
             sent = frozenset(self._finishing - busy)
             self._finishing -= sent
             results = TransferResults(sent, frozenset(self._loaded), frozenset(self._load_failed))
