@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,10 +99,16 @@ class CueMemory:
 class Site:
     """The module over real storage, with one worker."""
 
-    def __init__(self, region: MemoryRegion | None = None) -> None:
+    def __init__(
+        self,
+        region: MemoryRegion | None = None,
+        settings: Mapping[str, object] | None = None,
+        groups: Sequence[EngineGroupInfo] = (),
+    ) -> None:
         self.bench = ModuleBench()
         self.device = CueDevice()
-        chosen = TransferSettings.model_validate({})
+        chosen = TransferSettings.model_validate(settings or {})
+        self._groups = list(groups)
         context = replace(self.bench.context, region=region)
         devices = Devices(chosen, context, {"cpu": lambda *_: self.device})
         self.module = LMCacheDrivenModule(context, devices, chosen)
@@ -110,13 +116,13 @@ class Site:
         self.register()
 
     def register(self) -> None:
-        self.call("register_kv_cache", WORKER, TENSORS, "m", 1, "vllm", Hints(kv_layout="HND"), list[EngineGroupInfo]())
+        self.call("register_kv_cache", WORKER, TENSORS, "m", 1, "vllm", Hints(kv_layout="HND"), self._groups)
 
     def call(self, name: str, *payload: Any) -> Any:
         return self.bench.call(self.handlers[name], *payload)
 
-    def key(self, request: str = "r", first: int = 0) -> EngineKey:
-        return EngineKey("m", 1, 0, encode_tokens(TOKENS), first, len(TOKENS), request)
+    def key(self, request: str = "r", first: int = 0, tokens: Sequence[int] = TOKENS) -> EngineKey:
+        return EngineKey("m", 1, 0, encode_tokens(tokens), first, len(tokens), request)
 
     def store(self) -> tuple[bytes, bool]:
         answer: tuple[bytes, bool] = self.call("store", self.key(), WORKER, BLOCKS, b"")

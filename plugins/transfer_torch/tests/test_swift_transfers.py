@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core import ELSEWHERE, MemoryRegion
+from lmcache_core import ELSEWHERE, MemoryRegion, Worker
 from lmcache_core.testing.module_bench import BenchCall
+from lmcache_transfer_torch.messages import EngineGroupInfo
 from plugins.transfer_torch.tests.cue_site import BLOCKS, NO, TOKENS, WORKER, YES, Site
 
 CHUNKS = 3
+TWO_GROUPS = [EngineGroupInfo(0, (0,), 4), EngineGroupInfo(1, (1,), 4, 16)]
 OBJECT_BYTES = 2 * len(TOKENS) // CHUNKS * 2 * 32 * 4
 """Layers, tokens of a chunk, heads, head size and the bytes of a number."""
 
@@ -71,3 +73,39 @@ def test_a_disk_is_waited_for_by_another_thread(name: str) -> None:
 @pytest.mark.parametrize("name", ["store", "retrieve"])
 def test_an_unknown_worker_is_told_at_once(site: Site, name: str) -> None:
     assert at_once(site, name, WORKER + 1) == NO
+
+
+@pytest.mark.parametrize("name", ["store", "retrieve"])
+def test_a_worker_that_registers_between_two_looks_is_for_another_thread(
+    site: Site, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first look there was nothing to move for it; what it registered is of any size and on any device."""
+    assert site.store() == YES
+    if name == "store":
+        site.bench.storage.clear(True)
+    site.device.swift_bytes = 0
+    real, looks = site.module._workers.find, list[Worker]()
+
+    def find(worker: Worker) -> object:
+        looks.append(worker)
+        return real(worker) if len(looks) > 1 else None
+
+    monkeypatch.setattr(site.module._workers, "find", find)
+    assert at_once(site, name) is ELSEWHERE
+    assert (len(site.device.jobs), site.held()) == (1, (0, 0))
+
+
+def test_room_for_each_group_alone_is_not_room_for_all() -> None:
+    """Objects of both groups are of one size, and take their slots from the same memory."""
+    site = Site(settings={"separate_object_groups": True}, groups=TWO_GROUPS)
+    site.device.swift_bytes = 1 << 30
+    blocks = [BLOCKS[0], BLOCKS[0]]
+    for number in range(1, 11):
+        tokens = [1000 * number + token for token in TOKENS]
+        assert site.call("store", site.key(f"r{number}", tokens=tokens), WORKER, blocks, b"") == YES
+    census = site.bench.storage.census()
+    assert CHUNKS <= census.free < 2 * CHUNKS
+    call = BenchCall(b"c", may_wait=False)
+    assert site.handlers["store"].function(call, site.key(), WORKER, blocks, b"") is ELSEWHERE
+    assert (site.cached(), site.held()) == (census.cached, (0, 0))
+    site.close()

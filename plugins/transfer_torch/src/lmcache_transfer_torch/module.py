@@ -123,8 +123,8 @@ class LMCacheDrivenModule(RequestModule):
         if found is None:
             return NOT_MOVED
         chunks, registered = found
-        if not call.may_wait and not self._has_room(chunks, registered):
-            return ELSEWHERE  # pages have to be allocated, or others to leave
+        if not call.may_wait and not (self._fits(registered, key) and self._has_room(chunks, registered)):
+            return ELSEWHERE  # it has registered anew meanwhile; or pages have to be allocated, or others to leave
         tables = registered.tables(block_ids, len(chunks.hashes))
         filled: list[_Filled] = []
         parts: list[TransferPart] = []
@@ -180,6 +180,8 @@ class LMCacheDrivenModule(RequestModule):
         if found is None or not found[0].hashes:
             return NOT_MOVED
         chunks, registered = found
+        if not call.may_wait and not self._fits(registered, key):
+            return ELSEWHERE  # it has registered anew meanwhile
         tables = registered.skipped(registered.tables(block_ids, len(chunks.hashes)), skip_tokens)
         holds: list[tuple[Hold, int]] = []
         parts: list[TransferPart] = []
@@ -225,17 +227,22 @@ class LMCacheDrivenModule(RequestModule):
 
     def _is_swift(self, key: EngineKey, instance_id: int) -> bool:
         """May its bytes be moved on the router's thread?  That takes no longer than waking up another one for them."""
-        worker, region = self._context.workers.find(instance_id), self._context.region
+        worker = self._context.workers.find(instance_id)
         registered = self._workers.find(worker) if worker else None
         if registered is None:
             return True  # it moves nothing
+        return self._fits(registered, key)
+
+    def _fits(self, registered: RegisteredWorker, key: EngineKey) -> bool:
+        region = self._context.region
         chunks = (key.end - key.start) // self._context.chunk_tokens
         is_on_disk = region is not None and region.is_file
         return not is_on_disk and chunks * registered.chunk_bytes <= registered.memory.swift_bytes
 
     def _has_room(self, chunks: TransferRange, registered: RegisteredWorker) -> bool:
         spaces = [chunks.space(self._context, number) for number in range(len(registered.plans))]
-        return all(self._storage.has_room(space, len(chunks.hashes)) for space in spaces)
+        # Objects of several groups may be of one size, and share its slots: what each has room for, all together may not.
+        return all(self._storage.has_room(space, len(spaces) * len(chunks.hashes)) for space in spaces)
 
     def _find(self, key: EngineKey, instance_id: int) -> tuple[TransferRange, RegisteredWorker] | None:
         """The chunks that are meant, and whose they are; None when nothing can be moved for this worker."""
