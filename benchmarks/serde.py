@@ -59,7 +59,7 @@ SIZES: Final = ("ratio", "encode GB/s", "decode GB/s")
 ACCURACY: Final = ("attention error", "next token differs", "greedy tokens alike", "loss added")
 ACCURACY_HEADS: Final = (
     "error of attention's output",
-    f"next token differs, of {CONTINUED_TOKENS}",
+    f"share of {CONTINUED_TOKENS} next tokens that differ",
     f"greedy tokens alike, of {GREEDY_TOKENS}",
     "loss added, nats",
 )
