@@ -28,7 +28,7 @@ from benchmarks.cpu_clock import CpuMeter, cpu_seconds
 from benchmarks.results import Results, load
 from benchmarks.transfer import PUBLIC_SERVER
 from demo.child_process import ChildError
-from demo.engine_process import ENGINE_PYTHON, EngineProcess, engine_environment
+from demo.engine_process import ENGINE_PYTHON, EngineProcess, RequestError, engine_environment
 from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from demo.server_process import ServerProcess
@@ -95,7 +95,7 @@ class Site:
             self.server = ServerProcess(options, log_path, executable=PUBLIC_SERVER)
         if self.server:
             self.server.start()
-            stack.callback(self.server.kill)
+            stack.callback(self._end_server)
         given = dict(subject.engine)
         more = ["--dtype", "bfloat16", "--max-model-len", str(tokens + 512), *given.pop("options", ())]
         self.engine = EngineProcess(
@@ -108,6 +108,14 @@ class Site:
             **given,
         )
         stack.callback(self.engine.kill)
+
+    def _end_server(self) -> None:
+        """In an orderly way, so that it takes its shared memory along."""
+        if self.server and self.server.running:
+            try:
+                self.server.stop()
+            except ChildError:
+                self.server.kill()
 
     def ask(self, prompt: Sequence[int]) -> tuple[float, int]:
         """(seconds to the first token, tokens that came from a cache)."""
@@ -306,7 +314,7 @@ def main() -> None:
     for tokens in args.tokens:
         try:
             run_length(tokens, subjects, args.rounds, args.config, results)
-        except (ChildError, TimeoutError) as error:
+        except (ChildError, RequestError, TimeoutError) as error:
             results.failures.append(f"{tokens} tokens: {error}")
             print(f"FAILED {error}", flush=True)
         results.seconds = round(time.monotonic() - begun)
