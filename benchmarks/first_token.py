@@ -133,6 +133,14 @@ class Site:
         if self.server and self.subject.has_l2:
             self.server.wait_written(STORE_SECONDS)
 
+    def wait_stored(self) -> None:
+        """Block until the server has what its engine is storing: an answer does not wait for that."""
+        deadline = time.monotonic() + STORE_SECONDS
+        while self.server and self.subject.server == "ours" and self.server.status()["l1"]["held"]:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.subject.name}: still stores after {STORE_SECONDS:.0f} s")
+            time.sleep(0.02)
+
     def restart_server(self) -> None:
         """Everything is in L2 alone afterwards, and the engine has found the new server."""
         assert self.server is not None
@@ -170,6 +178,9 @@ def measure_cold(site: Site, prompt: Sequence[int]) -> dict[str, float]:
     else:
         seconds, cached = site.ask(prompt)
     figures["cold_engine_cpu_s"] = processes_cpu_seconds(site.engine.pid) - before
+    answered = time.monotonic()
+    site.wait_stored()
+    figures["stored_after_s"] = time.monotonic() - answered
     if cached:
         raise ChildError(f"{site.subject.name}: {cached} tokens of a new prompt came from a cache")
     return figures | {"cold_s": seconds}
