@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,6 @@ from tests.test_reconfigure import ask, wait_for
 SECONDS = 8.0
 PROMPTS = 60
 CHUNK = 16
-BRIEF = "memory-2"
-"""An adapter that comes and goes, as the server calls it."""
 EVICTION = {"eviction_policy": "LRU", "trigger_watermark": 0.6}
 
 
@@ -136,17 +135,19 @@ class Operator(threading.Thread):
     def run(self) -> None:
         adapter = {"type": "memory", "max_size_gb": 0.001, "eviction": EVICTION}
         while any(customer.is_alive() for customer in self._customers):
-            for method, path, body in (
-                ("POST", "/l2/adapters", adapter),
-                ("POST", "/cache/clear", {"force": False}),
-                ("PUT", "/quota/pays", {"limit_gb": 0.0005}),
-                ("POST", "/cache/clear", {"force": True}),
-                ("DELETE", "/quota/pays", None),
-                ("DELETE", f"/l2/adapters/{BRIEF}?deadline_seconds=0.5", None),
-            ):
-                code, _ = ask(self._server, method, path, body)
-                self.answers[code] += 1
-                time.sleep(0.15)
+            added = self._ask("POST", "/l2/adapters", adapter)
+            self._ask("POST", "/cache/clear", {"force": False})
+            self._ask("PUT", "/quota/pays", {"limit_gb": 0.0005})
+            self._ask("POST", "/cache/clear", {"force": True})
+            self._ask("DELETE", "/quota/pays")
+            if "name" in added:  # it may differ from time to time: the one before may not be gone yet
+                self._ask("DELETE", f"/l2/adapters/{added['name']}?deadline_seconds=0.5")
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        code, answer = ask(self._server, method, path, body)
+        self.answers[code] += 1
+        time.sleep(0.15)
+        return answer
 
 
 def resets(labels: Labels) -> bool:

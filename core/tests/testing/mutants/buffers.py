@@ -43,5 +43,5 @@ class KeepsTheBufferAfterDone(FileAdapter):
 @killed_by("submitting_to_a_backend_that_does_not_answer_returns_at_once")
 class SubmitWaits(FileAdapter):
     def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
-        self.go_on.wait(LATER_SECONDS)
+        self.go_on.wait(3 * LATER_SECONDS)
         return super().submit_load(batch)

@@ -19,7 +19,7 @@ from lmcache_core.testing.l2_driver import CLOSE_GRACE_SECONDS, L2Driver
 
 Stalled = Callable[[], AbstractContextManager[None]]
 SUBMIT_SECONDS_MAX: Final = 5.0
-"""Of 84 jobs: one that waits for the backend takes longer alone, and a busy machine is let off."""
+"""Of 84 jobs, on a machine that may be busy: who waits an eighth of a second for each load alone takes longer."""
 DEADLINE_SECONDS: Final = 0.5
 WATCH_SECONDS: Final = 0.15
 MARK: Final = b"\xa5"
