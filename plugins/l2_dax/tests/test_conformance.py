@@ -64,6 +64,7 @@ class DaxLaws(L2AdapterSuite):
         return stall_methods(monkeypatch, StripedMedium, ("write", "read"))
 
 
+@pytest.mark.slow  # the laws of TestPersistent but those about a restart
 class TestVolatile(DaxLaws):
     open_close_rounds = 200
 
