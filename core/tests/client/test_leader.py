@@ -91,15 +91,22 @@ def test_an_answer_that_another_thread_took_in_wakes_the_leader(server: Scripted
         sending.result(30)
 
 
-def test_a_leader_whose_descriptor_stays_silent_is_told(server: ScriptedServer, channel: EngineChannel) -> None:
+def unaware_leader(server: ScriptedServer, channel: EngineChannel, pool: ThreadPoolExecutor) -> Future[int]:
+    """Waits for its descriptors, which stay silent: as after another thread has taken note of the news.  The server answers
+    its request with the next one that comes."""
     server.answer = silent
-    channel._poller.unregister(channel._exchange.descriptor)  # as after another thread has taken note of the news
+    channel._poller.unregister(channel._exchange.descriptor)
+    leader = pool.submit(channel.call, ECHO, 1, timeout_seconds=60)
+    server.wait_for(1)
+    wait([leader], 0.05)
+    answered = server.requests[0]
+    server.answer = lambda request: [answered]
+    return leader
+
+
+def test_a_leader_whose_descriptor_stays_silent_is_told(server: ScriptedServer, channel: EngineChannel) -> None:
     with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(channel.call, ECHO, 1, timeout_seconds=60)
-        server.wait_for(1)
-        wait([leader], 0.05)  # it waits for its descriptors
-        answered = server.requests[0]
-        server.answer = lambda request: [answered]
+        leader = unaware_leader(server, channel, pool)
         end = time.monotonic() + 10
         while not leader.done() and time.monotonic() < end:
             channel.submit(ECHO, 2, timeout_seconds=120)
@@ -181,14 +188,8 @@ def test_a_request_that_is_not_taken_wakes_the_leader(
     server: ScriptedServer, channel: EngineChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ZMQ takes note of news before it finds that the socket is full."""
-    server.answer = silent
-    channel._poller.unregister(channel._exchange.descriptor)  # as after another thread has taken note of the news
     with ThreadPoolExecutor(1) as pool:
-        leader = pool.submit(channel.call, ECHO, 1, timeout_seconds=60)
-        server.wait_for(1)
-        wait([leader], 0.05)  # it waits for its descriptors
-        answered = server.requests[0]
-        server.answer = lambda request: [answered]
+        leader = unaware_leader(server, channel, pool)
         channel.submit(ECHO, 2, timeout_seconds=120)
         server.wait_for(2)
         wait([leader], 0.05)  # until the answer is there

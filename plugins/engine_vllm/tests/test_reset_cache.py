@@ -85,6 +85,16 @@ def test_a_store_that_is_not_published_yet_is_under_way(server: ServerProcess, m
         side.close()
 
 
+def test_the_cache_is_not_dropped_while_something_is_being_stored() -> None:
+    """What is on its way would be there again afterwards."""
+    rig = Rig()
+    rig.load(PROMPT)
+    (store,) = rig.step(0, 32).stores
+    assert not rig.side.reset_cache()
+    rig.side.on_worker_results(WorkerReport({store.id: 1}), [])
+    assert rig.side.reset_cache()
+
+
 def test_a_store_that_was_fenced_is_under_way_until_workers_say_that_it_is_not() -> None:
     """A fence waits for a copy, which is published afterwards."""
     rig = Rig()

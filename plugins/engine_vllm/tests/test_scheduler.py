@@ -234,16 +234,6 @@ def test_a_step_waits_once_for_all_of_its_lookups() -> None:
         rig.step()
 
 
-def test_the_cache_is_not_dropped_while_something_is_being_stored() -> None:
-    """What is on its way would be there again afterwards."""
-    rig = Rig()
-    rig.load(PROMPT)
-    (store,) = rig.step(0, 32).stores
-    assert not rig.side.reset_cache()
-    rig.side.on_worker_results(WorkerReport({store.id: 1}), [])
-    assert rig.side.reset_cache()
-
-
 def test_what_an_aborted_request_loads_stays_held() -> None:
     rig = Rig()
     rig.store(PROMPT, 24)

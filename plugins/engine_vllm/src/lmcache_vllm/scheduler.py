@@ -229,8 +229,8 @@ class SchedulerSide:
         return bool(state.stores)
 
     def reset_cache(self) -> bool:
-        """Drop what the server has. Waits for its answer for a few seconds; False if none came, and while workers store:
-        what they are at would be there again afterwards."""
+        """Drop what the server has. Waits for its answer for a few seconds; False if none came, and while workers store
+        or load: what they are at would be there again afterwards, or is of before."""
         for state in self._states.values():
             if not state.allocated:
                 self._lookups.forget(state)
