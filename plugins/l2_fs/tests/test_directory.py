@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -240,3 +241,19 @@ def descriptors() -> int:
 
 def fs_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("l2-fs")]
+
+
+def test_nothing_is_written_into_a_directory_that_another_server_made_anew(
+    open_here: Open, root: Path, memory: LentMemory
+) -> None:
+    first = L2Driver(open_here(persist_enabled=False))
+    put(first, memory, 2)
+    shutil.rmtree(root)
+    second = L2Driver(open_here())
+    keys = put(second, memory, 4)
+    other = object_key(9)
+    assert first.store((other, memory.sealed(other, b"x"))) == (Outcome.FAILED,)
+    assert first.delete(keys[0]) == (Outcome.FAILED,)
+    first.adapter.close(30)
+    assert len(list(root.rglob("*.kv"))) == 4
+    assert second.has(*keys) == (DONE,) * 4

@@ -7,6 +7,7 @@ import errno
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import WRITE_FILE
+from lmcache_object_files.object_files import LOOK_SECONDS
 from plugins.l2_fs_native.tests.gated_engine import gate_engines
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
@@ -225,3 +227,25 @@ def test_a_file_larger_than_is_allowed_is_rejected(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert temporaries(root) == []
+
+
+@pytest.mark.parametrize("gone", ["the directory", "its lock"])
+def test_nothing_is_written_into_a_directory_that_another_server_took(
+    open_here: Open, root: Path, memory: LentMemory, io_engine: str, gone: str
+) -> None:
+    first = L2Driver(open_here(io_engine=io_engine, persist_enabled=False, boot_id="first"))
+    put(first, memory, 2)
+    if gone == "the directory":
+        shutil.rmtree(root)
+    else:
+        (root / ".lock").unlink()
+    second = L2Driver(open_here(io_engine=io_engine, boot_id="second"))
+    keys = put(second, memory, 4)
+    files = len(list(root.rglob("*.kv")))
+    time.sleep(LOOK_SECONDS)
+    for number in range(10, 14):
+        assert first.store((object_key(number), memory.sealed(object_key(number), b"x"))) == (FAILED,)
+    assert first.delete(keys[0]) == (FAILED,)
+    first.adapter.close(30)
+    assert len(list(root.rglob("*.kv"))) == files == 4
+    assert second.has(*keys) == (DONE,) * 4

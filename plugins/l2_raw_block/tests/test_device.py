@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
@@ -203,3 +204,21 @@ def test_a_block_device_that_is_mounted_is_refused(loop_device: Path, tmp_path: 
         subprocess.run(["umount", str(where)], check=True)
     with pytest.raises(ResourceError, match="is not empty"):
         open_raw_block(settings_for(loop_device), adapter_context(memory))
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(
+    device: Path, open_here: OpenHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def overtaken(fd: int, how: int) -> None:
+        monkeypatch.undo()
+        flock(fd, how)
+        another = tmp_path / "another"
+        another.write_bytes(bytes(device.stat().st_size))
+        another.rename(device)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    with pytest.raises(ResourceError, match="was replaced while it was opened"):
+        open_here()
+    open_here()

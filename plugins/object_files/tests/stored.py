@@ -21,7 +21,11 @@ def store(files: ObjectFiles, key: ObjectKey, payload_bytes: int = 100) -> Outco
     if isinstance(admitted, Outcome):
         return admitted
     with admitted as pending:
-        Path(pending.path).write_bytes(sealed(key, payload_bytes))
+        try:
+            Path(pending.path).write_bytes(sealed(key, payload_bytes))
+        except FileNotFoundError:
+            pending.make_directory()
+            Path(pending.path).write_bytes(sealed(key, payload_bytes))
         return pending.publish()
 
 

@@ -19,8 +19,7 @@ def test_only_so_many_places_are_remembered(
     root: Path, context: AdapterContext, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     root.mkdir()
-    (root / ".lock").touch()
-    directory = ObjectDirectory(root, ".tmp", context)
+    directory = ObjectDirectory(DirectoryLock.take(root, context), ".tmp", context)
     monkeypatch.setattr(object_directory, "PLACES_MAX", 4)
     paths = list({directory.path(object_key(number)).rsplit("/", 1)[0]: 0 for number in range(64)})
     assert len(paths) > 8

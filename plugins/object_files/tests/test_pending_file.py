@@ -11,7 +11,7 @@ import pytest
 
 from lmcache_core import AdapterContext, Outcome, media_path
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
-from lmcache_object_files import ObjectDirectory, PendingFile, object_directory
+from lmcache_object_files import DirectoryLock, ObjectDirectory, PendingFile, object_directory
 from plugins.object_files.tests.conftest import OpenFiles
 from plugins.object_files.tests.stored import sealed, store, wait_known
 
@@ -92,8 +92,7 @@ def test_a_name_that_could_not_be_made_durable_is_taken_back(
 
 def test_of_many_who_publish_one_name_exactly_one_does(root: Path, context: AdapterContext) -> None:
     root.mkdir()
-    (root / ".lock").touch()
-    directory = ObjectDirectory(root, ".tmp", context)
+    directory = ObjectDirectory(DirectoryLock.take(root, context), ".tmp", context)
     runs = [bytes([number]) * 9_000 for number in range(8)]
     barrier = threading.Barrier(8)
     published: list[int] = []
@@ -121,10 +120,10 @@ def test_of_many_who_publish_one_name_exactly_one_does(root: Path, context: Adap
 
 def test_a_server_that_opens_twice_in_one_boot_begins_with_no_temporaries(root: Path) -> None:
     root.mkdir()
-    (root / ".lock").touch()
     context = adapter_context(LentMemory(4096), boot_id="boot")
-    first = ObjectDirectory(root, ".tmp", context).temporary(KEY.object_id)
+    lock = DirectoryLock.take(root, context)
+    first = ObjectDirectory(lock, ".tmp", context).temporary(KEY.object_id)
     Path(first).write_bytes(b"half")
-    again = ObjectDirectory(root, ".tmp", context).temporary(KEY.object_id)
+    again = ObjectDirectory(lock, ".tmp", context).temporary(KEY.object_id)
     assert again == first
     assert not Path(again).exists()

@@ -26,7 +26,7 @@ class Opened:
 
     def __init__(self, root: Path, context: AdapterContext, capacity_bytes: int | None = None) -> None:
         lock = DirectoryLock.take(root, context)
-        directory = ObjectDirectory(root, ".tmp", context)
+        directory = ObjectDirectory(lock, ".tmp", context)
         index = ObjectIndex(capacity_bytes)
         self.files = ObjectFiles(directory, lock, index, context, durable=False, keep=True)
         self.foreign: list[int] = []
@@ -164,14 +164,14 @@ def test_in_a_root_that_has_vanished_nothing_is_missing_and_nothing_is_made(open
     away = root.with_name("away")
     root.rename(away)
     root.mkdir()
-    with pytest.raises(FileNotFoundError, match="vanished"):
+    with pytest.raises(FileNotFoundError, match="no longer"):
         opened.files.delete(KEYS[0])
     gone = FileNotFoundError(errno.ENOENT, "no such file")
-    with pytest.raises(FileNotFoundError, match="vanished"):
+    with pytest.raises(FileNotFoundError, match="no longer"):
         opened.files.not_opened(KEYS[0], opened.files.sighting(KEYS[0]), gone)
     admitted = opened.files.admit(object_key(60), SIZE)
     assert not isinstance(admitted, Outcome)
-    with admitted as pending, pytest.raises(FileNotFoundError, match="vanished"):
+    with admitted as pending, pytest.raises(FileNotFoundError, match="no longer"):
         pending.make_directory()
     assert list(root.iterdir()) == []
     root.rmdir()

@@ -56,7 +56,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.there[KEYS[number]] = size
         context = adapter_context(LentMemory(4096))
         lock = DirectoryLock.take(self.root, context)
-        directory = ObjectDirectory(self.root, ".tmp", context)
+        directory = ObjectDirectory(lock, ".tmp", context)
         self.index = OvertakenIndex(None)
         self.files = ObjectFiles(directory, lock, self.index, context, durable=False, keep=True)
         self.foreign = 0

@@ -65,7 +65,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         self._pinned = asyncio.create_task(self._pin())
 
     async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        if self._files.may_hold(key):
+        if self._files.must_look(key):
             standing = await self.in_thread(self._files.standing, key, buffer.length)
             if standing is not Outcome.MISSING:
                 return standing

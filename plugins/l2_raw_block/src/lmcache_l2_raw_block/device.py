@@ -45,6 +45,8 @@ class Device:
             flags = os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if stat.S_ISBLK(mode) else 0)
             is_direct = direct and _takes_direct(path, block_align, name, context, is_device=stat.S_ISBLK(mode))
             fds.append(os.open(path, flags | (os.O_DIRECT if is_direct else 0)))
+            if not os.path.samestat(os.fstat(fds[0]), os.fstat(fds[1])):  # the lock is on the other one
+                raise ResourceError(f"{name} was replaced while it was opened; give each server one of its own")
             size = os.lseek(fds[0], 0, os.SEEK_END)
             return cls(name, fds[0], fds[1], size, ownership, direct=is_direct)
         except OSError as error:

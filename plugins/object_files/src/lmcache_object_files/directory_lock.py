@@ -8,38 +8,58 @@ import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from lmcache_core import AdapterContext, ResourceError
 from lmcache_object_files.finding import is_full
 
 OWNER_BYTES_MAX = 4096
+TAKE_ATTEMPTS: Final = 8
 
 
 class DirectoryLock:
     """An exclusive lock on `<root>/.lock`, held by the kernel for as long as this process holds the descriptor: a server
-    that was killed leaves the file, not the lock.  The file says who has it."""
+    that was killed leaves the file, not the lock.  The file says who has it.  Any thread, but for `release`."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, root: Path, fd: int) -> None:
+        self.root: Final = root
         self._fd = fd
+        self._path = os.fspath(root / ".lock")
+        self._status = os.fstat(fd)  # its inode is not given away while the descriptor is open
 
     @classmethod
     def take(cls, root: Path, context: AdapterContext) -> Self:
         """Raises ResourceError, naming the owner, when another server has it; OSError when the file cannot be opened."""
-        fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
+        for _ in range(TAKE_ATTEMPTS):
+            fd = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ResourceError(
-                    f"{context.name}: base_path '{root}' is in use by {_owner(fd)}; "
-                    "give each server a directory of its own, or stop that one first"
-                ) from None
-            _sign(fd, context)
-        except BaseException:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ResourceError(
+                        f"{context.name}: base_path '{root}' is in use by {_owner(fd)}; "
+                        "give each server a directory of its own, or stop that one first"
+                    ) from None
+                lock = cls(root, fd)
+                if lock.is_held:  # else the directory was replaced between open and lock
+                    _sign(fd, context)
+                    return lock
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)
-            raise
-        return cls(fd)
+        raise ResourceError(
+            f"{context.name}: base_path '{root}' is replaced again and again; give each server a directory of its own"
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """False where `<root>/.lock` has gone or is another file: the directory was removed, moved or replaced, or its mount
+        has gone, and another server may own what is there now.  One look at the medium, which may block."""
+        try:
+            return os.path.samestat(self._status, os.lstat(self._path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def release(self) -> None:
         """Let go.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name.  Again:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from lmcache_core import AdapterContext, ObjectKey, Outcome, media_path
+from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.file_names import FoundFile
 from lmcache_object_files.file_walk import walk
 from lmcache_object_files.finding import Finding, examine, is_full
@@ -32,12 +33,13 @@ _TEMPORARY = re.compile(r"[0-9a-f]{32}\.[0-9]+\.tmp|probe\.tmp")
 
 
 class ObjectDirectory:
-    """Owned by whoever holds the lock on it.  Any thread; for one key, one caller at a time may publish, remove or set
+    """Changed only while its lock is held.  Any thread; for one key, one caller at a time may publish, remove or set
     aside.  Raises OSError."""
 
-    def __init__(self, root: Path, relative_tmp_dir: str, context: AdapterContext) -> None:
+    def __init__(self, lock: DirectoryLock, relative_tmp_dir: str, context: AdapterContext) -> None:
         """Make sure that files can be published here."""
-        self.root = root
+        self.root = root = lock.root
+        self._lock = lock
         self._context = context
         self._tmp_root = root / relative_tmp_dir
         self.own_names = (".lock", ".damaged", relative_tmp_dir.split("/")[0])
@@ -62,14 +64,16 @@ class ObjectDirectory:
             )
 
     @property
-    def is_there(self) -> bool:
-        """False where the root has vanished, as it does with its mount: an empty directory may stand there then."""
-        return os.path.lexists(self.root / ".lock")
+    def is_ours(self) -> bool:
+        """False where the root has gone or was replaced: what is there now may be another server's, or an empty mount point."""
+        return self._lock.is_held
 
     def require(self) -> None:
-        """Raises FileNotFoundError where the root has vanished: nothing in it is missing then, and nothing may be made."""
-        if not self.is_there:
-            raise FileNotFoundError(errno.ENOENT, "the directory has vanished", str(self.root))
+        """Raises FileNotFoundError where the root is not `is_ours`: nothing is missing there, and nothing may change."""
+        if not self.is_ours:
+            raise FileNotFoundError(
+                errno.ENOENT, "the directory is no longer this server's, it was removed or replaced", str(self.root)
+            )
 
     def path(self, key: ObjectKey) -> str:
         return f"{self.root}/{media_path(key)}"
@@ -93,6 +97,7 @@ class ObjectDirectory:
         """Give a whole file the name of this object; `temporary` remains, and is the caller's to remove.  Raises
         FileExistsError, and changes nothing, where something is there already."""
         # A hard link, not a rename: it never replaces what is there.
+        self.require()
         path = self.path(key)
         parent = os.path.dirname(path)
         if durable and parent not in self._durable:
@@ -124,10 +129,12 @@ class ObjectDirectory:
 
     def remove(self, key: ObjectKey) -> bool:
         """False where there is no such file."""
+        self.require()
         return remove_file(self.path(key))
 
     def set_aside(self, key: ObjectKey) -> None:
         """Move the file of this object to .damaged, and delete the oldest there when it is one too many."""
+        self.require()
         self._damaged.mkdir(mode=0o700, exist_ok=True)
         name = f"{self._context.clock.wall_ns():020}-{next(self._numbers)}-{key.object_id.hex()}.kv"
         try:
@@ -138,13 +145,14 @@ class ObjectDirectory:
 
     def remove_damaged(self) -> int:
         """All that were set aside.  Returns how many."""
+        self.require()
         return self._remove_damaged(keep=0) if self._damaged.is_dir() else 0
 
     def left_behind(self) -> Iterator[Path]:
-        """Where servers that have gone kept their temporaries: whoever holds the lock knows that they write no more."""
+        """Where servers that have gone kept their temporaries: the owner of the lock knows that they write no more."""
         if self._tmp_root.is_dir():
             for folder in self._tmp_root.iterdir():
-                if folder != self.temporaries and folder.is_dir() and not folder.is_symlink():
+                if folder != self.temporaries and folder.is_dir() and not folder.is_symlink() and self.is_ours:
                     yield folder
 
     def close(self) -> None:

@@ -17,6 +17,9 @@ from lmcache_object_files.placed_file import PlacedFile
 from lmcache_object_files.recovery import Recovery
 from lmcache_object_files.removal import remove_objects
 
+LOOK_SECONDS: Final = 1.0
+"""A file that an engine places is preceded by a look at the directory's lock that is at most this old."""
+
 CountName = Literal["foreign", "damaged", "rejected_full"]
 
 
@@ -58,6 +61,7 @@ class ObjectFiles:
         self._durable = durable
         self._keep = keep
         self.counts = FileCounts()
+        self._next_look = context.clock.monotonic()
         self._recovery = Recovery(directory, index, lambda found: self.counts.add("foreign", found), context)
 
     # --- what is there
@@ -161,10 +165,19 @@ class ObjectFiles:
 
     def place(self, key: ObjectKey, size: int) -> PlacedFile | Outcome:
         """Room for a file that an engine writes and names in one operation, or REJECTED.  Asks nothing of the medium: where
-        `may_hold`, ask for its `standing` first."""
+        `must_look`, ask for its `standing` first."""
         if not self._reserve(size):
             return Outcome.REJECTED
         return PlacedFile(key, size, self.directory, self._index, durable=self._durable, standing=self.standing)
+
+    def must_look(self, key: ObjectKey) -> bool:
+        """Before `place`: there may be a file of this object, or nobody has looked for LOOK_SECONDS whether the directory is
+        still this server's.  Never blocks.  One thread."""
+        now = self._context.clock.monotonic()
+        if now < self._next_look:
+            return self._index.may_hold(key.object_id)
+        self._next_look = now + LOOK_SECONDS
+        return True
 
     def standing(self, key: ObjectKey, size: int) -> Outcome:
         """Is there a place for a file of this object?  MISSING: yes; DONE: it is there already; REJECTED: something
@@ -229,10 +242,15 @@ class ObjectFiles:
 
     def close(self) -> None:
         """Give back the directory.  No other method may run or follow.  Where objects are not kept, it removes them first:
-        every file whose name and header say that it is one."""
+        every file whose name and header say that it is one.  A directory that is no longer this server's is left as it is."""
         self._recovery.stop()
         try:
-            if not self._keep:
+            if not self._keep and not self.directory.is_ours:
+                self._context.logger.warning(
+                    "objects are left, the directory is no longer this server's adapter=%s path=%s",
+                    self._context.name, self.directory.root,
+                )  # fmt: skip
+            elif not self._keep:
                 removed = remove_objects(self.directory)
                 self._context.logger.info("objects removed adapter=%s files=%d", self._context.name, removed)
         finally:

@@ -24,7 +24,7 @@ def open_object_files(settings: FileSettings, context: AdapterContext) -> Object
     except OSError as error:
         raise unusable(root, error, context) from None
     try:
-        directory = ObjectDirectory(root, settings.relative_tmp_dir, context)
+        directory = ObjectDirectory(lock, settings.relative_tmp_dir, context)
         files = ObjectFiles(
             directory, lock, ObjectIndex(settings.capacity_bytes), context,
             durable=settings.fsync, keep=settings.persist_enabled,

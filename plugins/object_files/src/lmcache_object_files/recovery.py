@@ -105,7 +105,7 @@ class Recovery:
                     before, used = used, time.thread_time()
                     yield (used - before) * REST_RATIO
             except OSError as error:
-                if place == _ROOT or not self._directory.is_there:  # a mount may have gone, and all else with it
+                if place == _ROOT or not self._directory.is_ours:  # a mount may have gone, and all else with it
                     places.clear()
                     self._put_off(_ROOT, error, unread)
                 elif isinstance(error, PermissionError):  # nothing in it can be served either

@@ -14,7 +14,7 @@ from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 def remove_objects(directory: ObjectDirectory) -> int:
     """Every file whose name and header say that it is an object of ours, damaged ones that were moved aside, and directories
     that are empty then.  Returns how many files it were.  Reads one header page for each.  Raises OSError, when all else is
-    gone, where a file cannot be read or removed."""
+    gone, where a file cannot be read or removed, and at once where the directory is no longer this server's."""
     removed = 0
     faults: list[OSError] = []
     for file in directory.files():
@@ -24,9 +24,12 @@ def remove_objects(directory: ObjectDirectory) -> int:
         try:
             key = examine(path).key
             if key is not None and media_path(key) == file.path:
+                directory.require()
                 removed += remove_file(path)
         except OSError as error:
+            directory.require()
             faults.append(error)
+    directory.require()
     _remove_empty(directory.root, 0, directory.own_names)
     removed += directory.remove_damaged()
     if faults:
