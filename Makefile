@@ -23,7 +23,7 @@ NATIVE := plugins/native
 NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $(NATIVE)/tests -prune -o -type f -not -name "*.pyc" -print)
 
 # What the engine's environment has of ours, beside the public package.
-OWN := core plugins/kv_layout plugins/engine_vllm
+OWN := core plugins/kv_identity plugins/kv_layout plugins/engine_vllm
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 

@@ -26,7 +26,7 @@ SERVER_DRIVEN = "stock-server-driven"
 PATHS: dict[str, dict[str, Any]] = {
     "stock-engine-driven": {"connector": "stock", "extra": {"lmcache.mp.mp_transfer_mode": "engine_driven"}},
     SERVER_DRIVEN: {"connector": "stock", "extra": {"lmcache.mp.mp_transfer_mode": "lmcache_driven"}},
-    "own": {"connector": "own"},
+    "own": {"connector": "own", "extra": {"lmcache.share_with_stock": True}},
 }
 
 

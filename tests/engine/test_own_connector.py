@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,19 +20,24 @@ from tests.engine.test_tensor_parallel import OBJECTS, SHORT_PROMPTS, WORKERS
 pytestmark = pytest.mark.engine
 
 
+SHARING: dict[str, Any] = {"connector": "own", "extra": {"lmcache.share_with_stock": True}}
+
+
 @pytest.mark.slow
-def test_a_stock_engine_takes_what_ours_stored(own_site: OwnSite, reference: Reference, tmp_path: Path) -> None:
-    prompts = [random_prompt(20, 1_500), random_prompt(21, 700)]
+def test_a_stock_engine_takes_what_ours_stored(start_server: StartServer, reference: Reference, tmp_path: Path) -> None:
+    prompts, others = [random_prompt(20, 1_500), random_prompt(21, 700)], [random_prompt(22, 1_500)]
     truth = reference.answers(prompts)
-    own_site.wait_reconnected()
-    assert_right(own_site.engine.ask(prompts), truth)
-    with EngineProcess(tmp_path / "stock.log", port=own_site.server.port) as stock:
+    port = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS)).port
+    with (
+        EngineProcess(tmp_path / "own.log", port=port, **SHARING) as own,
+        EngineProcess(tmp_path / "stock.log", port=port) as stock,
+    ):
+        assert_right(own.ask(prompts), truth)
         from_cache = stock.ask(prompts)
         assert_cached(from_cache, CHUNK_TOKENS)
         assert_right(from_cache, truth)
-        others = [random_prompt(22, 1_500)]
         assert_computed(stock.ask(others))
-        back = own_site.engine.ask(others)
+        back = own.ask(others)
         assert_cached(back, CHUNK_TOKENS)
         assert_right(back, reference.answers(others))
 

@@ -17,7 +17,7 @@ from lmcache_core import EngineChannel, Heartbeat, ServerChange
 
 pytestmark = pytest.mark.engine
 
-OURS = ("lmcache-core", "lmcache-kv-layout", "lmcache-vllm")
+OURS = ("lmcache-core", "lmcache-kv-identity", "lmcache-kv-layout", "lmcache-vllm")
 PUBLIC = "lmcache"
 
 
@@ -67,7 +67,10 @@ def test_no_module_has_two_owners(folder: Path) -> None:
     owners: dict[str, list[str]] = json.loads(run(folder, "-c", script))
     of_public = {name for name, who in owners.items() if PUBLIC in who}
     assert PUBLIC in of_public
-    assert of_public & {"lmcache_core", "lmcache_kv_layout", "lmcache_native", "lmcache_vllm"} == set()
+    assert (
+        of_public & {"lmcache_core", "lmcache_kv_identity", "lmcache_kv_layout", "lmcache_native", "lmcache_vllm"}
+        == set()
+    )
     assert {name: owners[name] for name in of_public if owners[name] != [PUBLIC]} == {}
 
 

@@ -114,7 +114,7 @@ class MambaSpec(FullAttentionSpec):
 def config(**parallel: int) -> Any:
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**{"tensor_parallel_size": 2, "pipeline_parallel_size": 1} | parallel),
-        model_config=SimpleNamespace(model="org/model", use_mla=True, is_hybrid=False),
+        model_config=SimpleNamespace(use_mla=True, is_hybrid=False),
         cache_config=SimpleNamespace(get_resolved_kv_cache_layout=lambda: SimpleNamespace(name="LBHNC")),
     )
 
@@ -161,7 +161,7 @@ def test_a_model_whose_blocks_are_zeroed_before_stores_of_them_are_called_off() 
 
 
 def test_which_shard() -> None:
-    assert placement(config(), rank=1) == Placement("org/model", 1, 0, 2, writes=False)
+    assert placement(config(), "name", rank=1) == Placement("name", 1, 0, 2, writes=False)
 
 
 def test_how_pages_are_laid_out() -> None:

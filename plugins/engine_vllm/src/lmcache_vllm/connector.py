@@ -7,19 +7,25 @@ does, no method raises because of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
 )
+from vllm.distributed.utils import get_pp_indices
 
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.engine_log import log_where_vllm_does
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.metrics import NodePromMetrics, NodeStats
+from lmcache_vllm.model_identity import EngineIdentity, engine_identity
+from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.server_link import ServerLink
 from lmcache_vllm.settings import Settings
@@ -36,6 +42,13 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerName(KVConnectorHandshakeMetadata):  # type: ignore[misc]  # vLLM is not there to be checked
+    """What a worker hands to the scheduler when it is registered: the model name that it has registered under."""
+
+    model_name: str
+
+
 class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  # vLLM is not there to be checked
     """Keeps the KV cache of finished prefill work in the server of this node.
 
@@ -50,6 +63,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         transfer_config = vllm_config.kv_transfer_config
         settings = Settings.of(transfer_config.kv_connector_extra_config)
         groups = cache_groups(vllm_config, kv_cache_config)
+        identity = _identity(vllm_config, groups, settings)
         # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
         transfer_config.kv_load_failure_policy = "recompute"
         self._scheduler: SchedulerSide | None = None
@@ -57,7 +71,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(
                 settings,
-                placement(vllm_config, rank=0),
+                placement(vllm_config, identity.model_name(), rank=0),
                 groups,
                 ServerLink(settings),
                 workers=vllm_config.parallel_config.world_size,
@@ -66,7 +80,8 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             )
         else:
             rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.world_size
-            self._worker = WorkerSide(settings, placement(vllm_config, rank), groups, kv_layout(vllm_config))
+            place = placement(vllm_config, identity.model_name(), rank)
+            self._worker = WorkerSide(settings, place, groups, kv_layout(vllm_config), identity)
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -74,6 +89,15 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         return False
 
     # In the scheduler
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """Once, before the first request."""
+        # Beside other connectors every one of them is given what one of them has handed over.
+        self._scheduling.use_names_of_workers(
+            [offer.model_name for offer in metadata.values() if isinstance(offer, WorkerName)]
+        )
 
     def on_new_request(self, request: Request) -> None:
         self._scheduling.on_new_request(request_facts(request))
@@ -109,7 +133,15 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     # In a worker
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        self._working.register_kv_caches(kv_caches)
+        self._working.register_kv_caches(kv_caches, hands_over=self._hands_over)
+
+    def get_handshake_metadata(self) -> WorkerName | None:
+        return WorkerName(self._working.model_name) if self._hands_over else None
+
+    @property
+    def _hands_over(self) -> bool:
+        """Beside other connectors only one of them may hand anything over, and others cannot do without it."""
+        return get_kv_transfer_group() is self
 
     def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
         self._working.on_step(kv_connector_metadata)
@@ -187,3 +219,14 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         plan = self._get_connector_metadata()
         assert isinstance(plan, StepPlan)
         return plan
+
+
+def _identity(vllm_config: VllmConfig, groups: tuple[CacheGroup, ...], settings: Settings) -> EngineIdentity:
+    stages = vllm_config.parallel_config.pipeline_parallel_size
+    layers = vllm_config.model_config.get_total_num_hidden_layers()
+    return engine_identity(
+        vllm_config,
+        groups,
+        stages=[get_pp_indices(layers, stage, stages) for stage in range(stages)],
+        share_with_stock=settings.share_with_stock,
+    )

@@ -128,11 +128,11 @@ def _cache_group(group: Any) -> CacheGroup:
     return CacheGroup(tuple(group.layer_names), spec.block_size, window or -1)
 
 
-def placement(vllm_config: Any, rank: int) -> Placement:
+def placement(vllm_config: Any, model_name: str, rank: int) -> Placement:
     """Which shard the worker of that rank holds."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     return Placement.of(
-        model.model,
+        model_name,
         parallel.tensor_parallel_size,
         parallel.pipeline_parallel_size,
         rank,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lmcache_core import LayoutPart
+from lmcache_kv_identity import Fact
 from lmcache_kv_layout import EngineGroup, LayoutError, LayoutHints, PagedGroup, TensorView, detect_groups
 from lmcache_vllm.placement import CacheGroup
 
@@ -87,6 +88,12 @@ class KVCaches:
     def device(self) -> str:
         """`cpu`, `cuda`, ..."""
         return self.devices[0]
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """What only the pages themselves say about the bytes in them; part of the model name. Every worker of an engine
+        must find the same."""
+        return {}
 
     def parts(self, chunk_tokens: int) -> tuple[LayoutPart, ...]:
         """The regions of a chunk, as they are registered. Raises LayoutError where a chunk is not whole blocks."""

@@ -8,10 +8,10 @@ from math import lcm
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The part of a cache key that follows from the model and its parallelism; the same as the stock connector's, so
-    that both share objects."""
+    """The part of a cache key that follows from the model and its parallelism."""
 
     model_name: str
+    """As it is sent to the server (model_identity.py)."""
     world_size: int
     """Shards of each chunk."""
     worker_id: int

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 from lmcache_vllm import block_slices
 from lmcache_vllm.block_slices import NULL_BLOCK
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
+from lmcache_vllm.model_identity import agreed_name
 from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
 from lmcache_vllm.request_state import RequestState
@@ -60,6 +61,18 @@ class SchedulerSide:
         self._finishing: list[str] = []
         self._losses = 0
         self._refused: Server | None = None
+        self._nameless = False
+
+    def use_names_of_workers(self, names: Collection[str]) -> None:
+        """Look up under the model name that the workers have registered under. Nothing is cached where they differ."""
+        try:
+            name = agreed_name(names)
+        except ValueError as error:
+            self._nameless = True
+            logger.error("nothing is cached: %s", error)
+            return
+        if name is not None:
+            self._lookups.use_model_name(name)
 
     # Before vLLM gives a request its blocks
 
@@ -262,7 +275,7 @@ class SchedulerSide:
     def _server(self) -> Server | None:
         """The one to work with; None as well for one whose chunks do not end where blocks end."""
         server = self._port.server
-        if server is None or server is self._refused:
+        if server is None or server is self._refused or self._nameless:
             return None
         span = block_span(self._groups)
         if not server.chunk_tokens % span:

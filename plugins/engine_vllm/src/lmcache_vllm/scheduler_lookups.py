@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -45,6 +46,10 @@ class SchedulerLookups:
         self._load_timeout = max(self._timeout, settings.prefetch_timeout_seconds)
         self._early_max = settings.eager_lookups
         self._early: set[str] = set()
+
+    def use_model_name(self, model_name: str) -> None:
+        """Ask under this name from now on."""
+        self._placement = replace(self._placement, model_name=model_name)
 
     def send_early(self, state: RequestState, server: Server | None) -> None:
         """Look up a request that waits in vLLM's queue, unless so many are that it would hold too much."""

@@ -30,6 +30,8 @@ class Settings:
     """So many requests are looked up while they still wait in vLLM's queue; what is found is held for them."""
     save_decode: bool = False
     """Store what a model generated as well, not only prompts."""
+    share_with_stock: bool = False
+    """Use the stock connector's model name, which does not say what the bytes mean."""
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> Settings:
@@ -105,6 +107,7 @@ _READERS: Final = {
     "heartbeat_seconds": _seconds,
     "eager_lookups": _count,
     "save_decode": _flag,
+    "share_with_stock": _flag,
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lmcache_kv_layout import LayoutError
 from lmcache_vllm.kv_caches import KVCaches
 from lmcache_vllm.metadata import StepPlan, Transfer, TransferResults, WorkerReport
+from lmcache_vllm.model_identity import EngineIdentity
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_copiers import copier_for
@@ -52,12 +54,19 @@ class WorkerSide:
     """
 
     def __init__(
-        self, settings: Settings, placement: Placement, groups: Sequence[CacheGroup], kv_layout: str | None
+        self,
+        settings: Settings,
+        placement: Placement,
+        groups: Sequence[CacheGroup],
+        kv_layout: str | None,
+        identity: EngineIdentity | None = None,
     ) -> None:
+        """`identity` names the KV cache when its pages are known; without one it has the name that `placement` says."""
         self._settings = settings
         self._placement = placement
         self._groups = tuple(groups)
         self._kv_layout = kv_layout
+        self._identity = identity
         self._board = TransferBoard()
         self._loading = TransferThread("lmcache-load")
         self._storing = TransferThread("lmcache-store")
@@ -68,14 +77,22 @@ class WorkerSide:
         # vLLM computes from the first block that failed, and takes what is before it for there. With a window it is not.
         self._block_ids_say_enough = len(self._groups) == 1 and self._groups[0].window_tokens < 0
 
-    def register_kv_caches(self, tensors: Mapping[str, Any]) -> None:
-        """Pages that are not understood, and a server that is not there or refuses, leave the worker without a cache."""
+    @property
+    def model_name(self) -> str:
+        """That its KV has on the server; final once the pages are registered."""
+        return self._placement.model_name
+
+    def register_kv_caches(self, tensors: Mapping[str, Any], hands_over: bool = True) -> None:
+        """Pages that are not understood, and a server that is not there or refuses, leave the worker without a cache.
+        `hands_over`: the scheduler will be told the model name, which may then say what only the pages say."""
         try:
             caches = KVCaches(tensors, self._groups, self._kv_layout)
             copier = copier_for(caches)
         except LayoutError as error:
             logger.error("this model's KV cache is not cached: %s", error)
             return
+        if self._identity is not None and hands_over:
+            self._placement = replace(self._placement, model_name=self._identity.model_name(caches.facts))
         session = ServerSession(
             self._settings.url,
             self._placement,

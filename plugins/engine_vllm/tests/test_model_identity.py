@@ -1,0 +1,165 @@
+"""The model name that an engine sends: another one whenever the bytes of its KV cache mean something else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lmcache_kv_identity import parse_model_name
+from lmcache_vllm.model_identity import EngineIdentity, agreed_name, engine_identity
+from lmcache_vllm.placement import CacheGroup
+from plugins.engine_vllm.tests.scheduler_rig import PROMPT, Rig
+
+LAYERS = CacheGroup(("model.layers.0", "model.layers.1"), 16)
+
+
+class Config(SimpleNamespace):
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def vllm_config(**given: Any) -> Any:
+    """As much of vLLM's configuration as is read; `given` are attributes of its parts, by name."""
+    rope = {"rope_theta": 5e5, "rope_type": "default"}
+    source = {"_name_or_path": "/models/m", "transformers_version": "5.0"}
+    hf_config = Config(rope_parameters=rope, hidden_size=64, **source, **given.pop("hf", {}))
+    model = SimpleNamespace(model="/models/m", served_model_name="m", hf_config=hf_config, hf_text_config=hf_config)
+    model.dtype = "float32"
+    model.max_model_len = 4096
+    cache = SimpleNamespace(cache_dtype="auto", kv_cache_dtype_skip_layers=[])
+    for name, value in given.items():
+        part = cache if hasattr(cache, name) or name == "calculate_kv_scales" else model
+        setattr(part, name, value)
+    return SimpleNamespace(model_config=model, cache_config=cache, kv_transfer_config=SimpleNamespace(engine_id="e-1"))
+
+
+def name(stages: Any = ((0, 2),), groups: Any = (LAYERS,), **given: Any) -> str:
+    return engine_identity(vllm_config(**given), groups, stages=stages, share_with_stock=False).model_name()
+
+
+def test_engines_alike_have_one_name() -> None:
+    assert name() == name()
+    assert parse_model_name(name()).served == "m"
+    assert len(parse_model_name(name()).identity) == 16
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cache_dtype": "fp8_e4m3"},
+        {"cache_dtype": "fp8_e5m2"},
+        {"cache_dtype": "nvfp4"},
+        {"cache_dtype": "turboquant_k8v4"},
+        {"cache_dtype": "float16"},
+        {"kv_cache_dtype_skip_layers": ["0"]},
+        {"dtype": "bfloat16"},
+        {"quantization": "fp8"},
+        {"quantization_config": {"linear": "fp8_per_tensor"}},
+        {"revision": "other"},
+        {"hf": {"rope_scaling": {"type": "linear", "factor": 2.0}}},
+        {"hf": {"quantization_config": {"quant_method": "gptq"}}},
+        {"disable_sliding_window": True},
+        {"stages": ((0, 1), (1, 2))},
+        {"groups": (CacheGroup(("model.layers.1", "model.layers.0"), 16),)},
+        {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 4})},
+    ],
+    ids=str,
+)
+def test_whatever_changes_the_bytes_changes_the_name(given: dict[str, Any]) -> None:
+    assert name(**given) != name()
+
+
+def test_types_of_one_size_are_kept_apart() -> None:
+    """All of them are `uint8` in memory."""
+    types = ("fp8_e4m3", "fp8_e5m2", "nvfp4", "turboquant_k8v4", "turboquant_4bit_nc", "int8_per_token_head")
+    assert len({name(cache_dtype=one) for one in types}) == len(types)
+
+
+def test_another_cut_of_the_stages_is_another_name() -> None:
+    """Shapes of the middle stage are equal, and so are the worlds."""
+    assert name(((0, 5), (5, 11), (11, 18))) != name(((0, 6), (6, 12), (12, 18)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cache_dtype": "float32"},  # what "auto" is here
+        {"model": "/elsewhere/m"},
+        {"hf": {"_name_or_path": "/elsewhere/m", "transformers_version": "5.1", "id2label": {0: "a"}}},
+        {"max_model_len": 8192},
+    ],
+    ids=str,
+)
+def test_what_does_not_change_the_bytes_does_not_change_the_name(given: dict[str, Any]) -> None:
+    renamed = given.pop("hf", {})
+    config = vllm_config(**given)
+    vars(config.model_config.hf_config).update(renamed)
+    assert engine_identity(config, (LAYERS,), stages=((0, 2),), share_with_stock=False).model_name() == name()
+
+
+def test_some_rotary_embeddings_follow_the_longest_prompt() -> None:
+    rope = {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}
+    assert name(hf=rope, max_model_len=4096) != name(hf=rope, max_model_len=131072)
+
+
+def test_scales_of_the_first_requests_are_shared_with_no_other_engine() -> None:
+    some, others = (vllm_config(cache_dtype="fp8", calculate_kv_scales=True) for _ in range(2))
+    others.kv_transfer_config.engine_id = "e-2"
+    names = {
+        engine_identity(config, (LAYERS,), stages=((0, 2),), share_with_stock=False).model_name()
+        for config in (some, others)
+    }
+    assert len(names) == 2
+
+
+def test_a_model_that_drafts_tokens_is_part_of_the_cache() -> None:
+    drafted = vllm_config()
+    for dtype in ("float32", "bfloat16"):
+        draft = vllm_config(dtype=dtype).model_config
+        drafted.speculative_config = SimpleNamespace(method="eagle", draft_model_config=draft)
+        identity = engine_identity(drafted, (LAYERS,), stages=((0, 2),), share_with_stock=False)
+        assert identity.model_name() != name()
+
+
+def test_the_stock_connectors_name() -> None:
+    identity = engine_identity(vllm_config(), (LAYERS,), stages=((0, 2),), share_with_stock=True)
+    assert identity.model_name() == identity.model_name({"order": "slots"}) == "/models/m"
+
+
+def test_what_only_workers_know_is_part_of_the_name() -> None:
+    identity = EngineIdentity("m", {"cache": "auto"})
+    assert identity.model_name() == identity.model_name({})
+    assert identity.model_name({"order": "slots"}) != identity.model_name()
+
+
+def test_workers_that_agree() -> None:
+    assert agreed_name(["m##1", "m##1"]) == "m##1"
+    assert agreed_name([]) is None
+    with pytest.raises(ValueError, match="m##1 and m##2"):
+        agreed_name(["m##2", "m##1", "m##2"])
+
+
+def test_a_lookup_has_the_name_that_the_workers_registered_under() -> None:
+    rig = Rig()
+    rig.side.use_names_of_workers(["m##1", "m##1"])
+    rig.side.on_new_request(PROMPT)
+    assert [key.model_name for key in rig.server.keys] == ["m##1"]
+
+
+def test_without_an_offer_the_scheduler_has_its_own_name() -> None:
+    rig = Rig()
+    rig.side.use_names_of_workers([])
+    rig.side.on_new_request(PROMPT)
+    assert [key.model_name for key in rig.server.keys] == ["model"]
+
+
+def test_nothing_is_cached_where_workers_disagree(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.side.use_names_of_workers(["m##1", "m##2"])
+    rig.side.on_new_request(PROMPT)
+    assert rig.side.matched_tokens("r", 0) == (0, False)
+    assert not rig.server.keys
+    assert not rig.step(0, 32).stores
+    assert "nothing is cached: the workers of this engine call its KV cache m##1 and m##2" in caplog.text

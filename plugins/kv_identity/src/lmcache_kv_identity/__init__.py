@@ -1,0 +1,12 @@
+"""What engine integrations share to say what the bytes of a KV cache mean. It imports no engine and no server.
+
+facts = {"cache_dtype": "fp8_e4m3", "stages": [[0, 16], [16, 32]]}
+name = str(ModelName("llama-8b", fingerprint(facts)))          # llama-8b##9f86d081884c7d65
+parse_model_name(name).served                                  # llama-8b
+"""
+
+from lmcache_kv_identity.model_name import Fact, ModelName, fingerprint, parse_model_name
+
+__version__ = "0.1.0"
+
+__all__ = ["Fact", "ModelName", "fingerprint", "parse_model_name"]
