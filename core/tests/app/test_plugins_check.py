@@ -23,6 +23,8 @@ from lmcache_core.app.plugins.conformance import Verdict, check_file, run_laws
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection, selection_from
 from lmcache_core.model.errors import ConfigError, LMCacheError
+from lmcache_core.testing.checks import trial_opening
+from lmcache_core.testing.checks.check_request import CheckRequest
 
 Install = Callable[..., Path]
 ADAPTER = OfferKind.L2_ADAPTER
@@ -366,7 +368,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_a_terminal_shows_how_many_laws_hold_so_far(
+def test_a_terminal_shows_how_many_checks_hold_so_far_and_which_one_runs(
     install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("acme", OFFER)
@@ -374,7 +376,11 @@ def test_a_terminal_shows_how_many_laws_hold_so_far(
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     shown = [text for text in terminal.getvalue().split("\r\x1b[K") if text]
-    assert shown == ["0 laws hold ...", "1 law holds ...", "2 laws hold ..."]
+    assert shown == [
+        *("0 laws hold ...", "0 laws hold ... one"),
+        *("1 law holds ...", "1 law holds ... two"),
+        "2 laws hold ...",
+    ]
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
@@ -386,6 +392,130 @@ def test_nothing_is_shown_where_nobody_looks(
     assert check(capsys, *SETTINGS)[0] == 0
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_where_no_terminal_is_a_check_that_takes_long_is_named_once(
+    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmcache_core.app.commands.plugins_check._QUIET_SECONDS", 0.5)
+    install("acme", OFFER)
+    laws("import time\ndef test_one(): pass\ndef test_two(): time.sleep(2)")
+    assert main(["plugins", "check", "acme", *SETTINGS]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in said] == ["two"]
+    assert said[0].startswith("still running after ")
+
+
+# checks that hang
+
+
+def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(laws: Callable[[str], Path]) -> None:
+    """In its body, in what cleans up after it, and in a thread that it waits for."""
+    found = verdicts(
+        laws("""
+        import threading, time
+        import pytest
+
+        class TestOffer:
+            check_seconds_max = 0.5
+
+            def test_it_waits(self):
+                try:
+                    threading.Event().wait()
+                finally:
+                    threading.Event().wait()
+
+            def test_it_ends(self): pass
+
+            @pytest.fixture
+            def thread(self):
+                thread = threading.Thread(target=threading.Event().wait, name="worker")  # no daemon: it outlives the checks
+                thread.start()
+                yield
+                thread.join()
+
+            def test_it_never_closes(self, thread): pass
+        """)
+    )
+    assert {law: verdict.outcome for law, verdict in found.items()} == {
+        "it waits": "broken",
+        "it ends": "holds",
+        "it never closes": "broken",
+    }
+    assert "it took longer than 0.5 s" in found["it waits"].reason
+    assert "thread worker is at" in found["it never closes"].reason
+    assert "threading.Event().wait()" in found["it waits"].whole
+
+
+def test_hypothesis_does_not_try_a_check_that_hangs_again(laws: Callable[[str], Path]) -> None:
+    found = verdicts(
+        laws("""
+        import threading
+        from hypothesis import given, strategies as st
+
+        class TestOffer:
+            check_seconds_max = 0.5
+            tried = []
+
+            @given(st.integers())
+            def test_it_waits(self, number):
+                self.tried.append(number)
+                threading.Event().wait()
+
+            def test_once(self):
+                assert len(self.tried) == 1
+        """)
+    )
+    assert {law: verdict.outcome for law, verdict in found.items()} == {"it waits": "broken", "once": "holds"}
+
+
+def test_after_three_checks_that_hang_no_other_one_is_run(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each further one would take its whole limit, too."""
+    install("acme", OFFER)
+    laws("""
+        import time
+        import pytest
+
+        class TestOffer:
+            check_seconds_max = 0.2
+
+            @pytest.mark.parametrize("number", range(30))
+            def test_it_waits(self, number): time.sleep(600)
+        """)
+    code, lines = check(capsys, *SETTINGS)
+    assert code == 1
+    assert lines[-1] == "acme: 0 laws hold, 3 do not, 0 do not apply"
+    assert "warning: 3 checks took longer than their limit, so those after them were not run" in lines
+
+
+def test_native_code_that_never_returns_is_named(laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be interrupted, so the kit's process is ended."""
+    monkeypatch.setattr("lmcache_core.app.plugins.conformance._STUCK_SECONDS", 1.0)
+    found = verdicts(
+        laws("""
+        import re
+
+        class TestOffer:
+            check_seconds_max = 0.5
+
+            def test_it_never_returns(self): re.match("(a*)*b", "a" * 60)
+            def test_it_is_not_run(self): pass
+        """)
+    )
+    assert {law: verdict.outcome for law, verdict in found.items()} == {"it never returns": "broken"}
+    assert "could not be interrupted" in found["it never returns"].reason
+
+
+def test_opening_that_hangs_is_said_and_no_check_is_run(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_opening, "CHECK_SECONDS_MAX", 0.5)
+    fault = "import threading; threading.Event().wait()"
+    install("acme", UNOPENED.replace("{hook}", "l2_adapters").replace("{fault}", fault))
+    unopened = trial_opening.try_to_open(CheckRequest(ADAPTER, "acme"))
+    assert unopened is not None
+    assert unopened.text == "opening and closing it once: it took longer than 0.5 s"
+    assert "acme_plugin.py" in unopened.traceback
 
 
 # interruption

@@ -1,63 +1,61 @@
-"""The laws find what they are there to find: each of these faulty adapters breaks the law that names its fault."""
+"""The checks find what they are there to find: each planted bug is found by the check that is about it."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core.tests.testing.mutants.every_mutant import LAWS
-from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter
-from lmcache_core import Capability
+from core.tests.testing.mutants import every_mutant, http_routes, request_modules, subscribers
+from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
 
-ROOT = Path(__file__).parents[3]
-LAWS_FILE = "core/tests/testing/mutants/laws_of_mutants.py"
-REFERENCE = "TestFileAdapter"
+TABLES = [every_mutant.PLANTED, http_routes.PLANTED, request_modules.PLANTED, subscribers.PLANTED]
+"""One for each kind of offer."""
 PROCESSES = 3
+"""For a table: most of the time is waiting for what a mutant does not do."""
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Every mutant under its one law, and what they were made from under all of those, in a few processes at once: most of
-    the time is waiting for what a mutant does not do."""
-    wanted = [f"{LAWS_FILE}::Test{mutant.__name__}::{law}" for mutant, law in LAWS.items()]
-    wanted += [f"{LAWS_FILE}::{REFERENCE}::{law}" for law in sorted(set(LAWS.values()))]
-    files = [tmp_path_factory.mktemp("mutants") / "report.json" for _ in range(PROCESSES)]
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Planted, dict[str, Outcome]]:
+    """What became of every mutant that was chosen under its one check, and of what is right under all of those."""
+    chosen = {mutant for item in request.session.items if isinstance(mutant := _parameters(item).get("mutant"), type)}
+    return {table: run(table, chosen, tmp_path_factory) for table in TABLES if chosen & set(table.bugs)}
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return callspec.params if callspec is not None and item.path == Path(__file__) else {}
+
+
+def run(table: Planted, chosen: set[type], folders: pytest.TempPathFactory) -> dict[str, Outcome]:
+    checks = {mutant: bug.check for mutant, bug in table.bugs.items() if mutant in chosen}
+    nodes = [table.node(mutant, check) for mutant, check in checks.items()]
+    nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
+    parts = [part for first in range(PROCESSES) if (part := nodes[first::PROCESSES])]
     with ThreadPoolExecutor(PROCESSES) as threads:
-        parts = list(threads.map(run, files, [wanted[part::PROCESSES] for part in range(PROCESSES)]))
-    return {outcome: [name for part in parts for name in part[outcome]] for outcome in ("passed", "failed")}
+        runs = threads.map(run_checks, parts, [folders.mktemp("mutants") for _ in parts])
+        return {node: outcome for each in runs for node, outcome in each.items()}
 
 
-def run(file: Path, wanted: Sequence[str]) -> Mapping[str, Any]:
-    plugin = ["-p", "lmcache_core.testing.pytest_plugin", "-p", "no:cacheprovider", "-c", os.devnull]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugin, "--rootdir", str(ROOT), "-q", "--tb=no", f"--lmcache-report={file}",
-         "-W", "ignore", *wanted],
-        cwd=ROOT, capture_output=True, text=True, timeout=280,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-    )  # fmt: skip
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:] + done.stderr[-3000:]
-    report: Mapping[str, Any] = json.loads(file.read_text())
-    return report
-
-
-@pytest.mark.parametrize("mutant", LAWS, ids=lambda mutant: mutant.__name__)
-def test_a_mutant_is_killed_by_its_law_and_what_it_was_made_from_is_not(
-    report: Mapping[str, Any], mutant: type[FileAdapter]
+@pytest.mark.parametrize(
+    ("table", "mutant"),
+    [
+        pytest.param(table, mutant, id=mutant.__name__, marks=[pytest.mark.slow] if bug.slow else [])
+        for table in TABLES
+        for mutant, bug in table.bugs.items()
+    ],
+)
+def test_a_planted_bug_is_found_by_its_check_and_what_it_was_made_from_passes(
+    found: dict[Planted, dict[str, Outcome]], table: Planted, mutant: type
 ) -> None:
-    law = LAWS[mutant]
-    assert of(report, "failed", f"Test{mutant.__name__}", law), "the law did not find it"
-    assert of(report, "failed", REFERENCE, law) == []
-    if mutant.capabilities & ~CAPABILITIES == Capability.NONE:  # else the law is not asked of what it was made from
-        assert of(report, "passed", REFERENCE, law)
+    assert_killed(found[table], table, mutant)
 
 
-def of(report: Mapping[str, Any], outcome: str, suite: str, law: str) -> list[str]:
-    return [name for name in report[outcome] if f"::{suite}::{law}" in name]
+@pytest.mark.parametrize("table", TABLES[1:], ids=lambda table: table.right.__name__)
+def test_what_the_mutants_were_made_from_passes_every_check(table: Planted, tmp_path: Path) -> None:
+    found = run_checks([table.node(table.right)], tmp_path)
+    assert {name: each.reason for name, each in found.items() if each.failed} == {}
+    assert any(each.passed for each in found.values())

@@ -28,9 +28,10 @@ def test_what_a_server_opens_needs_no_library_of_tests(module: str) -> None:
     assert loaded_by(f"lmcache_core.testing.{module}", "{'pytest', 'hypothesis'}") == "[]"
 
 
-def test_the_pytest_plugin_loads_nothing_of_core_but_the_doors() -> None:
+def test_the_pytest_plugin_loads_nothing_of_core_but_the_doors_and_the_time_limit() -> None:
     found = loaded_by("lmcache_core.testing.pytest_plugin", "{m for m in sys.modules if m.startswith('lmcache_core')}")
-    assert found == "['lmcache_core', 'lmcache_core.testing', 'lmcache_core.testing.pytest_plugin']"
+    kit = "lmcache_core.testing"
+    assert found == f"['lmcache_core', '{kit}', '{kit}.check_limit', '{kit}.pytest_plugin']"
 
 
 def loaded_by(module: str, asked: str) -> str:

@@ -15,6 +15,7 @@ from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
+from lmcache_core.testing.check_limit import CHECK_SECONDS_MAX
 
 _FLAGS: Final = ("capabilities", "optional_capabilities")
 
@@ -62,6 +63,8 @@ class OfferSuite:
     """Which kind of offer the suite is for, as `lmcache plugins list` names it."""
     offer: ClassVar[str | Offer]
     """The offer under test: the name of an installed one, or the value itself."""
+    check_seconds_max: ClassVar[float] = CHECK_SECONDS_MAX
+    """How long the set-up, the body and the tear-down of a check may take each; what takes longer fails."""
 
     @pytest.fixture
     def settings(self) -> Mapping[str, Any]:

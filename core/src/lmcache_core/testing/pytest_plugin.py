@@ -1,15 +1,18 @@
-"""What pytest needs to run the laws well; loaded by its entry point, or with `-p lmcache_core.testing.pytest_plugin`.
+"""What pytest needs to run the suites well; loaded by its entry point, or with `-p lmcache_core.testing.pytest_plugin`.
 
-Importing it loads nothing of lmcache_core."""
+Importing it loads none of the kit but the time limit of its checks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from lmcache_core.testing.check_limit import CheckLimit
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -23,6 +26,7 @@ pytest.register_assert_rewrite(
     "lmcache_core.testing.eviction_suite",
     "lmcache_core.testing.store_policy_suite",
     "lmcache_core.testing.prefetch_policy_suite",
+    "lmcache_core.testing.http_routes_suite",
     "lmcache_core.testing.request_module_suite",
     "lmcache_core.testing.subscriber_suite",
     "lmcache_core.testing.serde_suite",
@@ -36,6 +40,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Laws(config), "lmcache-laws")
+    config.pluginmanager.register(Limits(), "lmcache-limits")
+
+
+class Limits:
+    """Ends a check of a suite that takes longer than its `check_seconds_max`; other tests are left alone."""
+
+    def __init__(self) -> None:
+        self._limit = CheckLimit()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._limited(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._limited(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        return (yield from self._limited(item))
+
+    def _limited(self, item: pytest.Item) -> Generator[None, object, object]:
+        seconds = seconds_of(item)
+        if seconds is None:
+            return (yield)
+        with self._limit.limit(seconds):
+            return (yield)
+
+
+def seconds_of(item: pytest.Item) -> float | None:
+    """The time limit of a check; None for what is no check."""
+    seconds: float | None = getattr(getattr(item, "cls", None), "check_seconds_max", None)
+    return seconds
 
 
 class Laws:
@@ -48,8 +85,10 @@ class Laws:
         self.failed: dict[str, str] = {}
         self.warned: list[str] = []
         self.left_behind: list[str] = []
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
         for name, value in report.user_properties:
             if name == LEFT_BEHIND and report.when == "teardown" and isinstance(value, Iterable):
                 self.left_behind += value
@@ -86,6 +125,7 @@ class Laws:
             "failed": self.failed,
             "warned": self.warned,
             "left_behind": self.left_behind,
+            "seconds": self.seconds,
         }
 
 

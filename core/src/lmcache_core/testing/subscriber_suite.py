@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -26,6 +26,7 @@ from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
 from lmcache_core.events.lane import LaneLimits
 from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_core.testing.fuzzing import FUZZ
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
 
 WARM_EVENTS = 10_000
@@ -75,13 +76,7 @@ class SubscriberSuite(OfferSuite):
             assert issubclass(kind, Event)
             assert callable(callback)
 
-    @hypothesis_settings(
-        max_examples=200,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),  # one method serves several suites, and machines are slow
-        database=None,
-        derandomize=True,
-    )
+    @hypothesis_settings(FUZZ, max_examples=200)
     @given(data=st.data())
     def test_every_event_is_taken_whatever_its_fields_say(self, data: st.DataObject, subscriber: Subscriber) -> None:
         for kind, callback in subscriber.subscriptions().items():

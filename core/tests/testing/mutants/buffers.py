@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from core.tests.testing.mutants.file_adapter import FileAdapter
-from core.tests.testing.mutants.law import LATER_SECONDS, killed_by
+from core.tests.testing.mutants.file_adapter import FileAdapter, killed_by
+from core.tests.testing.mutants.planted import LATER_SECONDS
 from lmcache_core import JobId, LentBuffer, LoadItem, ObjectKey, Outcome
 
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from core.tests.testing.mutants.file_adapter import FileAdapter, FileSettings
-from core.tests.testing.mutants.law import killed_by
+from core.tests.testing.mutants.file_adapter import FileAdapter, FileSettings, killed_by
 from lmcache_core import AdapterContext, BuffersReleased, Completion, CompletionSource, JobDone
 
 

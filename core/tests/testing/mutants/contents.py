@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter
-from core.tests.testing.mutants.law import killed_by
+from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter, killed_by
 from lmcache_core import Capability, LentBuffer, ObjectKey, Outcome
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings
-from core.tests.testing.mutants.law import killed_by
+from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings, killed_by
 from lmcache_core import AdapterContext, Capability, KeyPage, LentBuffer, ObjectKey, Outcome
 
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from core.tests.testing.mutants import buffers, completions, contents, counts, lives, names, presence
-from core.tests.testing.mutants.law import LAWS
+from core.tests.testing.mutants.file_adapter import PLANTED
 
-__all__ = ["LAWS", "buffers", "completions", "contents", "counts", "lives", "names", "presence"]
+__all__ = ["PLANTED", "buffers", "completions", "contents", "counts", "lives", "names", "presence"]

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from core.tests.testing.mutants.planted import Planted
 from lmcache_core import (
     AdapterContext,
     BlockingL2Adapter,
@@ -129,3 +130,7 @@ class FileAdapter(BlockingL2Adapter):
 
 
 FileAdapter.go_on.set()
+
+
+PLANTED = Planted("laws_of_mutants.py", FileAdapter)
+killed_by = PLANTED.killed_by

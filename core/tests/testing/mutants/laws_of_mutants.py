@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from core.tests.testing.mutants.every_mutant import LAWS
+from core.tests.testing.mutants.every_mutant import PLANTED
 from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter
 from lmcache_core import ObjectKey, Offer
 from lmcache_core.testing import L2AdapterSuite, Media
@@ -63,15 +63,12 @@ class FileLaws(L2AdapterSuite):
         return stalled
 
 
-def laws_of(adapter: type[FileAdapter]) -> type[FileLaws]:
+def offer_of(adapter: type[FileAdapter]) -> Offer:
     package = "core.tests.testing.mutants"
-    capabilities = CAPABILITIES | adapter.capabilities
-    offer = Offer(
+    return Offer(
         adapter.__name__, "", f"{adapter.__module__}:{adapter.__name__}", f"{package}.file_adapter:FileSettings",
-        capabilities,
+        CAPABILITIES | adapter.capabilities,
     )  # fmt: skip
-    return type(f"Test{adapter.__name__}", (FileLaws,), {"offer": offer, "__module__": __name__})
 
 
-UNDER_TEST: list[type[FileAdapter]] = [FileAdapter, *LAWS]
-globals().update({f"Test{adapter.__name__}": laws_of(adapter) for adapter in UNDER_TEST})
+globals().update(PLANTED.suites(FileLaws, __name__, offer_of))

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any, ClassVar
 
-from core.tests.testing.mutants.file_adapter import FileAdapter, FileSettings
-from core.tests.testing.mutants.law import LATER_SECONDS, killed_by
+from core.tests.testing.mutants.file_adapter import FileAdapter, FileSettings, killed_by
+from core.tests.testing.mutants.planted import LATER_SECONDS
 from lmcache_core import AdapterContext, LentBuffer, ObjectKey
 
 

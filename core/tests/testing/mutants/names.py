@@ -6,8 +6,7 @@ import re
 import unicodedata
 from dataclasses import replace
 
-from core.tests.testing.mutants.file_adapter import FileAdapter
-from core.tests.testing.mutants.law import killed_by
+from core.tests.testing.mutants.file_adapter import FileAdapter, killed_by
 from lmcache_core import ObjectKey
 
 

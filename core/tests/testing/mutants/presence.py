@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter
-from core.tests.testing.mutants.law import killed_by
+from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter, killed_by
 from lmcache_core import Capability, JobId, LentBuffer, ObjectKey, Outcome
 
 

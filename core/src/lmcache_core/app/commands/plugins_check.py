@@ -23,6 +23,8 @@ from lmcache_core.model.errors import ConfigError
 
 _REASON_LINES: Final = 8
 _LEFT_LINES: Final = 20
+_QUIET_SECONDS: Final = 10.0
+"""A law that takes longer is named where no terminal shows which one runs."""
 _ONLY_HELP: Final = (
     "only laws whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
     "so that a name can be given as it is printed"
@@ -65,15 +67,24 @@ def run(arguments: Sequence[str]) -> ExitCode:
     left: list[str] = []
     progress = ProgressLine(sys.stderr)
     interrupted = False
+    told = ""
 
     def warn(text: str) -> None:
         progress.clear()
         print(_masked(f"warning: {text}", secrets), flush=True)
 
+    def tell(law: str, seconds: float) -> None:
+        nonlocal told
+        if sys.stderr.isatty():
+            progress.show(f"{_so_far(counts)} {law}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
+        elif seconds >= _QUIET_SECONDS and told != law:
+            told = law
+            print(f"still running after {seconds:.0f} s: {law}", file=sys.stderr, flush=True)
+
     try:
         progress.show(_so_far(counts))
         # closed before anything is summed up, so that nothing of an interrupted check is running then
-        with closing(run_laws(path, kind, name, settings, selection, given.only, warn)) as verdicts:
+        with closing(run_laws(path, kind, name, settings, selection, given.only, warn, tell)) as verdicts:
             for verdict in verdicts:
                 counts[verdict.outcome] += 1
                 left += verdict.left

@@ -12,13 +12,17 @@ class ProgressLine:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None
+        self._shown = ""
 
     def show(self, text: str) -> None:
-        self._write(_CLEAR + text)
+        if text != self._shown:
+            self._write(_CLEAR + text)
+            self._shown = text
 
     def clear(self) -> None:
         """Before anything else is printed, and at the end."""
         self._write(_CLEAR)
+        self._shown = ""
 
     def _write(self, text: str) -> None:
         if self._stream is not None:

@@ -20,6 +20,11 @@ from lmcache_core.app.plugins.conformance import REPORT_VARIABLE
 _LEFT_BEHIND: Final = "lmcache_left_behind"
 """The property under which the kit's reports name what a law could not remove (`testing.l2.fixtures`)."""
 
+_TIMED_OUT: Final = "CheckTimedOut"
+"""What the kit raises in a check that takes longer than its limit (`testing.check_limit`)."""
+TIMED_OUT_MAX: Final = 3
+"""After that many checks that hang no further one is run: each would take its whole limit, too."""
+
 _CASE: Final = re.compile(r"\[(.*)\]$")
 _SKIPPED: Final = "Skipped: "
 
@@ -44,6 +49,12 @@ def report_unopened(unopened: Unopened) -> None:
         _append(Path(path), {"unopened": unopened._asdict()})
 
 
+def report_opening(limit: float) -> None:
+    """Before it is opened: what hangs there is named, too."""
+    if path := os.environ.get(REPORT_VARIABLE):
+        _append(Path(path), {"begun": "it opens", "limit": limit})
+
+
 def law_of(node_id: str) -> str:
     """A test's name as words: `TestFs::test_what_was_stored_is_found[5]` is "what was stored is found (5)"."""
     name = node_id.rpartition("::")[2]
@@ -58,6 +69,8 @@ class LawReporter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._timed_out = 0
+        self._session: pytest.Session | None = None
         self._decided: dict[str, Any] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -66,11 +79,21 @@ class LawReporter:
             errors = [line.removeprefix("E").strip() for line in said if line.startswith("E ")]
             self._write({"failed": (errors or said or ["it cannot be imported"])[-1]})
 
-    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self._decided = {"law": law_of(nodeid), "outcome": "holds", "reason": "", "whole": "", "left": []}
-        self._write({"begun": law_of(nodeid)})
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        law = law_of(item.nodeid)
+        self._decided = {"law": law, "outcome": "holds", "reason": "", "whole": "", "left": []}
+        self._session = item.session
+        # by its name, because this file is no part of the kit and cannot know its classes
+        self._write({"begun": law, "limit": getattr(getattr(item, "cls", None), "check_seconds_max", None)})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._write({"phase": report.when})
+        if report.failed and _TIMED_OUT in _seen(report).partition(":")[0]:
+            self._timed_out += 1
+            if self._timed_out == TIMED_OUT_MAX and self._session is not None:
+                self._session.shouldstop = f"{TIMED_OUT_MAX} checks timed out"
+                self._write({"stopped": f"{TIMED_OUT_MAX} checks took longer than their limit"})
         if report.failed:
             self._decided |= {"outcome": "broken", "reason": _seen(report), "whole": report.longreprtext}
         elif report.skipped and self._decided["outcome"] == "holds":
@@ -88,8 +111,10 @@ class LawReporter:
     def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._write(self._decided)
 
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._write({"ended": int(exitstatus)})
+
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
-        # by its name, because this file is no part of the kit and cannot know its classes
         if warning_message.category.__name__ == "UndeclaredCapability":
             self._write({"warned": str(warning_message.message)})
 

@@ -7,18 +7,20 @@ line, where everybody could read its secrets; what became of each law comes back
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lmcache_core.app.plugins.law_names import expression
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -38,6 +40,11 @@ _NOTHING_RAN: Final = 5
 """pytest's exit code where no test was selected."""
 _MISUSED: Final = 4
 """pytest's exit code for a command line that it cannot read."""
+_EXIT_SECONDS: Final = 5.0
+"""How long a process whose tests are over may take to end; threads that its tests left may keep it for ever."""
+_STUCK_SECONDS: Final = 15.0
+"""How much later than its limit a law that hangs is given up: it could not be interrupted then."""
+_STUCK: Final = "it took longer than {:g} s and could not be interrupted: native code that does not return"
 _WRONG_EXPRESSION: Final = "ERROR: Wrong expression passed to '-k': "
 _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
     "config": lambda name, text: ConfigError(text),
@@ -58,6 +65,25 @@ class Verdict:
     """Everything that pytest says of a law that is broken."""
     left: Sequence[str]
     """Objects that it stored and could not remove."""
+
+
+class _Running(NamedTuple):
+    """The law that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
+
+    law: str = ""
+    begun: float = 0.0
+    phase: float = 0.0
+    limit: float = math.inf
+
+    def after(self, line: Mapping[str, Any], now: float) -> _Running:
+        if "begun" in line:
+            return _Running(line["begun"], now, now, line["limit"] or math.inf)
+        if "law" in line:  # it is decided
+            return _Running()
+        return self._replace(phase=now) if line else self
+
+    def is_stuck(self, now: float) -> bool:
+        return now - self.phase > self.limit + _STUCK_SECONDS
 
 
 class NotOpenedError(LMCacheError):
@@ -91,10 +117,12 @@ def run_laws(
     selection: PluginSelection,
     only: str | None = None,
     on_warning: Callable[[str], None] = lambda text: None,
+    on_progress: Callable[[str, float], None] = lambda law, seconds: None,
 ) -> Generator[Verdict]:
-    """Run the laws of a file and yield each as it is decided; what the kit warns of goes to `on_warning`, while the
-    iteration waits for the next one.  Raises NotOpenedError, and runs none, where there is nothing to
-    check, ConfigError where `only` cannot be read or matches no law, and KitFailedError.
+    """Run the laws of a file and yield each as it is decided; while the iteration waits for the next one, what the kit
+    warns of goes to `on_warning`, and which one is running, and for how many seconds, to `on_progress`.  One that cannot
+    be interrupted at its time limit is broken, and the last one.  Raises NotOpenedError, and runs none, where there is
+    nothing to check, ConfigError where `only` cannot be read or matches no law, and KitFailedError.
 
     Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
@@ -111,24 +139,38 @@ def run_laws(
             "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis"),
         }
         with (home / "output").open("wb") as output, _session(_command(path, home, only), environment, output) as child:
-            begun = failed = ""
+            running, failed, stopped = _Running(), "", False
             unopened: dict[str, str] | None = None
+            ended: int | None = None
             for line in _lines(report, child):
-                begun, failed = line.get("begun", begun), line.get("failed", failed)
-                unopened = line.get("unopened", unopened)
+                failed, unopened = line.get("failed", failed), line.get("unopened", unopened)
+                running = running.after(line, time.monotonic())
                 if "warned" in line:
                     on_warning(line["warned"])
+                if "stopped" in line:
+                    stopped = True
+                    on_warning(f"{line['stopped']}, so those after them were not run")
                 if "law" in line:
                     yield Verdict(**line)
+                if (ended := line.get("ended", ended)) is not None:
+                    break
+                if running.law:
+                    on_progress(running.law, time.monotonic() - running.begun)
+                if running.is_stuck(time.monotonic()):
+                    _signal(child, signal.SIGKILL)
+                    on_warning(f"the law '{running.law}' could not be interrupted, so those after it were not run")
+                    yield Verdict(running.law, "broken", _STUCK.format(running.limit), _end_of(home / "output"), [])
+                    return
+            code = _exit_code(child, ended)
         if unopened:
             raise NotOpenedError(_REASONS[unopened["fault"]](name, unopened["text"]), unopened["traceback"])
-        if child.returncode == _NOTHING_RAN:
+        if code == _NOTHING_RAN:
             raise ConfigError(f"no law matches -k '{only}'" if only else f"{path.name} has no law")
-        if only and child.returncode == _MISUSED and (fault := _fault_of_expression(home / "output")):
+        if only and code == _MISUSED and (fault := _fault_of_expression(home / "output")):
             raise ConfigError(f"-k '{only}' cannot be read: {fault}; words with and, or, not are expected")
-        if child.returncode not in (0, 1):
+        if code not in (0, 1) and not stopped:
             said = failed or _end_of(home / "output")
-            raise KitFailedError(_what_failed(child.returncode, begun, said))
+            raise KitFailedError(_what_failed(code, running.law, said))
 
 
 def _command(path: Path, home: Path, only: str | None) -> list[str]:
@@ -192,7 +234,8 @@ def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 def _lines(report: Path, child: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-    """What the reporter writes, until the child has ended.  A line is whole once its end is there."""
+    """What the reporter writes, until the child has ended, and an empty line whenever it wrote nothing for a moment.  A
+    line is whole once its end is there."""
     rest = ""
     with report.open(encoding="utf-8") as file:
         ended = False
@@ -204,6 +247,17 @@ def _lines(report: Path, child: subprocess.Popen[bytes]) -> Iterator[dict[str, A
                 pass
             *lines, rest = (rest + file.read()).split("\n")
             yield from map(json.loads, lines)
+            yield {}
+
+
+def _exit_code(child: subprocess.Popen[bytes], ended: int | None) -> int:
+    """The child's own, or what it said where it does not end."""
+    try:
+        return child.wait(_EXIT_SECONDS if ended is not None else None)
+    except subprocess.TimeoutExpired:
+        assert ended is not None
+        child.kill()
+        return ended
 
 
 def _what_failed(code: int, begun: str, said: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.app.plugins.check_reporter import report_unopened
+from lmcache_core.app.plugins.check_reporter import report_opening, report_unopened
+from lmcache_core.testing.check_limit import CHECK_SECONDS_MAX
 from lmcache_core.testing.checks.check_request import CheckRequest
 from lmcache_core.testing.checks.trial_opening import try_to_open
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    if session.items and (unopened := try_to_open(CheckRequest.from_environment())):
+    if not session.items:
+        return
+    report_opening(CHECK_SECONDS_MAX)
+    if unopened := try_to_open(CheckRequest.from_environment()):
         report_unopened(unopened)
         pytest.exit(unopened.text, returncode=pytest.ExitCode.USAGE_ERROR)

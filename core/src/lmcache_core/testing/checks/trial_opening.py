@@ -15,6 +15,7 @@ from lmcache_core.app.plugins.check_reporter import Unopened
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.model.errors import ConfigError, LMCacheError, PluginError, ResourceError
+from lmcache_core.testing.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
 from lmcache_core.testing.checks.check_request import CheckRequest
 from lmcache_core.testing.fake_server_view import FakeServerView
 from lmcache_core.testing.lent_memory import LentMemory, adapter_context
@@ -26,9 +27,12 @@ _CLOSE_SECONDS = 10.0
 def try_to_open(check: CheckRequest) -> Unopened | None:
     """Open it as a server does, and close it again.  What is wrong, if anything is."""
     try:
-        _open(check)
+        with CheckLimit().limit(CHECK_SECONDS_MAX):
+            _open(check)
     except LMCacheError as error:
         return _unopened(error)
+    except CheckTimedOut as error:
+        return Unopened("plugin", f"opening and closing it once: {error}", "".join(format_exception(error)))
     return None
 
 
