@@ -18,6 +18,7 @@ from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST, PING
 from lmcache_core.testing import free_port
+from lmcache_core.wire.sockets import open_socket
 
 ENVELOPE_FRAMES = 3
 """Connection, number and operation of the request."""
@@ -25,7 +26,7 @@ ENVELOPE_FRAMES = 3
 
 def serve(port: int) -> None:
     context = zmq.Context()
-    router = context.socket(zmq.ROUTER)
+    router = open_socket(context, zmq.ROUTER)
     router.bind(f"tcp://{HOST}:{port}")
     receive, send = router.recv_multipart, router.send_multipart
     while True:
@@ -48,7 +49,7 @@ class EchoProcess:
     def start(self, timeout_seconds: float = 30.0) -> None:
         self._child.start()
         deadline = time.monotonic() + timeout_seconds
-        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        with zmq.Context() as context, open_socket(context, zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.connect(f"tcp://{HOST}:{self.port}")
             dealer.send_multipart(PING)

@@ -12,6 +12,7 @@ import zmq
 from benchmarks.frames import REGISTER, Frames, LookupCycle, StorePair
 from benchmarks.prompts import Prompt
 from demo.server_process import HOST
+from lmcache_core.wire.sockets import open_socket
 
 ANSWER_SECONDS = 60
 
@@ -26,7 +27,7 @@ class Peer:
     def __init__(self, port: int, *, checks: bool = True) -> None:
         self._checks = checks
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        self._socket = open_socket(self._context, zmq.DEALER)
         self._socket.linger = 0
         self._socket.rcvtimeo = ANSWER_SECONDS * 1000
         self._socket.connect(f"tcp://{HOST}:{port}")

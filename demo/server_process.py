@@ -17,6 +17,7 @@ import zmq
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from lmcache_core.testing import free_ports
+from lmcache_core.wire.sockets import open_socket
 
 LMCACHE = Path(sys.executable).with_name("lmcache")
 """The command of the environment that this runs in."""
@@ -89,7 +90,7 @@ class ServerProcess:
 
     def answers_ping(self, timeout_seconds: float) -> bool:
         """Ask on the engine port, as an engine's scheduler does."""
-        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        with zmq.Context() as context, open_socket(context, zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.connect(f"tcp://{HOST}:{self.port}")
             dealer.send_multipart(PING)

@@ -15,6 +15,7 @@ from lmcache_core.contracts.events import RequestAnswered
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode, Operation
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
 from lmcache_core.model.errors import ProtocolError
+from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import Router
 from lmcache_core.testing.event_recorder import EventRecorder
@@ -35,7 +36,9 @@ class Site:
             Handler(SLOW, self.slow, HandlerMode.AFFINE),
             Handler(WAIT, self.wait, HandlerMode.INLINE),
         ]
-        self.router = Router(handlers, self.pooled, self.affine, 1 << 20, SystemClock(), events=self.events)
+        self.router = Router(
+            handlers, self.pooled, self.affine, EngineSocket(1 << 20), SystemClock(), events=self.events
+        )
         self.client = EngineClient(self.router.bind("127.0.0.1", 0))
 
     def echo(self, call: Call, value: int) -> int:

@@ -15,6 +15,7 @@ import zmq
 from core.tests.server.conftest import StartServer
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
+from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import LAST_CALL_SECONDS, Router
 
@@ -65,7 +66,7 @@ def start() -> Iterator[Start]:
             Handler(WAIT, wait, HandlerMode.ORDERED),
             Handler(POOLED, slow, HandlerMode.POOLED),
         ]
-        router = Router(handlers, pooled, affine, 1 << 20, SystemClock())
+        router = Router(handlers, pooled, affine, EngineSocket(1 << 20), SystemClock())
         endpoint = router.bind("127.0.0.1", port)
         threads = [threading.Thread(target=body, daemon=True) for body in (pooled.body(0), affine.body(0), router.run)]
         for thread in threads:

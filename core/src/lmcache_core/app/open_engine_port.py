@@ -14,6 +14,8 @@ from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.chunk_addresses import ChunkAddresses
+from lmcache_core.server.engine_socket import EngineSocket
+from lmcache_core.server.handshakes import Handshakes
 from lmcache_core.server.hash_chain import open_chain
 from lmcache_core.server.hasher import PromptHasher
 from lmcache_core.server.key_reader import KeyReader
@@ -44,6 +46,7 @@ class EnginePort:
     pooled: Pool
     affine: AffinePool
     router: Router
+    handshakes: Handshakes
     reaper: Reaper
     endpoint: str
 
@@ -81,8 +84,11 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
     unhandled = UnhandledRequests(operation_remedies(common.plugins))
-    router = Router(opened.handlers, pooled, affine, settings.max_message_mb * MIB, clock, readers, bus, unhandled)
+    port = EngineSocket(settings.max_message_mb * MIB)
+    router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)
     undo.callback(router.close)
+    handshakes = Handshakes(port, clock)
+    undo.callback(handshakes.close)
     return EnginePort(
         workers=workers,
         prompts=prompts,
@@ -92,6 +98,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         pooled=pooled,
         affine=affine,
         router=router,
+        handshakes=handshakes,
         reaper=Reaper(REAPER_PERIOD_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire, bus.watch)),
         endpoint=router.bind(settings.host, settings.port),
     )

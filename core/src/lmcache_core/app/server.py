@@ -176,6 +176,7 @@ class Server:
                 "waiting_pooled": parts.engine_port.pooled.waiting,
                 "waiting_affine": parts.engine_port.affine.waiting,
             },
+            "connections": asdict(parts.engine_port.handshakes.counters),
             "prompts": parts.engine_port.prompts.status(),
             "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
             "http_routes": [_route(route) for route in parts.admin_api.routes],
@@ -204,6 +205,7 @@ class Server:
             ("reaper", parts.engine_port.reaper.run),
             *((f"pooled-{i}", parts.engine_port.pooled.body(i)) for i in range(parts.engine_port.pooled.size)),
             *((f"affine-{i}", parts.engine_port.affine.body(i)) for i in range(parts.engine_port.affine.size)),
+            ("handshakes", parts.engine_port.handshakes.run),
             ("router", parts.engine_port.router.run),
         ]
 

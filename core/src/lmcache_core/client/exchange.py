@@ -14,6 +14,7 @@ import zmq
 from lmcache_core.contracts.operation import Operation
 from lmcache_core.model.errors import LMCacheError, NoAnswerError, ProtocolError
 from lmcache_core.wire.codec import OperationCodec, decode_operation_frame
+from lmcache_core.wire.sockets import open_socket
 
 RECONNECT_MAX_MS: Final = 1000
 """Longest pause between two attempts to connect again.  Attempts start at 100 ms; ZMQ makes them by itself."""
@@ -50,7 +51,7 @@ class _Waiting(NamedTuple, Generic[Owner]):
 def connect(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:
     """A DEALER that connects in the background, and again whenever the connection is lost.  Raises LMCacheError when the
     endpoint cannot be parsed; the context is the caller's then, too."""
-    socket = context.socket(zmq.DEALER)
+    socket = open_socket(context, zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     try:

@@ -25,12 +25,15 @@ class FaultLog:
 
     def exception(self, message: str) -> None:
         """Log the exception that is being handled, with its stack."""
-        self._log(message, stack=True)
+        self._log(logging.ERROR, message, stack=True)
 
     def error(self, message: str) -> None:
-        self._log(message, stack=False)
+        self._log(logging.ERROR, message, stack=False)
 
-    def _log(self, message: str, *, stack: bool) -> None:
+    def warning(self, message: str) -> None:
+        self._log(logging.WARNING, message, stack=False)
+
+    def _log(self, level: int, message: str, *, stack: bool) -> None:
         with self._lock:
             now = self._clock.monotonic()
             if now < self._next:
@@ -38,4 +41,4 @@ class FaultLog:
                 return
             self._next = now + QUIET_SECONDS
             left_out, self._left_out = self._left_out, 0
-        self._logger.error("%s %s others_not_logged=%d", message, self._subject, left_out, exc_info=stack)
+        self._logger.log(level, "%s %s others_not_logged=%d", message, self._subject, left_out, exc_info=stack)

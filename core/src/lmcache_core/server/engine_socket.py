@@ -11,6 +11,7 @@ import zmq
 
 from lmcache_core.model.errors import ResourceError
 from lmcache_core.wire.codec import Frame
+from lmcache_core.wire.sockets import open_socket
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ class EngineSocket:
     """One thread at a time."""
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._context = zmq.Context()
-        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        """Of this port alone; other sockets in it must be closed once it is terminated."""
+        self.socket = open_socket(self.context, zmq.ROUTER)
         """To be polled."""
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
@@ -67,7 +69,7 @@ class EngineSocket:
         """Blocks until what was sent is on its way, for as long as the linger allows; later answers are dropped.
         Closing it again does nothing."""
         self.socket.close()
-        self._context.term()
+        self.context.term()
 
     def receive(self) -> Message | None:
         """One message, after polling has said that there is one.  None when there is none that could be answered."""

@@ -69,14 +69,15 @@ class RouterCounters:
 
 
 class Router:
-    """`run` is the thread's body.  `handlers` decide who answers what, `readers` how payloads of their types are read."""
+    """`run` is the thread's body.  `handlers` decide who answers what, `readers` how payloads of their types are read.  The
+    router owns the port from here on."""
 
     def __init__(
         self,
         handlers: Sequence[Handler],
         pooled: Pool,
         affine: AffinePool,
-        max_frame_bytes: int,
+        port: EngineSocket,
         clock: Clock,
         readers: Mapping[Any, FrameReader] = PLAIN_READERS,
         events: Publisher | None = None,
@@ -89,7 +90,7 @@ class Router:
         self._clock = clock
         self._events = events
         self._unhandled = unhandled or UnhandledRequests()
-        self._port = EngineSocket(max_frame_bytes)
+        self._port = port
         self._posted: Inbox[_Reply | Timer] = Inbox()
         self._timers = Timers()
         self._under_way: dict[bytes, int] = {}

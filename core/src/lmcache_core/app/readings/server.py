@@ -62,6 +62,16 @@ REQUESTS_OLDEST: Final = ReadingKind(
 UNSALTED: Final = ReadingKind(
     "lmcache.requests.unsalted", "{request}", "Messages refused because they have no cache salt.", counts=True
 )
+CONNECTIONS: Final = ReadingKind(
+    "lmcache.connections", "{connection}", "Connections of engines that are open.", counts=False
+)
+HANDSHAKES: Final = ReadingKind(
+    "lmcache.connections.handshakes",
+    "{handshake}",
+    "Connections that were accepted: ok, refused (no ZMTP 3), or incomplete (closed by the peer, or silent, before the end).",
+    counts=True,
+    labels=("outcome",),
+)
 WORKERS: Final = ReadingKind(
     "lmcache.workers",
     "{worker}",
@@ -109,6 +119,8 @@ KINDS: Final = (
     REQUESTS_WAITING,
     REQUESTS_OLDEST,
     UNSALTED,
+    CONNECTIONS,
+    HANDSHAKES,
     WORKERS,
     LOOKUPS_OPEN,
     LOOKUPS_OLDEST,
@@ -155,6 +167,11 @@ def _requests(parts: Parts) -> Iterator[Reading]:
     yield REQUESTS_WAITING.of(parts.engine_port.affine.waiting, parts.engine_port.affine.name)
     yield REQUESTS_OLDEST.of(parts.engine_port.router.oldest_seconds)
     yield UNSALTED.of(parts.engine_port.gate.refused)
+    connections = parts.engine_port.handshakes.counters
+    yield CONNECTIONS.of(connections.accepted - connections.closed)
+    yield HANDSHAKES.of(connections.ok, "ok")
+    yield HANDSHAKES.of(connections.refused, "refused")
+    yield HANDSHAKES.of(connections.incomplete, "incomplete")
 
 
 def _process() -> Iterator[Reading]:

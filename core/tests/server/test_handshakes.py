@@ -1,0 +1,206 @@
+"""Connections that speak an older ZMTP, or something else, have no effect: raw bytes against a whole server."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import zmq
+
+from core.tests.server.conftest import StartServer
+from lmcache_core.app.server import Server
+from lmcache_core.client.client import EngineClient
+from lmcache_core.model.errors import NoAnswerError
+from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_core.wire.operations import CLEAR
+
+ROOT = Path(__file__).resolve().parents[3]
+TOKENS = list(range(64))
+CLEAR_BY_FORCE = (b"\x01", b"\x14", b"\xc3")
+"""uid, operation 20, True"""
+LISTENING_SECONDS = 0.3
+
+
+def old_frames(*frames: bytes) -> bytes:
+    """One message as ZMTP 1.0 and 2.0 have it: length with the flags, flags, body; the other way round from 2.0 on."""
+    return b"".join(bytes([len(frame) + 1, frame is not frames[-1]]) + frame for frame in frames)
+
+
+def newer_frames(*frames: bytes) -> bytes:
+    return b"".join(bytes([frame is not frames[-1], len(frame)]) + frame for frame in frames)
+
+
+def http_with_frames() -> bytes:
+    """What a web page can send: the head of an HTTP request, read as frames, and operations in its body."""
+    head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1:5555\r\nContent-Type: text/plain\r\nContent-Length: 400\r\n\r\n"
+    at = 0
+    while at < len(head):  # every length in it is the code of a letter
+        at += head[at] + 1
+    body = bytes(at - len(head)) + old_frames(b"") + old_frames(*CLEAR_BY_FORCE)
+    return head + body.ljust(400, b"\x01")
+
+
+SIGNATURE = b"\xff" + bytes(7) + b"\x01\x7f"
+OLD = {
+    "1.0 without a greeting": old_frames(b"") + old_frames(*CLEAR_BY_FORCE),
+    "1.0 without a greeting, with an identity": old_frames(b"me") + old_frames(*CLEAR_BY_FORCE),
+    "1.0 in an HTTP request": http_with_frames(),
+    "1.0 with a long first frame": b"\xff" + (2).to_bytes(8, "big") + b"\x00x" + old_frames(*CLEAR_BY_FORCE),
+    "1.0 with a greeting": SIGNATURE + b"\x00\x05" + old_frames(b"") + old_frames(*CLEAR_BY_FORCE),
+    "2.0": SIGNATURE + b"\x01\x05" + newer_frames(b"") + newer_frames(*CLEAR_BY_FORCE),
+}
+
+
+def address(endpoint: str) -> tuple[str, int]:
+    parts = urlsplit(endpoint)
+    assert parts.hostname
+    assert parts.port
+    return parts.hostname, parts.port
+
+
+def say(endpoint: str, data: bytes, seconds: float = LISTENING_SECONDS) -> bytes:
+    """Send that, and return what comes back until the server hangs up or the time is over."""
+    heard = b""
+    with socket.create_connection(address(endpoint), timeout=5) as connection:
+        connection.sendall(data)
+        connection.settimeout(seconds)
+        try:
+            while part := connection.recv(4096):
+                heard += part
+        except (TimeoutError, ConnectionResetError):
+            pass
+    return heard
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def engine(endpoint: str) -> Iterator[FakeEngine]:
+    with FakeEngine(endpoint) as engine:
+        assert engine.store(TOKENS)
+        yield engine
+
+
+@pytest.mark.parametrize("how", OLD)
+def test_an_old_handshake_carries_no_operation(server: Server, endpoint: str, engine: FakeEngine, how: str) -> None:
+    before = server.status()["requests"]["requests"]
+    heard = say(endpoint, OLD[how])
+    assert b"\x14" not in heard, "the operation was answered"
+    assert server.status()["requests"]["requests"] == before
+    assert engine.lookup(TOKENS) == 4
+
+
+@pytest.mark.parametrize("how", OLD)
+def test_a_refused_handshake_is_counted_and_logged(
+    server: Server, endpoint: str, engine: FakeEngine, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused() -> int:
+        return int(server.status()["connections"]["refused"])
+
+    assert (refused(), server.status()["connections"]["ok"] > 0) == (0, True)
+    say(endpoint, OLD[how])
+    assert until(lambda: refused() == 1)
+    found = {(each.name, each.labels): each.value for each in server.view.readings()}
+    assert found["lmcache.connections.handshakes", ("refused",)] == 1
+    assert found["lmcache.connections.handshakes", ("incomplete",)] == 0
+    assert "its first bytes are no ZMTP 3" in caplog.text
+
+
+def test_connections_are_counted_by_how_their_handshake_went(server: Server, endpoint: str) -> None:
+    clients = [EngineClient(endpoint) for _ in range(5)]
+    for client in clients:
+        client.noop()
+    hung_up = [say(endpoint, SIGNATURE[:5], seconds=0.01) for _ in range(3)]
+    for client in clients[:2]:
+        client.close()
+    old = [say(endpoint, OLD["2.0"]) for _ in range(4)]
+    expected = {"accepted": 12, "closed": 9, "ok": 5, "refused": len(old), "incomplete": len(hung_up)}
+    until(lambda: server.status()["connections"] == expected)
+    assert server.status()["connections"] == expected
+    for client in clients:
+        client.close()
+    assert until(lambda: server.status()["connections"] == expected | {"closed": 12})
+
+
+def test_handshakes_that_overlap_are_all_counted_in_the_end(server: Server, endpoint: str) -> None:
+    """Several are in the middle of it while others succeed, are refused, and hang up."""
+    half = [socket.create_connection(address(endpoint)) for _ in range(3)]
+    for connection in half:
+        connection.sendall(SIGNATURE)
+    for _ in range(3):
+        with EngineClient(endpoint) as client:
+            client.noop()
+        say(endpoint, OLD["2.0"])
+    for connection in half:
+        connection.close()
+    expected = {"accepted": 9, "closed": 9, "ok": 3, "refused": 3, "incomplete": 3}
+    until(lambda: server.status()["connections"] == expected)
+    assert server.status()["connections"] == expected
+
+
+def test_while_the_thread_is_down_nothing_is_admitted_and_afterwards_everything_is(start_server: StartServer) -> None:
+    server = start_server()
+    handshakes, endpoint = server._parts.engine_port.handshakes, server.info.engine_endpoint
+    failures = 2
+
+    def fail() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("a fault of ours")
+        del handshakes._take_request
+        handshakes._take_request()
+
+    handshakes._take_request = fail  # type: ignore[method-assign]
+    with EngineClient(endpoint, timeout_seconds=10) as client:
+        client.noop()
+    assert failures == 0
+    assert server.status()["threads"]["handshakes"]["restarts"] == 2
+
+
+def test_a_server_that_speaks_an_old_protocol_is_no_server_for_a_client() -> None:
+    """Its answers could be anybody's, such as an HTTP server's error page."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, EngineClient(
+        f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_seconds=0.5
+    ) as client:  # fmt: skip
+        ticket = client.send(CLEAR, True)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(old_frames(b"") + old_frames(b"\x00", b"\x14"))
+            with pytest.raises(NoAnswerError):
+                client.receive(ticket)
+
+
+def test_every_socket_of_the_project_is_opened_in_one_place() -> None:
+    """`Context.socket` is called in wire/sockets.py, and for inproc:// in server/handshakes.py."""
+    allowed = {"core/src/lmcache_core/wire/sockets.py": 1, "core/src/lmcache_core/server/handshakes.py": 2}
+    found: dict[str, int] = {}
+    for path in [
+        *ROOT.glob("core/src/**/*.py"),
+        *ROOT.glob("plugins/*/src/**/*.py"),
+        *ROOT.glob("benchmarks/*.py"),
+        *ROOT.glob("demo/*.py"),
+    ]:
+        text = path.read_text()
+        if "zmq" not in text:
+            continue
+        kinds = {f"zmq.{name}" for name in dir(zmq) if name.isupper()}
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "socket":
+                arguments = [ast.unparse(argument) for argument in node.args]
+                if kinds & set(arguments) or arguments == ["kind"]:
+                    name = str(path.relative_to(ROOT))
+                    found[name] = found.get(name, 0) + 1
+    assert found == allowed
