@@ -13,6 +13,7 @@ from lmcache_core.contracts.events import (
     AdapterRemoved,
     CacheCleared,
     Event,
+    ObjectRejected,
     SettingChanged,
     StoreRefused,
     StoresDropped,
@@ -59,3 +60,15 @@ def test_a_closed_subscriber_has_said_everything(caplog: pytest.LogCaptureFixtur
     caplog.clear()
     subscriber.close()
     assert [record.args for record in caplog.records] == [("fs", 2, 20, "adapter_down"), ("no_room", "tenant", 8)]
+
+
+def test_rejects_in_a_row_are_one_line_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+    subscriber = open_log_subscriber(None)
+    reject = subscriber.subscriptions()[ObjectRejected]
+    for number in range(6_000):
+        reject(ObjectRejected("fs", f"{number:032x}", "foreign", f"format version {number}, digest 1"))
+        subscriber.batch_done()
+    assert len(caplog.records) == 1
+    subscriber.close()
+    line = "objects rejected, not served adapter=fs outcome=foreign objects=%d newest=%032x reason=format version %d, digest 1"
+    assert [record.getMessage() for record in caplog.records] == [line % (1, 0, 0), line % (5999, 5999, 5999)]

@@ -88,7 +88,7 @@ LINES = [
     (
         ObjectRejected("fs", "0a", "damaged", "short"),
         "WARNING",
-        "object rejected, not served adapter=fs object=0a outcome=damaged reason=short",
+        "objects rejected, not served adapter=fs outcome=damaged objects=1 newest=0a reason=short",
     ),
     (
         StoresDropped("fs", 2, 20, "backlog full"),

@@ -36,6 +36,8 @@ class Shelf(MoodyAdapter):
         self.calls: list[tuple[str | None, int]] = []
         self.slices: list[int] = []
         self.answers = True
+        self.other_versions = 0
+        """Objects that only deleting everything reaches; negative: that fails."""
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         self.calls.append((cursor, limit))
@@ -45,6 +47,12 @@ class Shelf(MoodyAdapter):
         after = [each for each in sorted(self.shelved, key=self._place) if cursor is None or self._place(each) > cursor]
         page = after[:limit]
         return KeyPage(tuple(page), self._place(page[-1]) if len(after) > limit else None)
+
+    def delete_other_versions(self) -> int:
+        if self.other_versions < 0:
+            raise OSError("the shelf fell down")
+        removed, self.other_versions = self.other_versions, 0
+        return removed
 
     def submit_delete(self, keys: Sequence[ObjectKey]) -> JobId:
         self.slices.append(len(keys))

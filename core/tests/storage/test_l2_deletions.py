@@ -156,3 +156,18 @@ def test_a_thread_that_cannot_be_had_leaves_nothing_running(case: Case, monkeypa
         with pytest.raises(DeletionRefusedError, match="no thread to delete with"):
             case.deletions.delete_keys(None, [key(0)])
     assert case.ended(case.deletions.delete_keys(None, [key(0)])) == (DeletionState.COMPLETED, 1, 0, 0, 0)
+
+
+def test_deleting_everything_takes_objects_of_other_versions_along(case: Case) -> None:
+    case.shelf.other_versions = 5
+    assert case.ended(case.deletions.delete_matching(None, KeyFilter("m"))) == (DeletionState.COMPLETED, 6, 0, 0, 0)
+    assert case.shelf.other_versions == 5
+    assert case.ended(case.deletions.delete_matching(None, KeyFilter())) == (DeletionState.COMPLETED, 9, 0, 0, 0)
+    assert case.shelf.other_versions == 0
+
+
+def test_where_objects_of_other_versions_cannot_be_deleted_it_has_failed(case: Case) -> None:
+    case.shelf.other_versions = -1
+    deletion = case.deletions.delete_matching(None, KeyFilter())
+    assert case.ended(deletion) == (DeletionState.FAILED, 10, 0, 0, 0)
+    assert "other format versions" in deletion.error

@@ -89,6 +89,7 @@ def test_a_damaged_file_is_moved_aside_and_stored_anew(
     settle(driver)
     assert adapter.counters() == {
         "objects": 1, "bytes": OBJECT_BYTES, "recovering": 0, "foreign": 0, "damaged": 1, "rejected_full": 0,
+        "other_version": 0,
     }  # fmt: skip
     assert not (root / media_path(hurt)).exists()
     (aside,) = (root / ".damaged").iterdir()
@@ -161,6 +162,7 @@ def test_a_foreign_file_in_our_place_is_neither_served_nor_replaced_nor_deleted(
         settle(driver)
         assert adapter.counters() == {
             "objects": 0, "bytes": 0, "recovering": 0, "foreign": 1, "damaged": 0, "rejected_full": 0,
+            "other_version": 0,
         }  # fmt: skip
         assert path.read_bytes() == letter
 

@@ -34,3 +34,8 @@ def wait_known(files: ObjectFiles) -> None:
     while not files.recovered:
         assert time.monotonic() < end, "the directory is not known after a minute"
         time.sleep(0.002)
+
+
+def of_version(version: int, run: bytes) -> bytes:
+    """As a server with another format version may have written it: our magic, and nothing else that can be relied on."""
+    return run[:8] + version.to_bytes(2, "little") + bytes(reversed(run[10:]))

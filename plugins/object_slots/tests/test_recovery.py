@@ -164,3 +164,26 @@ def test_a_medium_that_is_gone_is_not_swept_past() -> None:
         return keeper
 
     assert asyncio.run(both()).index.slots_in(SlotState.FREE) == SLOTS
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_slots_of_another_format_version_make_room_and_foreign_ones_do_not(forgets: bool) -> None:
+    disk = Disk(geometry_of(SLOTS))
+    asyncio.run(recovered(disk, store=30))
+    for slot in range(10):
+        at = disk.geometry.run_at(slot)
+        disk.bytes[at + 8 : at + 10] = (2).to_bytes(2, "little")
+    at = disk.geometry.run_at(10)
+    disk.bytes[at : at + 11] = b"Dear diary,"
+    if forgets:
+        volume_on(disk).forget()
+    keeper = asyncio.run(recovered(disk))
+    assert len(keeper.index) == (0 if forgets else 19)
+    assert keeper.counts["other_version"] == (0 if forgets else 10)
+    assert [slot for slot in range(SLOTS) if keeper.index.state(slot) is SlotState.WITHHELD] == [10]
+
+    async def store_all() -> list[bool]:
+        return [await keeper.put(OBJECTS.key(number).object_id, OBJECTS[number]) for number in range(30)]
+
+    assert all(asyncio.run(store_all()))
+    assert len(keeper.index) == 30

@@ -35,20 +35,24 @@ class LogSubscriber(Subscriber):
     def __init__(self) -> None:
         self._drops = SumLog(_stores_dropped)
         self._refusals = SumLog(_stores_refused)
+        self._rejects = SumLog(self._write_rejects)
+        self._newest_reject: dict[Kind, ObjectRejected] = {}
 
     def batch_done(self) -> None:
         self._drops.write_due()
         self._refusals.write_due()
+        self._rejects.write_due()
 
     def close(self) -> None:
         self._drops.flush()
         self._refusals.flush()
+        self._rejects.flush()
 
     def subscriptions(self) -> Subscriptions:
         always: Subscriptions = {
             WorkerRegistered: _worker_registered,
             WorkerLeft: _worker_left,
-            ObjectRejected: _object_rejected,
+            ObjectRejected: self._object_rejected,
             StoresDropped: self._store_dropped,
             StoreRefused: self._store_refused,
             CacheCleared: _cache_cleared,
@@ -75,6 +79,18 @@ class LogSubscriber(Subscriber):
     def _store_refused(self, event: StoreRefused) -> None:
         self._refusals.note((event.reason, event.cache_salt), event.chunks)
 
+    def _object_rejected(self, event: ObjectRejected) -> None:
+        kind = (event.adapter, event.outcome)
+        self._newest_reject[kind] = event
+        self._rejects.note(kind, 1)
+
+    def _write_rejects(self, kind: Kind, amounts: Sequence[int]) -> None:
+        newest = self._newest_reject.pop(kind)  # reasons and ids differ from object to object, so one stands for all
+        logger.warning(
+            "objects rejected, not served adapter=%s outcome=%s objects=%d newest=%s reason=%s",
+            newest.adapter, newest.outcome, amounts[0], newest.object_id, newest.reason,
+        )  # fmt: skip
+
 
 def _worker_registered(event: WorkerRegistered) -> None:
     logger.info(
@@ -89,16 +105,6 @@ def _worker_registered(event: WorkerRegistered) -> None:
 
 def _worker_left(event: WorkerLeft) -> None:
     logger.info("worker left instance=%d model=%s reason=%s", event.instance_id, event.model_name, event.reason)
-
-
-def _object_rejected(event: ObjectRejected) -> None:
-    logger.warning(
-        "object rejected, not served adapter=%s object=%s outcome=%s reason=%s",
-        event.adapter,
-        event.object_id,
-        event.outcome,
-        event.reason,
-    )
 
 
 def _leases_expired(event: LeasesExpired) -> None:

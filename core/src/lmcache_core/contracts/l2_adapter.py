@@ -80,6 +80,12 @@ class L2Adapter(ABC):
         """Up to `limit` keys from `cursor` on (None: from the start).  May block; called off the request path, by several
         threads at once, and not once `close` was called.  A cursor may come from outside: refuse one that you never gave."""
 
+    def delete_other_versions(self) -> int:
+        """Remove our objects of format versions that this server cannot read (`Check.other_version`), which no listing names:
+        part of deleting everything.  Returns how many.  Where others may use the backend, leave them alone.  May block; called
+        as `list_keys` is."""
+        return 0
+
     @abstractmethod
     def close(self, deadline_seconds: float) -> None:
         """Stop, finishing what is in flight if that takes no longer than the deadline.  Calling it again only waits, as long

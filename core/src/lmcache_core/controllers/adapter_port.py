@@ -126,17 +126,26 @@ class AdapterPort:
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage | None:
         """As the adapter's; may block.  None where it fails, and once it is shut or is being closed."""
+        page = self._while_open("list_keys", lambda: self.adapter.list_keys(cursor, limit))
+        return page if isinstance(page, KeyPage) else None
+
+    def delete_other_versions(self) -> int | None:
+        """As the adapter's; may block.  None where it fails, and once it is shut or is being closed."""
+        removed = self._while_open("delete_other_versions", lambda: self.adapter.delete_other_versions())
+        return removed if isinstance(removed, int) else None
+
+    def _while_open(self, verb: str, call: Callable[[], object]) -> object:
+        """A call that may block, for which `close` waits."""
         with self._listing:
             if self._shut or self._closing:
                 return None
             self._listings += 1
         try:
-            page = self._guard("list_keys", lambda: self.adapter.list_keys(cursor, limit))
+            return self._guard(verb, call)
         finally:
             with self._listing:
                 self._listings -= 1
                 self._listing.notify_all()
-        return page if isinstance(page, KeyPage) else None
 
     def in_use(self) -> set[ObjectKey]:
         """What is being stored or loaded right now."""

@@ -127,6 +127,9 @@ class SerdeAdapter(L2Adapter):
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self.inner.list_keys(cursor, limit)
 
+    def delete_other_versions(self) -> int:
+        return self.inner.delete_other_versions()
+
     @property
     def circuit(self) -> CircuitStatus | None:
         """None where the adapter inside has no circuit breaker."""

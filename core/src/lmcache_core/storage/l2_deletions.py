@@ -86,9 +86,10 @@ class L2Deletions:
         return self._begin(port, lambda: iter((list(dict.fromkeys(keys)),)))
 
     def delete_matching(self, adapter: str | None, only: KeyFilter) -> Deletion:
-        """Begin to delete everything that passes.  Raises the same."""
+        """Begin to delete everything that passes; where everything does, objects of other format versions, too.  Raises the
+        same."""
         port = self._keys.port(adapter, Capability.DELETE | Capability.LIST)
-        return self._begin(port, lambda: self._listed(port, only))
+        return self._begin(port, lambda: self._listed(port, only), everything=only == KeyFilter())
 
     def find(self, deletion_id: str) -> Deletion | None:
         with self._lock:
@@ -99,7 +100,9 @@ class L2Deletions:
         """Running deletions end with the slice that is under way.  Before the adapters are closed."""
         self._stopping.set()
 
-    def _begin(self, port: AdapterPort, batches: Callable[[], Iterator[Sequence[ObjectKey]]]) -> Deletion:
+    def _begin(
+        self, port: AdapterPort, batches: Callable[[], Iterator[Sequence[ObjectKey]]], *, everything: bool = False
+    ) -> Deletion:
         deletion = Deletion(f"deletion-{secrets.token_hex(8)}", port.name)
         with self._lock:
             self._forget_old()
@@ -110,7 +113,7 @@ class L2Deletions:
                     )
             self._deletions[deletion.deletion_id] = deletion
         run = threading.Thread(
-            target=self._run, args=(deletion, port, batches), name=f"l2-delete-{port.name}", daemon=True
+            target=self._run, args=(deletion, port, batches, everything), name=f"l2-delete-{port.name}", daemon=True
         )
         try:
             run.start()
@@ -121,9 +124,17 @@ class L2Deletions:
             raise DeletionRefusedError(f"no thread to delete with: {error}") from None
         return deletion
 
-    def _run(self, deletion: Deletion, port: AdapterPort, batches: Callable[[], Iterator[Sequence[ObjectKey]]]) -> None:
+    def _run(
+        self,
+        deletion: Deletion,
+        port: AdapterPort,
+        batches: Callable[[], Iterator[Sequence[ObjectKey]]],
+        everything: bool,
+    ) -> None:
         try:
             self._delete(deletion, port, batches())
+            if everything and deletion.state is DeletionState.RUNNING:
+                self._delete_other_versions(deletion, port)
             if deletion.state is DeletionState.RUNNING:
                 deletion.state = DeletionState.COMPLETED
         except LMCacheError as error:
@@ -158,6 +169,14 @@ class L2Deletions:
                     deletion.error = f"adapter '{port.name}' fails to delete; the rest was not tried"
                     deletion.state = DeletionState.FAILED
                     return
+
+    def _delete_other_versions(self, deletion: Deletion, port: AdapterPort) -> None:
+        removed = port.delete_other_versions()
+        if removed is None:
+            deletion.error = f"adapter '{port.name}' fails to delete objects of other format versions; the log says why"
+            deletion.state = DeletionState.FAILED
+        else:
+            deletion.deleted += removed
 
     def _delete_slice(
         self, port: AdapterPort, keys: Sequence[ObjectKey], inbox: Inbox[Any]

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
-from lmcache_core import ObjectHeader, Outcome, ResourceError
+from lmcache_core import ObjectHeader, ResourceError
 from lmcache_l2_dax import stripe_generations
 from lmcache_l2_dax.stripe_generations import Generations
 from lmcache_object_slots import MetaRegion, Volume, VolumeIdentity, open_volume
 from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
-from lmcache_object_slots.slot_keeper import BLANK, examine
+from lmcache_object_slots.slot_keeper import BLANK, examine, makes_room
 
 MAGIC: Final = b"LMKVSTR1"
 
@@ -46,7 +46,7 @@ class StripedDevice:
         for at in starts:
             page = self.region.read(at, PAGE_BYTES)
             found = None if page == BLANK else examine(page)
-            if isinstance(found, ObjectHeader) or (found is not None and found.outcome is Outcome.DAMAGED):
+            if isinstance(found, ObjectHeader) or (found is not None and makes_room(found)):
                 self.region.write(at, BLANK)
         self.region.sync()
 

@@ -86,6 +86,9 @@ class FsAdapter(BlockingL2Adapter):
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._files.list_keys(cursor, limit)
 
+    def delete_other_versions(self) -> int:
+        return self._files.delete_other_versions()
+
     def counters(self) -> Mapping[str, int]:
         return self._files.counters()
 

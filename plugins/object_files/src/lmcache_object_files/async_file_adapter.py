@@ -41,3 +41,6 @@ class AsyncFileAdapter(AsyncL2Adapter):
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._files.list_keys(cursor, limit)
+
+    def delete_other_versions(self) -> int:
+        return self._files.delete_other_versions()

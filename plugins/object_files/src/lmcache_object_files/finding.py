@@ -18,6 +18,8 @@ class Finding(NamedTuple):
     outcome: Outcome
     size: int = 0
     key: ObjectKey | None = None
+    other_version: bool = False
+    """FOREIGN, but an object of ours in another format version: what this server may replace or delete, not read."""
 
 
 def examine(path: str) -> Finding:
@@ -42,7 +44,7 @@ def examine(path: str) -> Finding:
         return Finding(Outcome.DAMAGED, status.st_size)
     header = inspect(page)
     if isinstance(header, Check):
-        return Finding(header.outcome, status.st_size)
+        return Finding(header.outcome, status.st_size, other_version=header.other_version)
     if status.st_size != HEADER_BYTES + header.stored_bytes:
         return Finding(Outcome.DAMAGED, status.st_size, header.key)
     return Finding(Outcome.DONE, status.st_size, header.key)

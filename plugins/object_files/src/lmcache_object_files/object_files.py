@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from lmcache_core import AdapterContext, KeyPage, ObjectKey, Outcome, Usage, media_path
 from lmcache_object_files.directory_lock import DirectoryLock
-from lmcache_object_files.finding import examine, is_full, is_in_the_way, size_of
+from lmcache_object_files.finding import Finding, examine, is_full, is_in_the_way, size_of
 from lmcache_object_files.object_directory import ObjectDirectory
 from lmcache_object_files.object_index import ObjectIndex, Sighting
 from lmcache_object_files.pending_file import PendingFile
@@ -20,25 +20,51 @@ from lmcache_object_files.removal import remove_objects
 LOOK_SECONDS: Final = 1.0
 """A file that an engine places is preceded by a look at the directory's lock that is at most this old."""
 
+LEFT_ALONE_MAX: Final = 65_536
+"""Files that are remembered as left alone, the newest ones."""
+
 CountName = Literal["foreign", "damaged", "rejected_full"]
 
 
 class FileCounts:
-    """How often, since the start, a `foreign` or `damaged` file was met, or a store was `rejected_full`.  Any thread."""
+    """Since the start: `foreign` files, each once while it is remembered, times that a file was found `damaged`, and stores
+    that were `rejected_full`.  Now: files of another format version that are known (`other_version`).  Any thread."""
 
     NAMES: Final[tuple[CountName, ...]] = ("foreign", "damaged", "rejected_full")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the one below
+        self._lock = threading.Lock()  # guards all below
         self._counts: Counter[CountName] = Counter()
+        self._foreign: dict[bytes, None] = {}
+        self._other_versions: dict[bytes, None] = {}
 
     def add(self, name: CountName, count: int = 1) -> None:
         with self._lock:
             self._counts[name] += count
 
+    def left_alone(self, object_id: bytes, *, other_version: bool) -> None:
+        """The file in the place of this object is not to be read."""
+        with self._lock:
+            left = self._other_versions if other_version else self._foreign
+            if not other_version and object_id not in left:
+                self._counts["foreign"] += 1
+            left[object_id] = None
+            if len(left) > LEFT_ALONE_MAX:
+                del left[next(iter(left))]
+
+    def replaced(self, object_id: bytes) -> None:
+        """The file in the place of this object is another one now, or has gone."""
+        with self._lock:
+            self._foreign.pop(object_id, None)
+            self._other_versions.pop(object_id, None)
+
+    def is_other_version(self, object_id: bytes) -> bool:
+        return object_id in self._other_versions
+
     def now(self) -> dict[str, int]:
         with self._lock:
-            return {name: self._counts[name] for name in self.NAMES}
+            counts: dict[str, int] = {name: self._counts[name] for name in self.NAMES}
+            return counts | {"other_version": len(self._other_versions)}
 
 
 class ObjectFiles:
@@ -181,19 +207,22 @@ class ObjectFiles:
 
     def standing(self, key: ObjectKey, size: int) -> Outcome:
         """Is there a place for a file of this object?  MISSING: yes; DONE: it is there already; REJECTED: something
-        foreign is.  A damaged file is moved aside for the new one."""
+        foreign is.  A damaged file is moved aside for the new one, one of another format version is removed."""
         finding = self.directory.examine(key)
+        if finding.other_version:
+            self._remove(key)
+            return Outcome.MISSING
         match finding.outcome:
             case Outcome.DONE if finding.size == size:
                 self._index.put(key.object_id, size)
                 return Outcome.DONE
             case Outcome.DONE:  # whole, of another length: serdes made it so, and the new one takes its place
-                self.directory.remove(key)
-                self._index.drop(key.object_id)
+                self._remove(key)
             case Outcome.MISSING:
                 self._index.drop(key.object_id)
+                self.counts.replaced(key.object_id)
             case Outcome.FOREIGN:
-                self._leave(key)
+                self._leave(key, finding)
                 return Outcome.REJECTED
             case _:
                 self._set_aside(key)
@@ -208,28 +237,31 @@ class ObjectFiles:
         return Outcome.REJECTED
 
     def delete(self, key: ObjectKey) -> Outcome:
-        if not self._index.may_hold(key.object_id):
+        if not self._index.may_hold(key.object_id) and not self.counts.is_other_version(key.object_id):
             return Outcome.MISSING
-        standing = self.directory.examine(key).outcome
-        if standing is Outcome.FOREIGN:
-            self._leave(key)
+        finding = self.directory.examine(key)
+        if finding.outcome is Outcome.FOREIGN and not finding.other_version:
+            self._leave(key, finding)
             return Outcome.MISSING
-        if standing is Outcome.DAMAGED:
+        if finding.outcome is Outcome.DAMAGED:
             self._set_aside(key)
             return Outcome.DONE
-        removed = self.directory.remove(key)
-        self._index.drop(key.object_id)
-        return Outcome.DONE if removed else Outcome.MISSING
+        return Outcome.DONE if self._remove(key) else Outcome.MISSING
+
+    def delete_other_versions(self) -> int:
+        """Remove every file of another format version.  Returns how many.  Reads one header page for each file; raises
+        OSError, when all else is gone, where a file cannot be read or removed."""
+        return remove_objects(self.directory, self._was_removed, only_other_versions=True)
 
     def discard(self, key: ObjectKey, outcome: Outcome) -> bool:
         """What was loaded is DAMAGED (moved aside) or FOREIGN (left alone, and not offered again)."""
         if not self._index.may_hold(key.object_id):
             return True  # dealt with before; a store looks at what is there anyway
-        standing = self.directory.examine(key).outcome
-        if standing is Outcome.MISSING:
+        finding = self.directory.examine(key)
+        if finding.outcome is Outcome.MISSING:
             self._index.drop(key.object_id)
-        elif Outcome.FOREIGN in (outcome, standing) and standing is not Outcome.DAMAGED:
-            self._leave(key)
+        elif Outcome.FOREIGN in (outcome, finding.outcome) and finding.outcome is not Outcome.DAMAGED:
+            self._leave(key, finding)
         else:
             self._set_aside(key)
         return True
@@ -251,7 +283,7 @@ class ObjectFiles:
                     self._context.name, self.directory.root,
                 )  # fmt: skip
             elif not self._keep:
-                removed = remove_objects(self.directory)
+                removed = remove_objects(self.directory, self._was_removed)
                 self._context.logger.info("objects removed adapter=%s files=%d", self._context.name, removed)
         finally:
             self.give_up()
@@ -270,11 +302,20 @@ class ObjectFiles:
         self.counts.add("rejected_full")
         return False
 
+    def _remove(self, key: ObjectKey) -> bool:
+        removed = self.directory.remove(key)
+        self._was_removed(key.object_id)
+        return removed
+
+    def _was_removed(self, object_id: bytes) -> None:
+        self._index.drop(object_id)
+        self.counts.replaced(object_id)
+
     def _set_aside(self, key: ObjectKey) -> None:
         self.directory.set_aside(key)
         self._index.drop(key.object_id)
         self.counts.add("damaged")
 
-    def _leave(self, key: ObjectKey) -> None:
+    def _leave(self, key: ObjectKey, finding: Finding) -> None:
         self._index.drop(key.object_id)
-        self.counts.add("foreign")
+        self.counts.left_alone(key.object_id, other_version=finding.other_version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from lmcache_core import media_path
@@ -11,10 +12,13 @@ from lmcache_object_files.finding import examine
 from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 
 
-def remove_objects(directory: ObjectDirectory) -> int:
-    """Every file whose name and header say that it is an object of ours, damaged ones that were moved aside, and directories
-    that are empty then.  Returns how many files it were.  Reads one header page for each.  Raises OSError, when all else is
-    gone, where a file cannot be read or removed, and at once where the directory is no longer this server's."""
+def remove_objects(
+    directory: ObjectDirectory, removed_one: Callable[[bytes], None], *, only_other_versions: bool = False
+) -> int:
+    """Every file whose name and header say that it is an object of ours, in whatever format version, damaged ones that were
+    moved aside, and directories that are empty then; or files of other format versions alone.  `removed_one` gets the id of
+    each.  Returns how many files it were.  Reads one header page for each.  Raises OSError, when all else is gone, where a file
+    cannot be read or removed, and at once where the directory is no longer this server's."""
     removed = 0
     faults: list[OSError] = []
     for file in directory.files():
@@ -22,16 +26,19 @@ def remove_objects(directory: ObjectDirectory) -> int:
         if file.object_id is None:
             continue
         try:
-            key = examine(path).key
-            if key is not None and media_path(key) == file.path:
+            found = examine(path)
+            is_ours = not only_other_versions and found.key is not None and media_path(found.key) == file.path
+            if is_ours or found.other_version:
                 directory.require()
                 removed += remove_file(path)
+                removed_one(file.object_id)
         except OSError as error:
             directory.require()
             faults.append(error)
     directory.require()
-    _remove_empty(directory.root, 0, directory.own_names)
-    removed += directory.remove_damaged()
+    if not only_other_versions:
+        _remove_empty(directory.root, 0, directory.own_names)
+        removed += directory.remove_damaged()
     if faults:
         raise faults[0]
     return removed

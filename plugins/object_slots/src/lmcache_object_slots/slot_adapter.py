@@ -132,7 +132,7 @@ class SlotAdapter(AsyncL2Adapter):
         if buffer.view[:HEADER_BYTES] == BLANK:
             self._keeper.drop_claim(key.object_id, BLANK)
             return Outcome.MISSING
-        return self._refuse(key, found.outcome)
+        return self._refuse(key, Outcome.DAMAGED if found.other_version else found.outcome)
 
     async def contains(self, key: ObjectKey) -> bool:
         self._last_use = time.monotonic()
@@ -178,10 +178,10 @@ class SlotAdapter(AsyncL2Adapter):
 
     def counters(self) -> Mapping[str, int]:
         """`objects`, `bytes` and `slots` now, of these `slots_free` and `slots_withheld` (something foreign, or unreadable);
-        `recovering` 1 while headers are still read; since the start: `foreign` and `damaged` objects, stores that were
-        `rejected_full` or `rejected_malformed`, `checkpoints`; and what the medium counts."""
+        `recovering` 1 while headers are still read; since the start: `foreign` and `damaged` objects, those of
+        `other_version`, stores that were `rejected_full` or `rejected_malformed`, `checkpoints`; and what the medium counts."""
         used, objects = self._index.totals()
-        names = ("foreign", "damaged", "rejected_full", "rejected_malformed")
+        names = ("foreign", "damaged", "other_version", "rejected_full", "rejected_malformed")
         free = self._index.slots_in(SlotState.FREE) + self._index.slots_in(SlotState.SOILED)
         return {
             "objects": objects, "bytes": used, "slots": self._index.count, "slots_free": free,

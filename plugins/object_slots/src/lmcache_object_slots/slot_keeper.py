@@ -28,6 +28,12 @@ def examine(page: bytes) -> ObjectHeader | Check:
     return inspect(page)
 
 
+def makes_room(found: Check) -> bool:
+    """May a header page that is no object be cleared?  A torn one, and one of ours in another format version, since a volume
+    has one owner; what is foreign may not."""
+    return found.outcome is Outcome.DAMAGED or found.other_version
+
+
 class SlotKeeper:
     """On the loop of the medium alone.  For one object, one caller at a time changes it (the adapter's base class and the
     recovery see to that); any number read.  Raises what the medium raises.
@@ -139,9 +145,9 @@ class SlotKeeper:
             self.index.unknow(slot)  # another object is in it, which is for the recovery to find
 
     def settle_unfit(self, slot: int, found: Check) -> None:
-        """A header page that is none, of a slot that nobody claims: torn ones make room, foreign ones stay."""
-        if found.outcome is Outcome.DAMAGED:
-            self.counts["damaged"] += 1
+        """A header page that is no object's, of a slot that no object claims: foreign ones stay, others make room."""
+        if makes_room(found):
+            self.counts["other_version" if found.other_version else "damaged"] += 1
             self.index.soil(slot)
         else:
             self.counts["foreign"] += 1

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lmcache_core import ObjectHeader, Outcome
+from lmcache_core import ObjectHeader
 from lmcache_object_slots.header_reads import pages_or_errors
-from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper, examine
+from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper, examine, makes_room
 
 WINDOW: Final = 256
 """Slots whose headers are read together; as many are looked at before others have their turn."""
@@ -91,7 +91,7 @@ class Sweep:
             if page == BLANK:
                 continue
             header = examine(page)
-            if not (self._wipes or isinstance(header, ObjectHeader) or header.outcome is Outcome.DAMAGED):
+            if not (self._wipes or isinstance(header, ObjectHeader) or makes_room(header)):
                 found.foreign.append(slot)
                 continue
             try:
