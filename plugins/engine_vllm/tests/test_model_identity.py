@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,28 +12,7 @@ from lmcache_kv_identity import parse_model_name
 from lmcache_vllm.model_identity import EngineIdentity, agreed_name, engine_identity
 from lmcache_vllm.placement import CacheGroup
 from plugins.engine_vllm.tests.scheduler_rig import PROMPT, Rig
-
-LAYERS = CacheGroup(("model.layers.0", "model.layers.1"), 16)
-
-
-class Config(SimpleNamespace):
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-def vllm_config(**given: Any) -> Any:
-    """As much of vLLM's configuration as is read; `given` are attributes of its parts, by name."""
-    rope = {"rope_theta": 5e5, "rope_type": "default"}
-    source = {"_name_or_path": "/models/m", "transformers_version": "5.0"}
-    hf_config = Config(rope_parameters=rope, hidden_size=64, **source, **given.pop("hf", {}))
-    model = SimpleNamespace(model="/models/m", served_model_name="m", hf_config=hf_config, hf_text_config=hf_config)
-    model.dtype = "float32"
-    model.max_model_len = 4096
-    cache = SimpleNamespace(cache_dtype="auto", kv_cache_dtype_skip_layers=[])
-    for name, value in given.items():
-        part = cache if hasattr(cache, name) or name == "calculate_kv_scales" else model
-        setattr(part, name, value)
-    return SimpleNamespace(model_config=model, cache_config=cache, kv_transfer_config=SimpleNamespace(engine_id="e-1"))
+from plugins.engine_vllm.tests.vllm_configs import LAYERS, vllm_config
 
 
 def name(stages: Any = ((0, 2),), groups: Any = (LAYERS,), **given: Any) -> str:
@@ -55,6 +35,7 @@ def test_engines_alike_have_one_name() -> None:
         {"cache_dtype": "float16"},
         {"kv_cache_dtype_skip_layers": ["0"]},
         {"dtype": "bfloat16"},
+        {"seed": 1},
         {"quantization": "fp8"},
         {"quantization_config": {"linear": "fp8_per_tensor"}},
         {"revision": "other"},
@@ -121,6 +102,40 @@ def test_a_model_that_drafts_tokens_is_part_of_the_cache() -> None:
         drafted.speculative_config = SimpleNamespace(method="eagle", draft_model_config=draft)
         identity = engine_identity(drafted, (LAYERS,), stages=((0, 2),), share_with_stock=False)
         assert identity.model_name() != name()
+
+
+def test_weights_count_by_content(tmp_path: Path) -> None:
+    def name_of(folder: str, weights: bytes, **given: Any) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "model.safetensors").write_bytes(weights)
+        return name(model=str(tmp_path / folder), load_format="auto", **given)
+
+    base = name_of("a", b"base")
+    assert name_of("b", b"base") == base
+    assert name_of("a", b"merged") != base
+    (tmp_path / "b/model.bin").write_bytes(b"other")
+    assert name(model=str(tmp_path / "b"), load_format="pt") not in (base, name(load_format="pt"))
+
+
+def test_weights_that_are_nowhere_count_by_where_they_are_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    from_bucket = name(model=str(tmp_path), model_weights="s3://bucket/m", load_format="runai_streamer")
+    assert "no files of weights were found for s3://bucket/m" in caplog.text
+    assert from_bucket == name(model="/elsewhere", model_weights="s3://bucket/m", load_format="runai_streamer")
+    assert from_bucket != name(model=str(tmp_path), model_weights="s3://bucket/n", load_format="runai_streamer")
+
+
+def test_weights_that_cannot_be_read_are_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> str:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr("lmcache_vllm.model_weights.weights_fingerprint", refuse)
+    assert parse_model_name(name(model=str(tmp_path), load_format="auto")).identity
+    assert "could not be read error=not yours" in caplog.text
 
 
 def test_the_stock_connectors_name() -> None:

@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 from vllm.distributed.utils import get_pp_indices
+from vllm.platforms import current_platform
 
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.engine_log import log_where_vllm_does
@@ -228,5 +229,6 @@ def _identity(vllm_config: VllmConfig, groups: tuple[CacheGroup, ...], settings:
         vllm_config,
         groups,
         stages=[get_pp_indices(layers, stage, stages) for stage in range(stages)],
+        float8=str(current_platform.fp8_dtype()),
         share_with_stock=settings.share_with_stock,
     )

@@ -1,7 +1,7 @@
 """The model name that an engine sends: what decides the bytes of its KV cache, from vLLM's configuration.
 
-Only attributes are read. The facts follow from the configuration alone, so that every process of an engine finds the same
-ones. What only a worker knows is handed to the scheduler as part of the name (`connector.WorkerName`).
+Only attributes are read. The facts follow from the configuration and the files of the weights, so that every process of an
+engine finds the same ones. What only a worker knows is handed to the scheduler as part of the name (`connector.WorkerName`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from lmcache_kv_identity import Fact, ModelName, fingerprint
+from lmcache_vllm.model_weights import weights_facts
 from lmcache_vllm.placement import CacheGroup
 
 _NOT_OF_THE_KV: Final = frozenset({"id2label", "label2id", "transformers_version", "use_cache"})
@@ -38,16 +39,22 @@ class EngineIdentity:
 
 
 def engine_identity(
-    vllm_config: Any, groups: Sequence[CacheGroup], *, stages: Sequence[Sequence[int]], share_with_stock: bool
+    vllm_config: Any,
+    groups: Sequence[CacheGroup],
+    *,
+    stages: Sequence[Sequence[int]],
+    float8: str = "",
+    share_with_stock: bool,
 ) -> EngineIdentity:
-    """`stages`: first layer and end of each pipeline stage. With `share_with_stock` the name is the stock connector's: what
-    it stored is found, and nothing says what the bytes mean."""
-    model = vllm_config.model_config
+    """`stages`: first layer and end of each pipeline stage. `float8`: what the platform means by `fp8`. With
+    `share_with_stock` the name is the stock connector's: what it stored is found, and nothing says what the bytes mean."""
+    model, load_config = vllm_config.model_config, vllm_config.load_config
     if share_with_stock:
         return EngineIdentity(model.model)
     facts: dict[str, Fact] = {
         **_model_facts(model),
-        "cache": _cache_facts(vllm_config),
+        "weights": weights_facts(model, load_config),
+        "cache": _cache_facts(vllm_config, float8),
         "stages": [list(stage) for stage in stages],
         # Workers of a later stage know no other stage's layers: there the cut and the model's configuration say the same.
         "layers": [list(group.layer_names) for group in groups] if len(stages) == 1 else None,
@@ -55,7 +62,7 @@ def engine_identity(
     speculative: Any = getattr(vllm_config, "speculative_config", None)
     draft = getattr(speculative, "draft_model_config", None)
     if draft is not None:  # its layers are part of the KV cache
-        facts["draft"] = {"method": str(speculative.method), **_model_facts(draft)}
+        facts["draft"] = {**_model_facts(draft), "weights": weights_facts(draft, load_config)}
     return EngineIdentity(_served_name(model), facts)
 
 
@@ -90,7 +97,7 @@ def _model_facts(model: Any) -> dict[str, Fact]:
     }
 
 
-def _cache_facts(vllm_config: Any) -> dict[str, Fact]:
+def _cache_facts(vllm_config: Any, float8: str) -> dict[str, Fact]:
     """What an element of the cache means: eleven of vLLM's types are kept as `uint8`."""
     cache, dtype = vllm_config.cache_config, str(vllm_config.cache_config.cache_dtype)
     if dtype == "auto":
@@ -99,6 +106,7 @@ def _cache_facts(vllm_config: Any) -> dict[str, Fact]:
     own_scales = bool(getattr(cache, "calculate_kv_scales", False))
     return {
         "dtype": "fp8_e4m3" if dtype == "fp8" else dtype,
+        "float8": float8 if "fp8" in dtype else "",
         "skipped_layers": sorted(map(str, getattr(cache, "kv_cache_dtype_skip_layers", None) or ())),
         "scales": str(vllm_config.kv_transfer_config.engine_id) if own_scales else "checkpoint",
     }

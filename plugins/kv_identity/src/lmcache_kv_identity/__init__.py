@@ -1,12 +1,24 @@
 """What engine integrations share to say what the bytes of a KV cache mean. It imports no engine and no server.
 
-facts = {"cache_dtype": "fp8_e4m3", "stages": [[0, 16], [16, 32]]}
+weights = weights_fingerprint("/models/llama-8b")              # sampled by content: milliseconds
+facts = {"cache_dtype": "fp8_e4m3", "stages": [[0, 16], [16, 32]], "weights": weights}
 name = str(ModelName("llama-8b", fingerprint(facts)))          # llama-8b##9f86d081884c7d65
 parse_model_name(name).served                                  # llama-8b
 """
 
+from lmcache_kv_identity.checkpoint import FORMATS, adapter_fingerprint, stamp, weights_files, weights_fingerprint
 from lmcache_kv_identity.model_name import Fact, ModelName, fingerprint, parse_model_name
 
 __version__ = "0.1.0"
 
-__all__ = ["Fact", "ModelName", "fingerprint", "parse_model_name"]
+__all__ = [
+    "FORMATS",
+    "Fact",
+    "ModelName",
+    "adapter_fingerprint",
+    "fingerprint",
+    "parse_model_name",
+    "stamp",
+    "weights_files",
+    "weights_fingerprint",
+]
