@@ -78,7 +78,8 @@ def test_memory_that_cannot_be_had_stops_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "line"),
     [
-        (["--l1-size-gb", "200"], "l1 is not shared memory"),
+        (["--l1-size-gb", "200", "--l1-overcommit"], "l1 is not shared memory"),
+        (["--l1-size-gb", "200", "--l1-overcommit"], "as --l1-overcommit allows"),
         (["--host", "0.0.0.0"], "0.0.0.0"),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core.app import open_arena as module
+from lmcache_core.app.doctor.machine import Machine
 from lmcache_core.app.open_arena import open_arena, open_growth
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock
@@ -129,3 +130,44 @@ def test_the_start_is_all_of_it_or_as_much_as_was_asked_for(
         growth.stop()
         thread.join(10)
     assert arena.backed_bytes == 16 * MIB * percent // 100
+
+
+SMALL_GROUP = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{100 * MIB}\n"}
+SMALL_MACHINE = {"proc/meminfo": "MemTotal: 143360 kB\n", "sys/fs/cgroup/memory.max": "max\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "reason", "remedy"),
+    [
+        (
+            SMALL_GROUP,
+            "the control group may use 100 MiB",
+            "raise the container's memory limit, or give --l1-overcommit",
+        ),
+        (
+            SMALL_MACHINE,
+            "the machine has 140 MiB of memory",
+            "lower l1_size_gb to 0.01 or less, use a larger machine, or",
+        ),
+    ],
+)
+def test_more_than_there_is_is_refused_unless_it_is_asked_for(
+    opened: list[Arena],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    files: dict[str, str],
+    reason: str,
+    remedy: str,
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    machine = Machine(tmp_path)
+    with pytest.raises(ResourceError) as refused:
+        open_arena(settings(), "boot", machine=machine)
+    assert str(refused.value).startswith("l1_size_gb: L1 of 16 MiB and the server itself (128 MiB) need more than")
+    assert reason in str(refused.value)
+    assert f"when L1 fills; {remedy}" in str(refused.value)
+    opened.append(open_arena(settings(l1_overcommit=True), "boot", machine=machine))
+    assert "as --l1-overcommit allows" in caplog.text
+    opened.append(open_arena(settings(shm_name="", gds_l1_path=str(tmp_path / "slab")), "boot", machine=machine))

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.memory_room import overcommit
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
@@ -20,11 +22,15 @@ logger = logging.getLogger(__name__)
 _GIB, _MIB = 2**30, 2**20
 
 
-def open_arena(settings: ServerSettings, boot_id: str, instance_id: str = "") -> Arena:
+def open_arena(settings: ServerSettings, boot_id: str, instance_id: str = "", machine: Machine | None = None) -> Arena:
     """The caller closes it.  Raises ResourceError when there is no memory to be had, or not the node or the file asked
-    for."""
+    for, and without `l1_overcommit` where L1 can never be in memory as a whole."""
     if settings.gds_l1_path:
         return _file(settings, settings.gds_l1_path, {"instance_id": instance_id, "boot_id": boot_id})
+    if reason := overcommit(_size_bytes(settings), machine or Machine()):
+        if not settings.l1_overcommit:
+            raise ResourceError(f"l1_size_gb: {reason}")
+        logger.warning("l1 is larger than its memory, as --l1-overcommit allows reason=%s", reason)
     placement = choose_placement(settings.l1_numa, memory_nodes())
     arena = _memory(settings, boot_id)
     if placement is not None:

@@ -74,6 +74,11 @@ class L1Settings(BaseModel):
     """L1 (memory)"""
 
     l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB.")
+    l1_overcommit: bool = Field(
+        False,
+        description="Start although L1 and the server need more memory than the machine or the control group has: the kernel "
+        "ends the server when L1 fills, unless there is swap.",
+    )
     l1_use_lazy: bool = Field(
         True,
         description="Allocate memory as it is needed, a little ahead; without it all of L1 is allocated from the start "

@@ -11,9 +11,10 @@ from core.tests.app.doctor.conftest import GIB, MakeCase
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.doctor.huge_pages import huge_pages
 from lmcache_core.app.doctor.limits import limits
-from lmcache_core.app.doctor.memory import memory, memory_limit
+from lmcache_core.app.doctor.memory import memory
 from lmcache_core.app.doctor.processors import processor_quota, processors
 from lmcache_core.app.doctor.shared_memory import shared_memory
+from lmcache_core.app.memory_room import memory_limit
 
 
 def only(findings: Iterable[Finding]) -> Finding:
@@ -63,6 +64,21 @@ def test_the_smallest_limit_of_all_control_groups_counts(make_case: MakeCase, fi
     assert found.level is Level.FAIL
     assert "the kernel would end the server" in found.text
     assert found.fix == "--l1-size-gb 3.5"
+
+
+def test_a_limit_that_is_tight_is_a_warning(make_case: MakeCase) -> None:
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": f"{2 * GIB}\n"}
+    found = only(memory(make_case({"proc/meminfo": MEMINFO, **files}, l1_size_gb=1.8)))
+    assert (found.level, found.fix) == (Level.WARN, "--l1-size-gb 1.5")
+
+
+def test_more_than_the_machine_has_fails_unless_it_is_asked_for(make_case: MakeCase) -> None:
+    found = only(memory(make_case({"proc/meminfo": MEMINFO}, l1_size_gb=16)))
+    assert (found.level, found.fix) == (Level.FAIL, "--l1-size-gb 15.5")
+    assert "the machine has 16 GiB of memory" in found.text
+    assert "--l1-overcommit" in found.remedy
+    found = only(memory(make_case({"proc/meminfo": MEMINFO}, l1_size_gb=16, l1_overcommit=True)))
+    assert found.level is Level.WARN
 
 
 def test_shared_memory(make_case: MakeCase) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
-from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.memory_room import memory_limit, overcommit
 
 _PROBE = "memory"
 _BESIDE_BYTES = 512 * 2**20
@@ -20,14 +19,18 @@ def memory(case: Case) -> Iterator[Finding]:
     need, available = l1_bytes + _BESIDE_BYTES, case.machine.meminfo("MemAvailable")
     limit = memory_limit(case.machine)
     facts = {"needed_bytes": need, "available_bytes": available, "limit_bytes": limit}
-    if limit is not None and limit < need:
+    if reason := overcommit(l1_bytes, case.machine) if l1_bytes else None:
+        reason, _, remedy = reason.partition("; ")
+        level = Level.WARN if case.settings.l1_overcommit else Level.FAIL
+        yield Finding(_PROBE, level, reason, remedy, _smaller(limit, case.machine.meminfo("MemTotal")), facts)
+    elif limit is not None and limit < need:
         yield Finding(
             _PROBE,
-            Level.FAIL,
-            f"the control group may use {size_text(limit)}, and L1 with the server needs {size_text(need)}: the kernel "
-            "would end the server when L1 fills (shared memory counts, too)",
+            Level.WARN,
+            f"the control group may use {size_text(limit)} (shared memory counts, too), and L1 with the server at work needs "
+            f"{size_text(need)} when it is full",
             "raise the container's memory limit, or lower --l1-size-gb",
-            f"--l1-size-gb {max(0.1, (limit - _BESIDE_BYTES) / 2**30):.1f}",
+            _smaller(limit),
             facts,
         )
     elif available is not None and available < need:
@@ -37,7 +40,7 @@ def memory(case: Case) -> Iterator[Finding]:
             f"{size_text(available)} of memory are available, and L1 with the server needs {size_text(need)} when it is "
             "full",
             "free memory, or lower --l1-size-gb",
-            f"--l1-size-gb {max(0.1, (available - _BESIDE_BYTES) / 2**30):.1f}",
+            _smaller(available),
             facts,
         )
     elif available is None:
@@ -49,22 +52,7 @@ def memory(case: Case) -> Iterator[Finding]:
         )
 
 
-def memory_limit(machine: Machine) -> int | None:
-    """Of the control group that we are in and of all above it, version 1 or 2; None without one."""
-    limits = []
-    for line in machine.text("proc/self/cgroup").splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base, name = ("sys/fs/cgroup", "memory.max") if not controllers else (_V1, "memory.limit_in_bytes")
-        inner = PurePosixPath(path.lstrip("/"))
-        for folder in (inner, *inner.parents):
-            text = machine.text(f"{base}/{folder}/{name}")
-            if text.isdigit() and int(text) < _NO_LIMIT:
-                limits.append(int(text))
-    return min(limits, default=None)
-
-
-_V1 = "sys/fs/cgroup/memory"
-_NO_LIMIT = 2**60
-"""Version 1 has no word for none, but a very large number."""
+def _smaller(*rooms: int | None) -> str:
+    """The flag with which L1 and what is beside it fit into the smallest of these."""
+    room = min(room for room in rooms if room is not None)
+    return f"--l1-size-gb {max(0.1, (room - _BESIDE_BYTES) / 2**30):.1f}"
