@@ -55,6 +55,7 @@ test: setup check
 	.venv/bin/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 test-all: setup check
+	@.venv/bin/python -m scripts.system_packages --slow
 	.venv/bin/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN)

@@ -29,7 +29,7 @@ struct PageShape {
     bool adjacent() const { return token_major() && block_stride == slots_per_block * slot_bytes(); }
 };
 
-// One call: nothing in it is checked any more.
+// One call.  `run` takes one that `check` has passed.
 struct PageCopy {
     Direction direction = Direction::gather;
     PageShape shape;
@@ -45,6 +45,10 @@ struct PageCopy {
     // Of all blocks that are not left out.
     std::uint64_t bytes() const;
 };
+
+// Throws std::invalid_argument, which names the argument and its limit, unless all that `run` will touch lies within what the
+// numbers describe: each base and its blocks, each object and its planes.  Whether that is memory is the caller's to know.
+void check(const PageCopy& copy);
 
 // Moves the bytes; the caller holds no lock that others wait for.  False where memory vanished under it: then some bytes
 // have been moved.

@@ -14,12 +14,8 @@ namespace nb = nanobind;
 namespace {
 
 constexpr std::int64_t THREADS_LIMIT = 256;
-// What Python's integers, and everybody's pointer arithmetic, can hold.
-constexpr std::uint64_t BYTES_LIMIT = INT64_MAX;
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
-
-std::string text(std::uint64_t number) { return std::to_string(number); }
 
 // A copy of a contiguous buffer of 8-byte integers, so that nobody can change it while the GIL is released.
 template <typename Number> std::vector<Number> numbers_of(nb::handle object, const std::string& name) {
@@ -43,64 +39,6 @@ template <typename Number> std::vector<Number> numbers_of(nb::handle object, con
 std::uint64_t at_least(std::int64_t least, std::int64_t number, const char* name) {
     if (number < least) refuse(std::string(name) + " must be at least " + std::to_string(least) + ", and is " + std::to_string(number));
     return static_cast<std::uint64_t>(number);
-}
-
-// Numbers that must stay within BYTES_LIMIT, or the call is refused.
-std::uint64_t times(std::uint64_t left, std::uint64_t right, const char* what) {
-    std::uint64_t product = 0;
-    if (__builtin_mul_overflow(left, right, &product) || product > BYTES_LIMIT) refuse(std::string(what) + " is too large: the limit is 2**63 bytes");
-    return product;
-}
-
-std::uint64_t plus(std::uint64_t left, std::uint64_t right, const char* what) {
-    std::uint64_t sum = 0;
-    if (__builtin_add_overflow(left, right, &sum) || sum > BYTES_LIMIT) refuse(std::string(what) + " is too large: the limit is 2**63 bytes");
-    return sum;
-}
-
-// That memory of this extent from each address on does not run over the end of the address space.
-void check_addresses(const std::vector<std::uint64_t>& addresses, std::uint64_t extent, const std::string& name) {
-    for (std::size_t index = 0; index < addresses.size(); ++index) {
-        const std::string which = name + "[" + text(index) + "]";
-        if (addresses[index] == 0) refuse(which + " is no address: it is 0");
-        if (addresses[index] > UINT64_MAX - extent) refuse(which + " and the " + text(extent) + " bytes behind it are no memory");
-    }
-}
-
-void check(const PageCopy& copy) {
-    const PageShape& shape = copy.shape;
-    if (shape.kv_axis > 2) refuse("kv_axis must be 1 or 2, and is " + text(shape.kv_axis));
-    if (copy.first_layer > copy.end_layer || copy.end_layer > shape.layers) {
-        refuse("layers " + text(copy.first_layer) + " to " + text(copy.end_layer) + " are not within 0 to " + text(shape.layers));
-    }
-    const std::uint64_t planes = times(shape.kv_axis, shape.layers, "the layers");
-    if (copy.bases.size() != planes) {
-        refuse("bases must have kv_axis * layers = " + text(planes) + " addresses, and has " + text(copy.bases.size()));
-    }
-    const std::size_t objects = copy.objects.size();
-    if (objects == 0 ? !copy.blocks.empty() : copy.blocks.empty() || copy.blocks.size() % objects != 0) {
-        refuse("blocks must be as many for each object, and there are " + text(copy.blocks.size()) + " for " + text(objects));
-    }
-    const std::uint64_t slots = times(copy.blocks_per_object(), shape.slots_per_block, "an object");
-    if (copy.skip_slots > slots) refuse("skip_slots is " + text(copy.skip_slots) + ", and an object has " + text(slots));
-
-    const std::uint64_t slot_bytes = times(shape.heads, shape.head_bytes, "a slot");
-    const std::uint64_t object_bytes = times(times(slots, slot_bytes, "an object"), planes, "an object");
-    times(object_bytes, objects, "the copy");
-    check_addresses(copy.objects, object_bytes, "objects");
-
-    std::int64_t last = 0;
-    for (std::size_t index = 0; index < copy.blocks.size(); ++index) {
-        if (copy.blocks[index] < -1) refuse("blocks[" + text(index) + "] is " + std::to_string(copy.blocks[index]) + ", and no block");
-        last = copy.blocks[index] > last ? copy.blocks[index] : last;
-    }
-    std::uint64_t extent = times(static_cast<std::uint64_t>(last), shape.block_stride, "the last block");
-    extent = plus(extent, times(shape.slots_per_block - 1, shape.slot_stride, "a block"), "the last block");
-    extent = plus(extent, times(shape.heads - 1, shape.head_stride, "a slot of a block"), "the last block");
-    extent = plus(extent, shape.head_bytes, "the last block");
-    // Runs of a whole block are measured by its bytes and not by its strides.
-    extent = plus(extent, times(shape.slots_per_block, slot_bytes, "a block"), "the last block");
-    check_addresses(copy.bases, extent, "bases");
 }
 
 std::uint64_t copy_pages(std::int64_t direction, nb::handle bases, nb::handle blocks, nb::handle objects, std::int64_t kv_axis,
