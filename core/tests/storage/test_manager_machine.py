@@ -1,8 +1,11 @@
 """Hypothesis drives the storage manager with both controllers, two adapters that answer on cue, and workers that are late.
 
-Whatever happens in whatever order: what is served is what was stored under that key, nobody's bytes are touched by
-another owner, every lookup is answered in time, and once all owners have ended or are known dead, nothing is held and
-nothing is in quarantine.
+Workers prepare and commit through the request module, several transfers at once, of requests of the same name and of
+others, and write into what they were given until they have committed.
+
+Whatever happens in whatever order: what is served is what was stored under that key, a slot has exactly one writer, no
+reader's slot is given away, every lookup is answered in time, and once all owners have ended or are known dead, nothing is
+held and nothing is in quarantine.
 
 `LMCACHE_MACHINE_STEPS=1000000 python -m pytest core/tests/storage/test_manager_machine.py --timeout 0` runs as many steps
 as it says, instead of about 10,000.
@@ -13,9 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
@@ -25,7 +30,8 @@ from core.tests.storage.moody_adapter import MoodyAdapter
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
-from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, SparseLookupRequest, StoredSpace
+from lmcache_core.contracts.request_module import ModuleContext, TokenIds
+from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
 from lmcache_core.controllers import prefetch_slices
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.eviction import EvictionController
@@ -35,15 +41,23 @@ from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.kernels.choice import PURE, choose_kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.slot_views import SlotUse, SlotView
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
+from lmcache_core.server.modules.engine_driven import EngineDrivenModule
+from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager
 from lmcache_core.testing.cue_adapter import CueJob
 from lmcache_core.testing.event_recorder import EventRecorder
 from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_core.wire.messages import EngineKey, LayoutPart, SlotDescriptor, WorkerRegistration
 
-PAYLOAD = 4096
+LAYOUT = ObjectLayout(1, 1, 16, 64, "float32")
+PAYLOAD = LAYOUT.payload_bytes
+CHUNK_TOKENS = 16
 SLOTS = 16
 READ_TTL, WRITE_TTL, JOB_TIMEOUT, LOOKUP_TIMEOUT = 300.0, 600.0, 30.0, 20.0
 PREFETCH_BYTES = 7 * 2 * PAYLOAD
@@ -56,6 +70,8 @@ ROWS = (((0, None),), ((1, None),), ((0, None), (1, None)), ((0, 2),), ((0, None
 CONNECTIONS = (b"engine-a", b"engine-b")
 REQUESTS = ("0", "1")
 WORKERS = (1, 2)
+SELF = 0
+"""Worker token of what the machine stores and reads itself."""
 TRIPS = (
     *((step, False) for step in ("_handle", "_looked_up", "_load", "_load_answered", "_begin", "_advance", "_publish")),
     *((step, True) for step in ("_load_answered", "_finish_if_complete", "_publish", "released", "_finish")),
@@ -64,7 +80,8 @@ TRIPS = (
 
 
 def space(rank: int) -> StoredSpace:
-    return StoredSpace(KeySpace("m", pack_kv_rank(2, rank), 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
+    rank = pack_kv_rank(2, rank)
+    return StoredSpace(KeySpace("m", rank, 0, "", CHUNK_TOKENS, HashChain.BLAKE3, LAYOUT.fingerprint), PAYLOAD)
 
 
 SPACES = (space(0), space(1))
@@ -75,13 +92,57 @@ def content(rank: int, chunk_hash: bytes) -> bytes:
     return (bytes([rank + 1]) + chunk_hash).ljust(PAYLOAD, b"\x5a")
 
 
-class Open(NamedTuple):
-    """A transfer that a worker has begun."""
+class Slot(NamedTuple):
+    """A slot that a worker was given, and the chunk that belongs into it."""
+
+    offset: int
+    chunk_hash: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Open:
+    """A transfer that a worker has prepared and not committed; a retrieve that missed has no slots."""
 
     worker: int
     rank: int
-    hashes: tuple[bytes, ...]
-    hold: Hold
+    key: EngineKey
+    slots: tuple[Slot, ...]
+
+
+class WorkersCall:
+    """A request on its connection's own thread."""
+
+    connection = b"worker"
+    may_wait = True
+    others_wait = False
+
+    def defer(self, seconds: float, fallback: object) -> None:
+        raise AssertionError("no transfer is deferred")
+
+    def reply(self, result: object) -> bool:
+        raise AssertionError("no transfer is deferred")
+
+
+CALL = WorkersCall()
+RANGES: Final[dict[str, Any]] = {
+    "rank": st.integers(0, 1),
+    "request": st.sampled_from(REQUESTS),
+    "prompt": st.integers(0, len(PROMPTS) - 1),
+    "first": st.integers(0, 5),
+    "n": st.integers(1, 6),
+}
+"""What a transfer is about."""
+
+
+class PromptsByNumber:
+    """A hasher for prompts that are sent as their number."""
+
+    def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
+        assert isinstance(token_ids, msgspec.Raw)
+        return PROMPTS[msgspec.msgpack.decode(token_ids, type=int)][: end // CHUNK_TOKENS]
+
+    def end_session(self, request_id: str) -> None:
+        """Nothing is remembered."""
 
 
 class Asked(NamedTuple):
@@ -137,6 +198,22 @@ class StorageMachine(RuleBasedStateMachine):
             self.cache, self.store, self.prefetch, READ_TTL, WRITE_TTL, self.clock, self.events
         )
         self.facts = FactCheck(self.cache, self.storage, self.store, self.prefetch, self.ports, self.events)
+        self.workers = Registrations(self.storage.end_worker, 120.0, 3600.0, self.clock, self.events)
+        self.transfers = EngineDrivenModule(
+            ModuleContext(
+                storage=self.storage,
+                hasher=PromptsByNumber(),
+                workers=self.workers,
+                chunk_tokens=CHUNK_TOKENS,
+                chain=HashChain.BLAKE3,
+                segment="segment",
+                l1_bytes=self.arena.size_bytes,
+                clock=self.clock,
+                events=self.events,
+            )
+        )
+        for worker in WORKERS:
+            self.register(worker)
         self.asked: dict[tuple[bytes, str], Asked] = {}
         self.writes: list[Open] = []
         self.reads: list[Open] = []
@@ -216,21 +293,25 @@ class StorageMachine(RuleBasedStateMachine):
             first = 0 if window is None or hits is None else max(0, hits - window)
             chunks = tuple(asked.chunks[first:hits] if found is None else [asked.chunks[place] for place in found])
             for part, begin in ((chunks[:cut], first), (chunks[cut:], first + cut)):
-                hold = self.storage.acquire(WORKERS[rank], request, SPACES[rank], part, begin)
+                hold = self.storage.acquire(SELF, request, SPACES[rank], part, begin)
                 assert hold is not None
-                self.check(Open(WORKERS[rank], rank, part, hold))
+                for slot, chunk_hash in zip(hold.slots, part, strict=True):
+                    assert self.storage.payload(slot) == content(rank, chunk_hash), "a hit with wrong bytes"
                 self.storage.release(hold)
                 self.storage.clear(force=False)
 
     @rule(prompt=st.sampled_from(PROMPTS), rank=st.integers(0, 1))
     def a_prompt_goes_to_l2_and_leaves_l1(self, prompt: tuple[bytes, ...], rank: int) -> None:
-        hold, indexes = self.storage.reserve(WORKERS[rank], SPACES[rank], prompt)
+        self.store_all(prompt, rank)
+        self.everything_is_answered()
+        self.storage.clear(force=False)
+
+    def store_all(self, prompt: tuple[bytes, ...], rank: int) -> None:
+        hold, indexes = self.storage.reserve(SELF, SPACES[rank], prompt)
         for slot, index in zip(hold.slots, indexes, strict=True):
             self.storage.payload(slot)[:] = content(rank, prompt[index])
         if hold.slots:
             assert self.storage.publish(hold, 0, "r")
-        self.everything_is_answered()
-        self.storage.clear(force=False)
 
     @rule()
     def everything_is_answered(self) -> None:
@@ -280,75 +361,120 @@ class StorageMachine(RuleBasedStateMachine):
 
     # --- workers
 
-    @rule(
-        target=writing,
-        rank=st.integers(0, 1),
-        prompt=st.sampled_from(PROMPTS),
-        first=st.integers(0, 5),
-        n=st.integers(1, 6),
-    )
-    def prepare_store(self, rank: int, prompt: tuple[bytes, ...], first: int, n: int) -> object:
-        hashes = prompt[first : first + n]
-        hold, indexes = self.storage.reserve(WORKERS[rank], SPACES[rank], hashes)
-        if not hold.slots:
+    def register(self, worker: int) -> None:
+        part = LayoutPart(LAYOUT.kv_axis, LAYOUT.layers, LAYOUT.slots, LAYOUT.hidden, LAYOUT.dtype)
+        shard = WORKERS.index(worker)
+        assert self.transfers.register_worker(CALL, WorkerRegistration(worker, "m", 2, shard, (part,))).shm_name
+
+    def key(self, rank: int, request: str, prompt: int, first: int, n: int) -> EngineKey:
+        start, end = first * CHUNK_TOKENS, min(first + n, len(PROMPTS[prompt])) * CHUNK_TOKENS
+        return EngineKey("m", 2, rank, msgspec.Raw(msgspec.msgpack.encode(prompt)), start, end, request)
+
+    def opened(self, key: EngineKey, slots: object, indexes: Sequence[int] | None = None) -> Open:
+        assert isinstance(slots, tuple)
+        assert key.worker_id is not None
+        chunks = PromptsByNumber().chunk_hashes("", key.token_ids, key.end)[key.start // CHUNK_TOKENS :]
+        given: Sequence[SlotDescriptor] = slots
+        places = range(len(slots)) if indexes is None else indexes
+        return Open(
+            WORKERS[key.worker_id],
+            key.worker_id,
+            key,
+            tuple(Slot(slot.offset, chunks[place]) for slot, place in zip(given, places, strict=True)),
+        )
+
+    def bytes_of(self, slot: Slot) -> memoryview:
+        """What a worker sees, who knows nothing of the server but its memory."""
+        return self.arena.region.view[slot.offset : slot.offset + PAYLOAD]
+
+    @rule(target=writing, **RANGES)
+    def prepare_store(self, rank: int, request: str, prompt: int, first: int, n: int) -> object:
+        key = self.key(rank, request, prompt, first, n)
+        context = self.transfers.prepare_store(CALL, key, WORKERS[rank]).context  # type: ignore[attr-defined]
+        if not context.slots:
             return multiple()
-        opened = Open(WORKERS[rank], rank, tuple(hashes[i] for i in indexes), hold)
+        opened = self.opened(key, context.slots, context.chunk_indices)
         self.writes.append(opened)
         return opened
+
+    @rule(opened=writing, late=st.booleans())
+    def prepare_store_again(self, opened: Open, late: bool) -> None:
+        """The same range of the same request, while the first one may still be written, perhaps beyond its deadline."""
+        if late:
+            self.time_passes(WRITE_TTL + 1)
+        reply = self.transfers.prepare_store(CALL, opened.key, opened.worker)
+        if slots := reply.context.slots:  # type: ignore[attr-defined]
+            again = self.opened(opened.key, slots, reply.context.chunk_indices)  # type: ignore[attr-defined]
+            self.writes.append(again)
 
     @rule(opened=writing)
     def scribble(self, opened: Open) -> None:
         """A worker that has not answered may write at any time, also long after its deadline."""
         if opened in self.writes:
-            for slot in opened.hold.slots:
-                self.storage.payload(slot)[:] = bytes([0xAB]) * PAYLOAD
+            for slot in opened.slots:
+                self.bytes_of(slot)[:] = bytes([0xAB]) * PAYLOAD
 
     @rule(opened=consumes(writing))
     def commit_store(self, opened: Open) -> None:
-        if opened not in self.writes:
-            return
-        self.writes.remove(opened)
-        for slot, chunk_hash in zip(opened.hold.slots, opened.hashes, strict=True):
-            self.storage.payload(slot)[:] = content(opened.rank, chunk_hash)
-        live = self.storage.is_live(opened.hold)
-        assert self.storage.publish(opened.hold, 0, "r") == live
+        if opened in self.writes:
+            self.writes.remove(opened)
+            for slot in opened.slots:
+                self.bytes_of(slot)[:] = content(opened.rank, slot.chunk_hash)
+            self.transfers.commit_store(CALL, opened.key, opened.worker, memoryview(b""))
 
     @rule(opened=consumes(writing))
     def give_up_store(self, opened: Open) -> None:
         if opened in self.writes:
             self.writes.remove(opened)
-            self.storage.discard(opened.hold)
+            self.transfers.abandon_store(CALL, opened.key, opened.worker)
 
-    @rule(
-        target=reading,
-        rank=st.integers(0, 1),
-        request=st.sampled_from(REQUESTS),
-        prompt=st.sampled_from(PROMPTS),
-        first=st.integers(0, 5),
-        n=st.integers(1, 6),
-    )
-    def prepare_retrieve(self, rank: int, request: str, prompt: tuple[bytes, ...], first: int, n: int) -> object:
-        hashes = prompt[first : first + n]
-        hold = self.storage.acquire(WORKERS[rank], request, SPACES[rank], hashes, first)
-        if hold is None:
-            return multiple()
-        for connection in CONNECTIONS:  # it may have taken over what one of these held
-            self.asked.pop((connection, request), None)
-        opened = Open(WORKERS[rank], rank, tuple(hashes), hold)
+    @rule(target=reading, there=st.booleans(), **RANGES)
+    def prepare_retrieve(self, rank: int, request: str, prompt: int, first: int, n: int, there: bool) -> object:
+        if there:
+            self.store_all(PROMPTS[prompt], rank)
+        key = self.key(rank, request, prompt, first, n)
+        reply = self.transfers.prepare_retrieve(CALL, key, WORKERS[rank])
+        hit = reply.success  # type: ignore[attr-defined]
+        if hit:
+            for connection in CONNECTIONS:  # it may have taken over what one of these held
+                self.asked.pop((connection, request), None)
+        opened = self.opened(key, reply.context.slots if hit else ())  # type: ignore[attr-defined]
         self.reads.append(opened)
         return opened
 
+    @rule(opened=reading, anew=st.booleans())
+    def prepare_retrieve_again(self, opened: Open, anew: bool) -> None:
+        """By another thread, which finds the same chunks in the same slots or, after a clear, in others."""
+        if anew:
+            self.clear(force=True)
+            number = msgspec.msgpack.decode(opened.key.token_ids, type=int)  # type: ignore[arg-type]
+            self.store_all(PROMPTS[number], opened.rank)
+        reply = self.transfers.prepare_retrieve(CALL, opened.key, opened.worker)
+        slots = reply.context.slots if reply.success else ()  # type: ignore[attr-defined]
+        self.reads.append(self.opened(opened.key, slots))
+
     @rule(opened=consumes(reading))
     def commit_retrieve(self, opened: Open) -> None:
+        """Also after a miss, as stock workers do."""
         if opened in self.reads:
             self.reads.remove(opened)
-            self.storage.release(opened.hold)
+            self.transfers.commit_retrieve(CALL, opened.key, opened.worker)
+
+    @rule(data=st.data())
+    def somebody_commits(self, data: st.DataObject) -> None:
+        """Whichever of all transfers that are open, those of one name among them."""
+        open_ = [*self.writes, *self.reads]
+        if not open_:
+            return
+        opened = data.draw(st.sampled_from(open_))
+        (self.commit_store if opened in self.writes else self.commit_retrieve)(opened)
 
     @rule(worker=st.sampled_from(WORKERS))
     def worker_is_known_dead(self, worker: int) -> None:
         self.writes = [opened for opened in self.writes if opened.worker != worker]
         self.reads = [opened for opened in self.reads if opened.worker != worker]
-        self.storage.end_worker(worker)
+        self.workers.unregister(worker, "unregistered")
+        self.register(worker)
 
     # --- the adapters, the clock, the controllers
 
@@ -516,14 +642,34 @@ class StorageMachine(RuleBasedStateMachine):
 
     # --- the laws
 
-    def check(self, opened: Open) -> None:
-        for slot, chunk_hash in zip(opened.hold.slots, opened.hashes, strict=True):
-            assert self.storage.payload(slot) == content(opened.rank, chunk_hash), "wrong bytes under a reader's eyes"
+    @invariant()
+    def a_slot_has_one_writer(self) -> None:
+        """And no reader, and is neither free nor found, until its writer has answered or is known dead."""
+        written = [slot.offset for opened in self.writes for slot in opened.slots]
+        assert len(set(written)) == len(written), "two writers of one slot"
+        assert not set(written) & {slot.offset for opened in self.reads for slot in opened.slots}, "read while written"
+        in_use = {self.cache.payload_offset(view.slot): view.use for view in self.views()}
+        for offset in written:
+            assert in_use.get(offset) in (SlotUse.WRITING, SlotUse.LEAVING), "given away under its writer's hands"
 
     @invariant()
     def readers_see_what_was_stored(self) -> None:
+        in_use = {self.cache.payload_offset(view.slot): view.use for view in self.views()}
         for opened in self.reads:
-            self.check(opened)
+            for slot in opened.slots:
+                assert in_use.get(slot.offset) not in (None, SlotUse.CACHED), "released under a reader's eyes"
+                assert self.bytes_of(slot) == content(opened.rank, slot.chunk_hash), "wrong bytes under a reader's eyes"
+
+    @invariant()
+    def what_is_found_has_the_bytes_of_its_key(self) -> None:
+        for view in self.views():
+            if view.use in (SlotUse.CACHED, SlotUse.HELD):
+                rank = SPACES.index(StoredSpace(view.key.space, view.payload_bytes))
+                right = content(rank, view.key.chunk_hash)
+                assert self.cache.buffer(view.slot).view[HEADER_BYTES:] == right, "wrong bytes were published"
+
+    def views(self) -> list[SlotView]:
+        return self.cache.views(0, self.cache.slot_numbers)
 
     @invariant()
     def the_census_holds(self) -> None:
@@ -548,7 +694,10 @@ class StorageMachine(RuleBasedStateMachine):
             for request in REQUESTS:
                 self.storage.end_lookup(connection, request)
         for worker in WORKERS:
-            self.storage.end_worker(worker)
+            self.workers.unregister(worker, "unregistered")
+        self.storage.end_worker(SELF)
+        status = self.transfers.status()
+        assert (status["stores_prepared"], status["reads_prepared"]) == (0, 0)
         for _ in range(1000):
             self.turn()
             for adapter in self.adapters:

@@ -1,76 +1,146 @@
-"""What workers have prepared and not committed yet."""
+"""What workers have prepared and not committed yet.
+
+A commit names a range of a request and not the prepare that it belongs to, and stock workers prepare from several threads.
+So a range of a request has at most one open store, whose slots have one writer, and its reads end together, when as many
+commits as prepares have come.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from lmcache_core.contracts.request_module import Worker
+from lmcache_core.contracts.storage import Hold
 
-Item = TypeVar("Item")
+MISSES_MAX: Final = 8192
+"""Reads of one worker that are remembered while their commit has not come; of more, the oldest misses are forgotten."""
 
 
 class Ticket(NamedTuple):
     """What a prepare and its commit have in common."""
 
+    request_id: str
     salt: str
     start: int
     end: int
     last_hash: bytes
 
 
-class OpenTransfers(Generic[Item]):
-    """Items by worker and ticket.  A ticket has several where it was prepared again before it was committed, the latest one
-    last.  Whoever takes an item out owns what it holds.  Safe from any thread."""
+class OpenStore(NamedTuple):
+    """Slots that a worker fills, and the indexes of their chunks in the range."""
+
+    worker: Worker
+    hold: Hold
+    indexes: Sequence[int]
+
+
+class OpenStores:
+    """By instance id, since a commit may come after its registration has ended, and ticket.  Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: dict[int, dict[Ticket, list[Item]]] = {}  # by token of the worker
+        self._stores: dict[int, dict[Ticket, OpenStore]] = {}
 
     def __len__(self) -> int:
         with self._lock:
-            return sum(len(items) for by in self._items.values() for items in by.values())
+            return sum(map(len, self._stores.values()))
 
-    def of(self, worker: Worker) -> int:
-        """How many this worker has."""
+    def add(self, ticket: Ticket, store: OpenStore) -> bool:
+        """False, and it was not added, while there is one with this ticket: its slots may still be written, also after
+        their deadline, and a commit could mean either."""
         with self._lock:
-            return sum(map(len, self._items.get(worker.token, {}).values()))
+            return self._stores.setdefault(store.worker.instance_id, {}).setdefault(ticket, store) is store
 
-    def add(self, worker: Worker, ticket: Ticket, item: Item) -> None:
+    def take(self, instance_id: int, ticket: Ticket) -> OpenStore | None:
+        """The worker has answered: the caller publishes or discards the slots."""
         with self._lock:
-            self._items.setdefault(worker.token, {}).setdefault(ticket, []).append(item)
-
-    def latest(self, worker: Worker, ticket: Ticket) -> Item | None:
-        """Left where it is."""
-        with self._lock:
-            items = self._items.get(worker.token, {}).get(ticket)
-            return items[-1] if items else None
-
-    def take(self, worker: Worker, ticket: Ticket) -> Item | None:
-        """The latest one, out of it."""
-        with self._lock:
-            by = self._items.get(worker.token, {})
-            items = by.get(ticket, [])
-            item = items.pop() if items else None
-            if not items:
-                by.pop(ticket, None)
-            return item
-
-    def take_all(self, worker: Worker, ticket: Ticket) -> list[Item]:
-        with self._lock:
-            return self._items.get(worker.token, {}).pop(ticket, [])
-
-    def remove(self, worker: Worker, ticket: Ticket, item: Item) -> None:
-        """This one, if it is still there."""
-        with self._lock:
-            by = self._items.get(worker.token, {})
-            items = by.get(ticket, [])
-            if item in items:
-                items.remove(item)
-            if not items:
-                by.pop(ticket, None)
+            stores = self._stores.get(instance_id, {})
+            store = stores.pop(ticket, None)
+            if not stores:
+                self._stores.pop(instance_id, None)
+            return store
 
     def forget(self, worker: Worker) -> None:
-        """All of it, when the worker's holds have ended."""
+        """The holds of this registration have ended."""
         with self._lock:
-            self._items.pop(worker.token, None)
+            stores = self._stores.pop(worker.instance_id, {})
+            kept = {ticket: store for ticket, store in stores.items() if store.worker is not worker}
+            if kept:
+                self._stores[worker.instance_id] = kept
+
+
+class _Reads:
+    """The reads of one ticket."""
+
+    __slots__ = ("holds", "uncommitted")
+
+    def __init__(self) -> None:
+        self.uncommitted = 0
+        self.holds: list[tuple[Worker, Hold]] = []
+
+
+class OpenReads:
+    """By instance id and ticket.  Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reads: dict[int, dict[Ticket, _Reads]] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(len(reads.holds) for by in self._reads.values() for reads in by.values())
+
+    def of(self, worker: Worker) -> int:
+        """How many holds this instance has."""
+        with self._lock:
+            return sum(len(reads.holds) for reads in self._reads.get(worker.instance_id, {}).values())
+
+    def ask(self, worker: Worker, ticket: Ticket) -> None:
+        """A retrieve is prepared.  Its commit follows whatever the answer is, so a miss counts, too."""
+        with self._lock:
+            by = self._reads.setdefault(worker.instance_id, {})
+            if len(by) >= MISSES_MAX and ticket not in by:
+                missed = next((ticket for ticket, reads in by.items() if not reads.holds), None)
+                by.pop(missed, None) if missed else None
+            by.setdefault(ticket, _Reads()).uncommitted += 1
+
+    def add(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+        """What was asked for is held."""
+        with self._lock:
+            by = self._reads.setdefault(worker.instance_id, {})
+            by.setdefault(ticket, _Reads()).holds.append((worker, hold))
+
+    def remove(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+        """The worker was not given it.  Its commit follows all the same."""
+        with self._lock:
+            reads = self._reads.get(worker.instance_id, {}).get(ticket)
+            if reads is not None and (worker, hold) in reads.holds:
+                reads.holds.remove((worker, hold))
+
+    def commit(self, instance_id: int, ticket: Ticket) -> Sequence[Hold]:
+        """One reader has ended.  Returns what nobody reads any more, which the caller releases: nothing while another
+        reader with this ticket may go on, since which of them has ended cannot be known."""
+        with self._lock:
+            by = self._reads.get(instance_id, {})
+            reads = by.get(ticket)
+            if reads is None:
+                return ()
+            reads.uncommitted -= 1
+            if reads.uncommitted > 0:
+                return ()
+            del by[ticket]
+            if not by:
+                del self._reads[instance_id]
+            return [hold for _, hold in reads.holds]
+
+    def forget(self, worker: Worker) -> None:
+        """The holds of this registration have ended."""
+        with self._lock:
+            by = self._reads.pop(worker.instance_id, {})
+            for reads in by.values():
+                reads.holds = [held for held in reads.holds if held[0] is not worker]
+            kept = {ticket: reads for ticket, reads in by.items() if reads.holds}
+            if kept:
+                self._reads[worker.instance_id] = kept

@@ -28,9 +28,9 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
         try:
             registration.pages.check(task.transfer.block_ids, task.chunks)
             reply = registration.channel.prepare_retrieve(key, registration.instance_id)
-            if not reply.success:
-                return Outcome(failure="missing", failed_chunks=everything)
             try:
+                if not reply.success:
+                    return Outcome(failure="missing", failed_chunks=everything)
                 return _read(task, registration, reply, asked)
             finally:
                 registration.channel.tell(COMMIT_RETRIEVE, key, registration.instance_id)

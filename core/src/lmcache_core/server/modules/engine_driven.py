@@ -16,7 +16,7 @@ from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import Hold, StoredSpace
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.layout import ChunkLayout, ObjectLayout, joined_layout
-from lmcache_core.server.open_transfers import OpenTransfers, Ticket
+from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
 from lmcache_core.server.transfer_range import store_patience, transfer_range
 from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
 from lmcache_core.wire.legacy_pickle import read_tensors
@@ -61,18 +61,11 @@ class _Range(NamedTuple):
     ticket: Ticket
 
 
-class _Store(NamedTuple):
-    """A store that was prepared and not committed."""
-
-    hold: Hold
-    indexes: Sequence[int]
-
-
 class EngineDrivenModule(RequestModule):
     def __init__(self, context: ModuleContext) -> None:
         self._context = context
-        self._stores: OpenTransfers[_Store] = OpenTransfers()
-        self._reads: OpenTransfers[Hold] = OpenTransfers()
+        self._stores = OpenStores()
+        self._reads = OpenReads()
         self._refused = RefusedRegistrations()
         context.workers.on_leave(self._left)
 
@@ -153,21 +146,31 @@ class EngineDrivenModule(RequestModule):
     # --- storing
 
     def prepare_store(self, call: Call, key: EngineKey, instance_id: int) -> object:
+        """Chunks that are there or being written are left out; so is everything while this request has the same range
+        open already (`OpenStores.add`)."""
         chunks = self._range(key, instance_id)
         if chunks is None:
             return NOTHING_TO_STORE
         if chunks.worker.inline:
             return IN_BAND
         worker, storage = chunks.worker, self._context.storage
-        prepared = self._stores.latest(worker, chunks.ticket)
-        if prepared is None or not storage.is_live(prepared.hold):
-            if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
-                return ELSEWHERE  # pages have to be allocated
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, store_patience(call)))
-            if not prepared.hold.slots or not self._remember_store(worker, chunks.ticket, prepared):
-                return NOTHING_TO_STORE
-        slots = self._descriptors(worker.layout, prepared.hold.slots)
-        return PrepareStoreReply(StoreContext(slots, tuple(prepared.indexes)))
+        if not call.may_wait and not storage.has_room(chunks.space, len(chunks.hashes)):
+            return ELSEWHERE  # pages have to be allocated
+        store = self._reserve(call, chunks)
+        if not store.hold.slots:
+            return NOTHING_TO_STORE
+        if not self._stores.add(chunks.ticket, store):
+            storage.discard(store.hold)
+            return NOTHING_TO_STORE
+        if self._context.workers.find(instance_id) is not worker:
+            self._stores.take(instance_id, chunks.ticket)
+            storage.discard(store.hold)  # it has left meanwhile, and was not given them
+            return NOTHING_TO_STORE
+        return PrepareStoreReply(StoreContext(self._descriptors(worker.layout, store.hold.slots), tuple(store.indexes)))
+
+    def _reserve(self, call: Call, chunks: _Range) -> OpenStore:
+        token, patience = chunks.worker.token, store_patience(call)
+        return OpenStore(chunks.worker, *self._context.storage.reserve(token, chunks.space, chunks.hashes, patience))
 
     def commit_store(self, call: Call, key: EngineKey, instance_id: int, data: memoryview) -> object:
         if len(data) and not call.may_wait:
@@ -176,57 +179,46 @@ class EngineDrivenModule(RequestModule):
         if chunks is None:
             return False
         storage, worker = self._context.storage, chunks.worker
-        stores = self._stores.take_all(worker, chunks.ticket)
-        prepared = stores.pop() if stores else None
-        for late in stores:
-            storage.discard(late.hold)  # the worker has answered for this ticket: it touches none of its slots any more
+        if len(data) and worker.proven and not worker.inline:
+            # It has mapped L1 before: what it prepared may be in the hands of a thread that still writes it there.
+            return self._commit_inband(call, key, chunks, None, data)
+        store = self._stores.take(instance_id, chunks.ticket)
         if len(data):
-            return self._commit_inband(call, key, chunks, prepared, data)
-        if prepared is None:
+            return self._commit_inband(call, key, chunks, store, data)
+        if store is None:
             return False
         worker.proven = True
-        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0], key.request_id)
+        return storage.publish(store.hold, chunks.first_chunk + store.indexes[0], key.request_id)
 
     def abandon_store(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         """The worker could not fill what it prepared, and touches none of it any more.  True when there was something."""
         chunks = self._range(key, instance_id)
-        if chunks is None:
+        store = self._stores.take(instance_id, chunks.ticket) if chunks else None
+        if store is None:
             return False
-        stores = self._stores.take_all(chunks.worker, chunks.ticket)
-        for store in stores:
-            self._context.storage.discard(store.hold)
-        return bool(stores)
-
-    def _remember_store(self, worker: Worker, ticket: Ticket, prepared: _Store) -> bool:
-        """False, and its slots are free again, when the worker has left meanwhile."""
-        self._stores.add(worker, ticket, prepared)
-        if self._context.workers.find(worker.instance_id) is worker:
-            return True
-        self._stores.forget(worker)
-        self._context.storage.discard(prepared.hold)
-        return False
+        self._context.storage.discard(store.hold)
+        return True
 
     def _commit_inband(
-        self, call: Call, key: EngineKey, chunks: _Range, prepared: _Store | None, data: memoryview
+        self, call: Call, key: EngineKey, chunks: _Range, prepared: OpenStore | None, data: memoryview
     ) -> bool:
         """The chunks came with the commit, perhaps from a worker that was offered shared memory and could not map it;
         what was reserved for it then is filled here."""
         storage, worker = self._context.storage, chunks.worker
-        if prepared is None:
-            prepared = _Store(*storage.reserve(worker.token, chunks.space, chunks.hashes, store_patience(call)))
+        store = prepared or self._reserve(call, chunks)
         try:
             tensors = self._read(chunks, data)
             worker.inline = worker.proven = True
-            if not prepared.hold.slots:
+            if not store.hold.slots:
                 return True
-            with storage.using(prepared.hold) as alive:
+            with storage.using(store.hold) as alive:
                 if alive:
-                    for slot, index in zip(prepared.hold.slots, prepared.indexes, strict=True):
+                    for slot, index in zip(store.hold.slots, store.indexes, strict=True):
                         storage.payload(slot)[:] = tensors[index].data
         except BaseException:
-            storage.discard(prepared.hold)
+            storage.discard(store.hold)
             raise
-        return storage.publish(prepared.hold, chunks.first_chunk + prepared.indexes[0], key.request_id)
+        return storage.publish(store.hold, chunks.first_chunk + store.indexes[0], key.request_id)
 
     @staticmethod
     def _read(chunks: _Range, data: memoryview) -> Sequence[PickledTensor]:
@@ -251,8 +243,13 @@ class EngineDrivenModule(RequestModule):
         in_band = worker.inline or not worker.proven
         if in_band and not call.may_wait:
             return ELSEWHERE  # bytes have to be copied
+        self._reads.ask(worker, chunks.ticket)
         hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
-        if hold is None or not self._remember_read(worker, chunks.ticket, hold):
+        if hold is None:
+            return MISS
+        self._reads.add(worker, chunks.ticket, hold)
+        if self._context.workers.find(instance_id) is not worker:
+            self._forget_read(worker, chunks.ticket, hold)  # it has left meanwhile
             return MISS
         slots = RetrieveContext(self._descriptors(worker.layout, hold.slots))
         if not in_band:
@@ -282,26 +279,16 @@ class EngineDrivenModule(RequestModule):
             return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
 
     def _forget_read(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
-        """The worker was not given it, and will not commit it."""
+        """The worker was not given it."""
         self._reads.remove(worker, ticket, hold)
         self._context.storage.release(hold)
 
-    def _remember_read(self, worker: Worker, ticket: Ticket, hold: Hold) -> bool:
-        """False, and nothing is held, when the worker has left meanwhile."""
-        self._reads.add(worker, ticket, hold)
-        if self._context.workers.find(worker.instance_id) is worker:
-            return True
-        self._reads.forget(worker)
-        self._context.storage.release(hold)
-        return False
-
     def commit_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> bool:
+        """Follows each prepare, also one that missed."""
         chunks = self._range(key, instance_id)
-        if chunks is None:
-            return True
-        hold = self._reads.take(chunks.worker, chunks.ticket)
-        if hold is not None:
-            self._context.storage.release(hold)
+        if chunks is not None:
+            for hold in self._reads.commit(instance_id, chunks.ticket):
+                self._context.storage.release(hold)
         return True
 
     # --- what they share
@@ -310,7 +297,8 @@ class EngineDrivenModule(RequestModule):
         chunks = transfer_range(self._context, key, instance_id)
         if chunks is None:
             return None
-        ticket = Ticket(key.cache_salt, key.start, key.end, chunks.hashes[-1] if chunks.hashes else b"")
+        last_hash = chunks.hashes[-1] if chunks.hashes else b""
+        ticket = Ticket(key.request_id, key.cache_salt, key.start, key.end, last_hash)
         return _Range(chunks.worker, chunks.space(self._context), chunks.hashes, chunks.first_chunk, ticket)
 
     def _descriptors(self, layout: ChunkLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
