@@ -54,7 +54,7 @@ def sample_of(status: Mapping[str, Any], seconds: float) -> Sample:
         l2_capacity_bytes=usage["capacity_bytes"],
         backlog_bytes=status["store"]["backlog_bytes"],
         evicted_bytes=l2["eviction"]["evicted_bytes"],
-        healthy=status["healthy"],
+        healthy=status["state"] != "unhealthy",
         census_holds=l1["census_holds"],
     )
 

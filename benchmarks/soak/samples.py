@@ -96,7 +96,7 @@ class Sampler:
             l1["cached"],
             len(status["workers"]),
             l1["census_holds"],
-            status["healthy"],
+            status["state"] != "unhealthy",
         )
 
 

@@ -98,12 +98,18 @@ class Site:
 
     def page(self) -> str:
         """What `lmcache status` prints."""
-        return lmcache(self._server, "status", code=0 if self.is_healthy() else 1)
+        return lmcache(self._server, "status", code=0 if self.status["healthy"] else 1)
 
-    def is_healthy(self) -> bool:
+    def conditions(self) -> set[str]:
+        """Names of what is said about the adapter."""
+        subject = f"adapter {self.adapter['name']}"
+        return {each["name"] for each in self.status["conditions"] if each["subject"] == subject}
+
+    def serves(self) -> bool:
+        """What a probe is told."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._server.http_port}/healthcheck", timeout=10) as answer:
-                return bool(json.load(answer)["status"] == "healthy")
+                return json.load(answer)["status"] in ("healthy", "degraded")
         except urllib.error.HTTPError as error:
             with error:
                 return False

@@ -36,7 +36,7 @@ def test_bytes_that_a_backend_has_wrong_are_missed_and_never_served(
     assert site.account["failed"] == 0, "the backend said that all is well"
     assert 0 < found < ROUNDS * len(PROMPTS) * CHUNKS
     assert site.status["prefetch"]["rejected"] > 0
-    assert site.is_healthy()
+    assert site.serves()
     site.check_books()
 
 
@@ -61,9 +61,10 @@ def test_whatever_a_backend_does_the_server_serves_on(open_site: OpenSite) -> No
 def test_an_adapter_that_hangs_is_said_to_and_the_rest_goes_on(open_site: OpenSite) -> None:
     site = open_site(injected(verbs=["store"], stall=1.0), "--l2-timeout-seconds", "0.5")
     site.store(1)
-    wait_for(lambda: not site.is_healthy())
+    wait_for(lambda: "adapter_silent" in site.conditions())
     assert not site.adapter["healthy"]
-    assert "jobs are overdue" in site.page()
+    assert site.serves(), "an adapter that hangs is no reason to end a server whose L1 serves"
+    assert "adapter_silent" in site.page()
     assert site.hits(1) == CHUNKS
     site.store(2)
     assert site.hits(2) == CHUNKS

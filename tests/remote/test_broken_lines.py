@@ -77,7 +77,7 @@ def served_under(site: RemoteSite, proxy: TcpProxy, fault: Fault) -> Served:
     assert [site.hits(number) for number in site.fresh(1)] == [0], "found what nobody stored"
     site.store(*during)
     assert [site.hits(number) for number in during] == [CHUNKS] * 2, "L1 serves on, whatever is behind it"
-    assert site.is_healthy()
+    assert site.serves()
     site.settle()
     return Served(before, hits, during, site.account["stored"] - stored)
 

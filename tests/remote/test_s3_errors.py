@@ -44,7 +44,7 @@ def test_errors_for_everything(site: RemoteSite, faults: HttpFaults, code: int) 
     assert [site.hits(number) for number in before] == [0, 0]
     site.store(*during)
     assert [site.hits(number) for number in during] == [CHUNKS] * 2
-    assert site.is_healthy()
+    assert site.serves()
     site.settle()
     assert site.account["stored"] == stored, "stored what could not be"
     assert faults.answered[Status(code)]

@@ -15,6 +15,12 @@ from .contracts.completion import (
     JobDone as JobDone,
     JobId as JobId,
 )
+from .contracts.conditions import (
+    ActiveCondition as ActiveCondition,
+    Condition as Condition,
+    ServerState as ServerState,
+    Severity as Severity,
+)
 from .contracts.context import AdapterContext as AdapterContext
 from .contracts.events import (
     AdapterAdded as AdapterAdded,

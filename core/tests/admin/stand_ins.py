@@ -7,6 +7,7 @@ from typing import Any
 
 from lmcache_core.admin.ports import AdminPorts, UnknownLoggerError
 from lmcache_core.admin.schemas_server import ConfiguredAdapter, LoggerLevel, Setting, Version
+from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
 from lmcache_core.controllers.quota import Quota, QuotaRefusedError
 from lmcache_core.l1.census import Census
 
@@ -88,15 +89,16 @@ def status() -> dict[str, Any]:
     return {"l1": {"free": 3}}
 
 
-def well() -> tuple[bool, str]:
-    return True, ""
+def active(severity: Severity, reason: str, subject: str = "") -> tuple[ActiveCondition, ...]:
+    """One condition."""
+    return (ActiveCondition(Condition("something", severity, reason, subject=subject), 1_700_000_000.0),)
 
 
 def ports(**changes: Any) -> AdminPorts:
     """A server that is well and holds five objects, but for the changes."""
     given: dict[str, Any] = {
         "status": status,
-        "health": well,
+        "conditions": tuple,
         "quotas": StandInQuotas(),
         "cache": StandInCache(),
         "version": version,

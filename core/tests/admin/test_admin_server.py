@@ -11,7 +11,8 @@ import pytest
 
 import lmcache_core
 from core.tests.admin.conversation import ask, running
-from core.tests.admin.stand_ins import ports
+from core.tests.admin.stand_ins import active, ports
+from lmcache_core import Severity
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.model.errors import ResourceError
 
@@ -24,12 +25,23 @@ def test_what_it_answers() -> None:
 
 
 def test_an_unhealthy_server_says_why() -> None:
-    with running(health=lambda: (False, "store is down")) as server:
+    with running(conditions=lambda: active(Severity.CRITICAL, "it is down", "thread store")) as server:
         assert ask(server, "/healthcheck")[:3] == (
             503,
             "application/json",
-            {"status": "unhealthy", "reason": "store is down"},
+            {"status": "unhealthy", "reason": "thread store: it is down"},
         )
+
+
+def test_a_degraded_server_serves_and_says_why() -> None:
+    with running(conditions=lambda: active(Severity.WARNING, "it is full", "adapter fs")) as server:
+        assert ask(server, "/healthcheck")[:3] == (
+            200,
+            "application/json",
+            {"status": "degraded", "reason": "adapter fs: it is full"},
+        )
+    with running(conditions=lambda: active(Severity.INFO, "3 were refused")) as server:
+        assert ask(server, "/healthcheck")[:3] == (200, "application/json", {"status": "healthy"})
 
 
 def test_errors_are_problems() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from core.tests.admin.conversation import ask, running
+from core.tests.admin.stand_ins import active
+from lmcache_core import Severity
 from lmcache_core.admin import token as token_module
 from lmcache_core.admin.token import Scope, Token, Tokens, open_tokens, read_token, read_tokens
 from lmcache_core.model.errors import ConfigError
@@ -143,12 +145,12 @@ def test_a_token_to_read_can_only_get(tmp_path: Path) -> None:
 
 def test_without_a_token_a_probe_is_told_no_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running("right-word", health=lambda: (False, "adapter fs does not answer")) as server:
+    with running("right-word", conditions=lambda: active(Severity.CRITICAL, "it is down", "thread store")) as server:
         assert ask(server, "/healthcheck")[:3] == (
             503,
             "application/json",
             {"status": "unhealthy", "reason": None},
         )
         told = ask(server, "/healthcheck", Authorization="Bearer right-word")
-        assert told.body == {"status": "unhealthy", "reason": "adapter fs does not answer"}
+        assert told.body == {"status": "unhealthy", "reason": "thread store: it is down"}
     assert "right-word" not in caplog.text

@@ -149,7 +149,9 @@ def test_what_nobody_asked_for_and_cannot_be_had_is_left_out(
     (row,) = [row for row in status["plugins"] if row["name"] == "acme"]
     assert row["status"] == "broken"
     assert row["error"].startswith(says)
-    (line,) = warnings(caplog)
+    assert [each["name"] for each in status["conditions"] if each["subject"] == "plugin acme"] == ["plugin_unusable"]
+    line, condition = warnings(caplog)
+    assert condition.startswith("condition began name=plugin_unusable subject=plugin acme")
     assert line.startswith(f"plugin 'acme' (acme-dist 1.0) is broken: {says}")
     assert line.endswith("leave it out: --no-plugin acme")
     assert ("acme" in status["modules"]) == bool({"listener", "subscriptions"} & set(fault))

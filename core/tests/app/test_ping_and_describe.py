@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from core.tests.admin.conversation import running
+from core.tests.admin.stand_ins import active
 from core.tests.app.test_status_page import HEALTHY
+from lmcache_core import Severity
 from lmcache_core.app.cli import main
 from lmcache_core.app.console.description import describe_server, description_page
 from lmcache_core.app.console.page import plain_page
@@ -94,14 +96,14 @@ def test_an_engine_that_is_not_there(arguments: list[str], capsys: Captured) -> 
 
 
 def test_a_cache_server_that_is_not_well(capsys: Captured) -> None:
-    with running(health=lambda: (False, "thread store is down"), status=dict) as server:
+    with running(conditions=lambda: active(Severity.CRITICAL, "it is down", "thread store"), status=dict) as server:
         assert main(["ping", "kvcache", "--url", server.endpoint, "--timeout-seconds", "1", "--port", "9"]) == 1
         said = capsys.readouterr()
         assert [line.split()[:4] for line in said.out.splitlines()[1:]] == [
             ["engine", "port", "tcp://localhost:9", "no"],
             ["admin", "API", server.endpoint, "not"],
         ]
-        assert "thread store is down" in said.err
+        assert "thread store: it is down" in said.err
         assert "no answer to 'ping' from tcp://localhost:9 within 1 s" in said.err
 
 
@@ -159,7 +161,7 @@ def test_the_url_of_the_environment(capsys: Captured, monkeypatch: pytest.Monkey
 def test_status_ends_with_what_the_server_says_of_itself(capsys: Captured) -> None:
     with running(status=lambda: {**HEALTHY, "healthy": False, "reason": "no disk"}) as server:
         assert main(["status", "--url", server.endpoint]) == 1
-    assert capsys.readouterr().out.startswith("NOT HEALTHY: no disk\n")
+    assert capsys.readouterr().out.startswith("UNHEALTHY: no disk\n")
 
 
 def test_watching(capsys: Captured) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.app.console.loose_json import Loose
 from lmcache_core.app.console.page import plain_page
-from lmcache_core.app.console.status_faults import status_faults
 from lmcache_core.app.console.status_page import Sample, status_page
 
 HEALTHY: dict[str, Any] = {
@@ -70,7 +67,7 @@ def test_a_healthy_server_in_use() -> None:
     assert row(shown, "llama") == ["llama", "2", "shared_memory", "9", "s"]
     assert row(shown, "fs ")[:4] == ["fs", "ok", "1", "MiB"]
     assert "6 (3 MiB)" in " ".join(row(shown, "fs "))
-    assert shown[-1] == "plugins, threads and subscribers are fine"
+    assert shown[-1] == "no conditions: nothing is known to be wrong"
 
 
 def test_an_l1_that_is_a_file_says_where_it_is() -> None:
@@ -89,76 +86,35 @@ def test_two_samples_make_rates() -> None:
     assert row(lines(restarted, HEALTHY), "lookups") == ["lookups", "1", "-"]
 
 
-def exit_code(code: int | None, signal: str | None = None, error: str = "") -> dict[str, Any]:
-    return {"code": code, "signal": signal, "error": error}
-
-
-@pytest.mark.parametrize(
-    ("last", "says"),
-    [
-        (exit_code(3), "last exit code 3"),
-        (exit_code(None, "SIGKILL"), "last killed by SIGKILL"),
-        (exit_code(None, None, "Exec format error"), "last Exec format error"),
-        ({}, "last exit unknown"),
-    ],
-)
-def test_how_a_program_ended_is_said_in_words(last: dict[str, Any], says: str) -> None:
-    status = {"runtime_plugins": [{"name": "a.py", "state": "waiting", "restarts": 0, "last_exit": last}]}
-    assert list(status_faults(Loose(status))) == [f"runtime plugin a.py: waiting, restarted 0 times, {says}"]
-
-
 def test_before_the_first_lookup_there_is_no_hit_rate() -> None:
     assert "no lookup has asked for a chunk yet" in lines({"chunks": {"requested": 0, "hit": 0}})
 
 
-def test_what_is_not_fine_is_named() -> None:
-    ill = {
-        **HEALTHY,
-        "healthy": False,
-        "reason": "adapter fs does not answer",
-        "l1": {**HEALTHY["l1"], "census_holds": False, "quarantined": 2, "backing_is_full": True},
-        "l2": [{**HEALTHY["l2"][0], "healthy": False, "jobs_overdue": 3, "circuit": {"retry_in_seconds": 4.0}}],
-        "plugins": [{"name": "acme", "status": "broken", "error": "no library"}],
-        "runtime_plugins": [{"name": "exporter.py", "state": "waiting", "restarts": 4, "last_exit": exit_code(1)}],
-        "events": {
-            "subscribers": {"metrics": {"state": "stuck", "dropped": {"LookupFinished": 5}, "last_error": "boom"}}
-        },
-        "threads": {
-            "store": {"running": False, "restarts": 1, "last_error": "KeyError: 'x'"},
-            "router": {"running": True, "restarts": 2, "last_error": None},
-        },
-        "requests": {"refused": 6, "dropped": 7},
-        "store": {"refused": 8},
-        "prefetch": {"timed_out": 9},
+def test_conditions_are_named_with_what_to_do() -> None:
+    full = {
+        "name": "medium_full",
+        "severity": "warning",
+        "subject": "adapter fs",
+        "reason": "no room",
+        "remedy": "give it",
     }
+    refused = {"name": "requests_refused", "severity": "info", "subject": "engine port", "reason": "6 were refused"}
+    conditions = [{**full, "since": 1_700_000_000.0}, {**refused, "since": "?"}]
+    ill = {**HEALTHY, "state": "degraded", "healthy": False, "reason": "adapter fs: no room", "conditions": conditions}
     shown = lines(ill)
-    assert shown[0] == "NOT HEALTHY: adapter fs does not answer"
-    assert "does not answer" in " ".join(row(shown, "fs "))
-    faults = list(status_faults(Loose(ill)))
-    for beginning in (
-        "L1: slots do not add up",
-        "L1: the system has no more memory",
-        "L1: 2 slots are in quarantine",
-        "requests: 6 were refused",
-        "requests: 7 could not be read",
-        "store: 8 objects never went",
-        "prefetch: 9 loads",
-        "adapter fs: 3 jobs are overdue",
-        "adapter fs: left alone after failures, next try in 4 s",
-        "plugin acme: broken: no library",
-        "runtime plugin exporter.py: waiting, restarted 4 times, last exit code 1",
-        "subscriber metrics: stuck: boom",
-        "subscriber metrics: 5 events never reached it",
-        "thread store: is down: KeyError: 'x'",
-        "thread router: was restarted 2 times",
-    ):
-        assert [fault for fault in faults if fault.startswith(beginning)], beginning
-    assert all(f"  {fault}" in shown for fault in faults)
+    assert shown[0] == "DEGRADED: adapter fs: no room"
+    assert row(shown, "fs ")[:2] == ["fs", "medium_full"]
+    at = shown.index("conditions:")
+    assert shown[at + 1].startswith("  warning medium_full since 2023-11-1")
+    assert shown[at + 2 : at + 4] == ["    adapter fs: no room", "    give it"]
+    assert shown[at + 4].startswith("  info requests_refused since ")
+    assert shown[at + 5 :] == ["    engine port: 6 were refused"]
 
 
-def test_an_older_server_without_subscribers_has_its_totals() -> None:
-    status = {"events": {"dropped": {"LookupFinished": 2}, "failed": {"log": 1}}}
-    assert list(status_faults(Loose(status))) == ["events: 2 were dropped", "events: 1 made a subscriber fail"]
+def test_an_older_server_says_healthy_or_not() -> None:
+    assert lines({"healthy": False, "reason": "store is down"})[0] == "UNHEALTHY: store is down"
+    assert lines({"healthy": True})[0] == "healthy"
+    assert lines({})[0] == "health unknown"
 
 
 def test_many_tenants_stay_on_one_screen() -> None:
@@ -176,7 +132,7 @@ _JSON = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys((*HEALTHY, "requests", "prefetch", "policies"), _JSON)))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys((*HEALTHY, "state", "conditions", "policies"), _JSON)))
 def test_whatever_a_server_says_can_be_shown(status: dict[str, Any]) -> None:
     assert lines(status)
     assert lines(status, status)

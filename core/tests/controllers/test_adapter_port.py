@@ -45,10 +45,10 @@ def test_a_late_job_has_timed_out_and_its_release_is_told_apart(desk: Desk) -> N
     assert desk.port.expire(desk.clock.monotonic() + 29) is not None
     desk.port.expire(desk.clock.monotonic() + 30)
     assert desk.answers() == [JobAnswer("token", (Outcome.TIMED_OUT,) * 3, released=False)]
-    assert not desk.port.healthy
+    assert not desk.port.answers
     desk.adapter.finish(desk.adapter.waiting[0])
     assert desk.answers() == [JobReleased("token")]
-    assert desk.port.healthy
+    assert desk.port.answers
 
 
 def test_what_a_late_lookup_pinned_is_unpinned(desk: Desk) -> None:
@@ -65,10 +65,10 @@ def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_lets_go(desk: Desk
     job = desk.adapter.waiting[0]
     desk.adapter.time_out(job)
     assert desk.answers() == [JobAnswer("token", (Outcome.TIMED_OUT,) * 3, released=False)]
-    assert not desk.port.healthy
+    assert not desk.port.answers
     desk.adapter.let_go(job)
     assert desk.answers() == [JobReleased("token")]
-    assert desk.port.healthy
+    assert desk.port.answers
 
 
 def test_a_job_that_slips_in_while_its_adapter_is_shut_is_answered(desk: Desk) -> None:

@@ -163,7 +163,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
                 site.adapter.finish(job)
             site.later()
         assert not site.adapter.waiting
-        assert site.port.healthy
+        assert site.port.answers
         names: dict[bytes, ObjectKey] = {key(number).object_id: key(number) for number in range(200)}
         there = [names[name] for name in site.adapter.objects]
         assert all(site.eviction._objects.find(name) >= 0 for name in there), "it would never be deleted"

@@ -47,10 +47,10 @@ def test_a_release_before_the_answer_is_a_failure(desk: Desk) -> None:
     job = desk.adapter.waiting[0]
     desk.adapter._completions.post(BuffersReleased(job.job))
     assert desk.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
-    assert (desk.port.healthy, desk.port.faults) == (True, 1)
+    assert (desk.port.answers, desk.port.faults) == (True, 1)
     desk.adapter.finish(job)
     assert desk.answers() == []
-    assert desk.port.healthy
+    assert desk.port.answers
 
 
 def test_what_trips_while_it_is_delivered_fails_alone_and_loses_nothing_behind_it(
@@ -72,7 +72,7 @@ def test_what_trips_while_it_is_delivered_fails_alone_and_loses_nothing_behind_i
         JobAnswer("first", (Outcome.FAILED,) * 3, released=True),
         JobAnswer("second", (Outcome.MISSING,) * 3, released=True),
     ]
-    assert desk.port.healthy
+    assert desk.port.answers
     assert desk.port.expire(10**9) is None, "nothing is pending"
 
 
@@ -96,7 +96,7 @@ def test_a_release_that_trips_still_frees_the_adapter(desk: Desk, monkeypatch: p
         with pytest.raises(RuntimeError):
             desk.port.deliver()
     assert desk.answers() == [JobReleased("token")]
-    assert desk.port.healthy
+    assert desk.port.answers
 
 
 @pytest.mark.parametrize("outcomes", [None, 3, "abc", (True, False, True), [Outcome.DONE, Outcome.DONE, "done"]])
@@ -139,7 +139,7 @@ def test_whatever_an_adapter_says_each_job_is_answered_once_and_released_once(sa
         mine = [answer for answer in heard if answer.token == number]
         kept = isinstance(mine[0], JobAnswer) and not mine[0].released
         assert [type(answer) for answer in mine] == ([JobAnswer, JobReleased] if kept else [JobAnswer])
-    assert desk.port.healthy
+    assert desk.port.answers
     assert desk.port.expire(10**9) is None
     assert desk.port.status()["jobs_in_flight"] == 0
     desk.adapter.close(0)

@@ -6,13 +6,14 @@ import threading
 
 import pytest
 
+from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.controllers.supervisor import Supervisor
 
 
 def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor()
     begun, fail, end = threading.Semaphore(0), threading.Event(), threading.Event()
-    reds: list[tuple[bool, str]] = []
+    reds: list[list[Condition]] = []
 
     def charge() -> None:
         begun.release()
@@ -23,9 +24,9 @@ def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.
 
     supervisor.start("charge", charge)
     assert begun.acquire(timeout=5)
-    while supervisor.health()[0] and not begun.acquire(blocking=False):
+    while not list(supervisor.conditions()) and not begun.acquire(blocking=False):
         pass
-    reds.append(supervisor.health())
+    reds.append(list(supervisor.conditions()))
     assert begun.acquire(timeout=5) or reds
     end.set()
     assert supervisor.join(5) == []
@@ -33,7 +34,7 @@ def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.
     assert "thread failed name=charge" in caplog.text
 
 
-def test_health_names_who_is_down_and_why() -> None:
+def test_a_condition_names_who_is_down_and_why() -> None:
     supervisor = Supervisor()
     failed = threading.Event()
 
@@ -43,11 +44,11 @@ def test_health_names_who_is_down_and_why() -> None:
 
     supervisor.start("store", charge)
     failed.wait(5)
-    seen = set()
+    seen = set[tuple[Severity, str]]()
     for _ in range(2000):
-        seen.add(supervisor.health())
+        seen.update((each.severity, each.sentence) for each in supervisor.conditions())
         threading.Event().wait(0.0005)
-    assert (False, "store is down: OSError: disk on fire") in seen
+    assert (Severity.CRITICAL, "thread store: it is down: OSError: disk on fire") in seen
     supervisor.stopping()
     assert supervisor.join(10) == []
 
@@ -73,7 +74,7 @@ def test_one_that_has_done_its_work_is_neither_running_nor_down() -> None:
     supervisor.start("short", lambda: None)
     assert supervisor.join(5) == []
     assert supervisor.status()["short"] == {"running": False, "restarts": 0, "last_error": ""}
-    assert supervisor.health() == (True, "")
+    assert not list(supervisor.conditions())
 
 
 def test_one_that_is_dismissed_is_not_known_any_more_and_its_name_is_free() -> None:
@@ -104,7 +105,7 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
     fail.set()
     thread.join(5)
     assert not thread.is_alive()
-    assert (len(runs), supervisor.health()) == (1, (True, ""))
+    assert (len(runs), list(supervisor.conditions())) == (1, [])
 
 
 def test_a_charge_can_dismiss_itself() -> None:
@@ -116,7 +117,7 @@ def test_a_charge_can_dismiss_itself() -> None:
 
     supervisor.start("port", charge)
     assert done.wait(5)
-    assert (supervisor.status(), supervisor.health()) == ({}, (True, ""))
+    assert (supervisor.status(), list(supervisor.conditions())) == ({}, [])
 
 
 def test_an_error_that_cannot_be_shown_ends_no_thread() -> None:

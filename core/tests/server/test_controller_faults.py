@@ -55,7 +55,7 @@ def test_a_prefetch_that_trips_is_answered_and_the_next_one_works(
         wait_for(lambda: restarts(server, "prefetch") == 1)
         engine.end("tripped")
         engine.scheduler.clear()
-        wait_for(lambda: server.health()[0])
+        wait_for(lambda: server.status()["healthy"])
         assert engine.lookup(TOKENS, "next") == 20
         assert engine.retrieve(TOKENS, "next") == [engine.content(TOKENS, chunk) for chunk in range(20)]
 

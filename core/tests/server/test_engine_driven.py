@@ -331,7 +331,7 @@ def test_what_cannot_be_a_number_of_seconds_or_readers_is_refused(server: Server
             engine.scheduler.lookup(msgspec.structs.replace(key, num_kv_readers=readers))
             assert engine.scheduler.query_prefetch_status("r") == 0
         assert engine.lookup(TOKENS, "next") == CHUNKS
-        assert server.health() == (True, "")
+        assert server.status()["healthy"]
 
 
 def test_a_worker_that_leaves_during_its_in_band_commit_writes_into_nobodys_slots(

@@ -52,22 +52,27 @@ def test_the_view_answers_as_the_server_does(start_server: StartServer) -> None:
     server = start_server()
     view = server.view
     assert view.info == server.info
-    assert view.health() == server.health() == (True, "")
+    assert view.conditions() == server.conditions() == ()
     assert view.status()["server"]["instance_id"] == server.info.instance_id
     names = {kind.name for kind in view.reading_kinds}
     assert {reading.name for reading in view.readings()} <= names
 
 
-def test_a_subscriber_that_hangs_is_seen_and_does_not_make_the_server_unhealthy(start_server: StartServer) -> None:
+def test_a_subscriber_that_hangs_is_a_condition_and_does_not_make_the_server_unhealthy(
+    start_server: StartServer,
+) -> None:
     release = threading.Event()
     server = start_server(event_subscriber_timeout_seconds=0.01)
     lane = server._parts.bus.lane("log")
     lane._calls._subscriber.batch_done = release.wait  # type: ignore[method-assign,assignment]
     server._parts.bus.publish(LeasesExpired(0, 0))
     wait_for(lambda: lane.status().state is LaneState.STUCK)
-    assert server.health() == (True, "")
+    assert server.status()["state"] == "degraded"
+    assert [(each.condition.name, each.condition.subject) for each in server.conditions()] == [
+        ("subscriber_fails", "subscriber log")
+    ]
     release.set()
-    wait_for(lambda: lane.status().state is LaneState.OK)
+    wait_for(lambda: lane.status().state is LaneState.OK and not server.conditions())
 
 
 def test_a_server_that_cannot_be_built_closes_its_subscribers(

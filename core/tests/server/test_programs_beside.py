@@ -58,7 +58,7 @@ def test_the_thread_of_the_programs_comes_back(
     wait_for(lambda: server.status()["runtime_plugins"][0]["pid"])
     pid = server.status()["runtime_plugins"][0]["pid"]
     trip(server._parts.runtime_plugins, "_step", monkeypatch)
-    wait_for(lambda: restarts(server, "runtime-plugins") == 1 and server.health()[0])
+    wait_for(lambda: restarts(server, "runtime-plugins") == 1 and server.status()["healthy"])
     assert server.status()["runtime_plugins"][0]["pid"] == pid
     with FakeEngine(server.info.engine_endpoint) as engine:
         assert engine.store(list(range(32)))

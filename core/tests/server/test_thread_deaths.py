@@ -63,6 +63,7 @@ DEATHS: dict[str, Trip] = {
     "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
     "l1-growth": at(lambda parts: parts.growth, "_fill"),
     "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].controller, "_handle"),
+    "conditions": at(lambda parts: parts.conditions, "turn"),
     "reaper": check,
     "pooled-0": task("pooled"),
     "affine-0": task("affine"),
@@ -74,12 +75,12 @@ ELSEWHERE = {"l2-listing-memory"}
 
 @contextmanager
 def observed(server: Server) -> Iterator[set[str]]:
-    """What the server's health says meanwhile."""
+    """What conditions the server has meanwhile."""
     complaints, done = set[str](), threading.Event()
 
     def observe() -> None:
         while not done.wait(0.01):
-            complaints.add(server.health()[1])
+            complaints.update(each.condition.sentence for each in server.conditions())
 
     observer = threading.Thread(target=observe, daemon=True)
     observer.start()
@@ -117,8 +118,10 @@ def test_a_thread_that_dies_is_seen_and_comes_back(
         with observed(server) as complaints:
             DEATHS[name](server, monkeypatch)
             work(engine, server, 2000)
-            wait_for(lambda: restarts(server, name) == 1 and server.health()[0])
-        assert any(complaint.startswith(f"{name} is down: RuntimeError: injected") for complaint in complaints)
+            wait_for(lambda: restarts(server, name) == 1 and server.status()["state"] != "unhealthy")
+        assert any(
+            complaint.startswith(f"thread {name}: it is down: RuntimeError: injected") for complaint in complaints
+        )
 
         tokens = [7, *TOKENS]
         assert engine.store(tokens)
@@ -157,4 +160,4 @@ def test_a_listing_that_dies_goes_on_where_it_was(start_server: StartServer, mon
     server = start(start_server)
     wait_for(lambda: server.status()["l2"][0]["eviction"]["listing"] == "done")
     assert restarts(server, "l2-listing-memory") == 1
-    wait_for(lambda: server.health()[0])
+    wait_for(lambda: server.status()["state"] != "unhealthy")

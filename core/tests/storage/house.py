@@ -95,7 +95,7 @@ class House:
 
     def health(self) -> tuple[bool, int]:
         """Is the first adapter well, and how many slots are in quarantine?"""
-        return self.port.healthy, self.cache.census().quarantined
+        return self.port.answers, self.cache.census().quarantined
 
     def jobs(self, verb: str) -> list[tuple[MoodyAdapter, CueJob]]:
         return [(adapter, job) for adapter in self.adapters for job in adapter.waiting if job.verb == verb]

@@ -712,7 +712,7 @@ class StorageMachine(RuleBasedStateMachine):
         census = self.cache.census()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
         assert census.holds
-        assert all(port.healthy for port in self.ports)
+        assert all(port.answers for port in self.ports)
         assert self.store.drain(0)
         assert self.storage.lookups_open == 0
         status = self.prefetch.status()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmcache_core import Reading, ReadingKind, ServerInfo
+from lmcache_core import ActiveCondition, Reading, ReadingKind, ServerInfo
 
 
 class ServerStandIn:
@@ -18,5 +18,5 @@ class ServerStandIn:
     def status(self) -> Mapping[str, Any]:
         return {}
 
-    def health(self) -> tuple[bool, str]:
-        return True, ""
+    def conditions(self) -> Sequence[ActiveCondition]:
+        return ()

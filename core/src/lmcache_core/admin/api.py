@@ -77,7 +77,7 @@ _DESCRIBES: Final = Operation("This description of the API.", ApiDescription)
 def core_routes(ports: AdminPorts) -> list[BaseRouteHandler]:
     """Core's own, but for the one that describes all of them."""
     return [
-        *status_routes(ports.status, ports.health),
+        *status_routes(ports.status, ports.conditions),
         *version_routes(ports.version),
         *config_routes(ports.config),
         *plugins_routes(ports.plugins),

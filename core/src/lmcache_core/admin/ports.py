@@ -16,6 +16,7 @@ from lmcache_core.admin.schemas_server import (
     ThreadRow,
     Version,
 )
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.controllers.quota import Quota
 from lmcache_core.l1.census import Census
 from lmcache_core.model.errors import LMCacheError
@@ -75,8 +76,8 @@ class AdminPorts:
     """All of them.  They are called on threads of a pool, so that they may take locks."""
 
     status: Callable[[], dict[str, Any]]
-    health: Callable[[], tuple[bool, str]]
-    """(True, "") or False and why."""
+    conditions: Callable[[], Sequence[ActiveCondition]]
+    """What is not as it should be."""
     quotas: QuotaPort
     cache: CachePort
     version: Callable[[], Version]

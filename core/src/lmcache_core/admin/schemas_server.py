@@ -24,17 +24,30 @@ class Alive(Answer):
     version: str
 
 
-class Healthy(Answer):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "healthy"}]})
+class Serving(Answer):
+    """`degraded`: the server serves, and something beside it does not work.  `reason` is there only then: told to those who
+    are let in, and null to others."""
 
-    status: Literal["healthy"] = "healthy"
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"status": "healthy"},
+                {"status": "degraded", "reason": "adapter fs: its file system is full"},
+            ]
+        }
+    )
+
+    status: Literal["healthy", "degraded"] = "healthy"
+    reason: str | None = None
 
 
 class Unhealthy(Answer):
     """`reason` is told to those who are let in, and null to others."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"status": "unhealthy", "reason": "adapter fs does not answer"}]}
+        json_schema_extra={
+            "examples": [{"status": "unhealthy", "reason": "thread store: it is down: MemoryError: no memory"}]
+        }
     )
 
     status: Literal["unhealthy"] = "unhealthy"
@@ -44,7 +57,10 @@ class Unhealthy(Answer):
 class Status(Answer):
     """Everything that the server says of itself.  Sections and figures may be added, and are of this moment."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"healthy": True, "reason": ""}]})
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={"examples": [{"state": "healthy", "healthy": True, "reason": "", "conditions": []}]},
+    )
 
 
 class ApiDescription(Answer):

@@ -18,6 +18,7 @@ from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins
 from lmcache_core.app.server import Server
+from lmcache_core.app.server_conditions import watch_server
 from lmcache_core.app.server_plan import server_plan
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
@@ -57,7 +58,10 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             changes=changes,
             admin_api=admin_api,
             runtime_plugins=open_runtime_plugins(plan.programs, settings, plugins, info, os.environ),
+            conditions=common.conditions,
+            subscribers=common.subscribers,
         )
+        watch_server(common.conditions, parts, common.clock)
         running.append(Server(parts))
         undo.pop_all()
         return running[0]

@@ -15,6 +15,7 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.server_plan import ServerPlan
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock, SystemClock
+from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.events.bus import EventBus
 from lmcache_core.events.lane import LaneLimits
 from lmcache_core.kernels.choice import Kernels
@@ -41,6 +42,7 @@ class CommonParts:
     subscribers: Mapping[str, AskedSubscriber]
     """Those of the bus, by name."""
     bus: EventBus
+    conditions: Conditions
     undo: ExitStack
     """Gives back what was opened, where the server cannot be built."""
 
@@ -49,6 +51,7 @@ def open_common(
     settings: ServerSettings, plugins: LoadedPlugins, plan: ServerPlan, hidden: Hidden, undo: ExitStack
 ) -> CommonParts:
     """Opens the subscribers, which `undo` closes.  Raises LMCacheError."""
+    clock = SystemClock()
     subscribers = open_subscribers(plan.offers.subscribers, plugins)
     bus = EventBus(subscribers, _lane_limits(settings))
     undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
@@ -60,9 +63,10 @@ def open_common(
         hidden=hidden,
         instance_id=settings.instance_id or str(uuid.uuid4()),
         boot_id=uuid.uuid4().hex,
-        clock=SystemClock(),
+        clock=clock,
         subscribers=subscribers,
         bus=bus,
+        conditions=Conditions(clock),
         undo=undo,
     )
 

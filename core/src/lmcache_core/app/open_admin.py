@@ -73,7 +73,7 @@ def _ports(
     )
     return AdminPorts(
         status=lambda: server().status(),
-        health=lambda: server().health(),
+        conditions=lambda: server().conditions(),
         quotas=tiers.quotas,
         cache=tiers.storage,
         version=lambda: server_version(server().info, common.kernels),

@@ -23,7 +23,7 @@ def open_changes(
     common: CommonParts, tiers: Tiers, gate: SaltGate, completions: CompletionThread, supervisor: Supervisor
 ) -> Changes:
     """What an operator may change while the server runs."""
-    users = L2Parts(tiers.store, tiers.prefetch, completions, supervisor, common.clock, common.bus)
+    users = L2Parts(tiers.store, tiers.prefetch, completions, supervisor, common.clock, common.bus, common.conditions)
     adjustable = Adjustable(
         storage=tiers.storage,
         store=tiers.store,

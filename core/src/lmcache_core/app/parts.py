@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_engine_port import EnginePort
+from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.runtime.runtime_plugins import RuntimePlugins
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
@@ -34,3 +37,5 @@ class Parts:
     changes: Changes
     admin_api: AdminApi
     runtime_plugins: RuntimePlugins | None
+    conditions: Conditions
+    subscribers: Mapping[str, AskedSubscriber]

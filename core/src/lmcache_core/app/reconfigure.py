@@ -17,8 +17,10 @@ from lmcache_core.app.openings import OpeningGivenUpError, Openings
 from lmcache_core.app.shown_settings import shown_adapter
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
 from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.conditions import Conditions, is_well
 from lmcache_core.controllers.message_loop import Change
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
@@ -48,6 +50,7 @@ class L2Parts:
     supervisor: Supervisor
     clock: Clock
     events: Publisher
+    conditions: Conditions
 
 
 class AdapterChanges:
@@ -254,7 +257,7 @@ class AdapterChanges:
             type=adapter.spec.offer.name,
             index=port.index,
             state=state.value,
-            healthy=port.healthy,
+            healthy=is_well(adapter_subject(port.name), self._parts.conditions.active()),
             objects_left=objects,
             bytes_left=size,
             jobs_in_flight=port.unanswered,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +17,12 @@ from lmcache_core.app.readings.catalogue import READING_KINDS, readings
 from lmcache_core.app.runtime.runtime_plugins import HASTY_STOP_SECONDS, STOP_SECONDS
 from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
+from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading
 from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import PortState
+from lmcache_core.controllers.conditions import is_well, server_state, state_reason
 from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.router import LAST_CALL_SECONDS
@@ -31,13 +34,13 @@ JOIN_SECONDS = 2.0
 
 
 class Server:
-    """`start` and `stop` belong to the main thread; `status` and `health` to any."""
+    """`start` and `stop` belong to the main thread; `status` and `conditions` to any."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._begun = time.monotonic()
         self._stopped = False
-        self._view = RunningServerView(parts.info, READING_KINDS, self._read, self.status, self.health)
+        self._view = RunningServerView(parts.info, READING_KINDS, self._read, self.status, self.conditions)
 
     @property
     def view(self) -> RunningServerView:
@@ -102,6 +105,7 @@ class Server:
             if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
                 adapter.port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
+        parts.conditions.stop()
         parts.bus.close(JOIN_SECONDS)
         if parts.runtime_plugins and parts.runtime_plugins.wait_stopped():
             parts.runtime_plugins.close()
@@ -116,31 +120,26 @@ class Server:
         self._stopped = True
         return drained
 
-    def health(self) -> tuple[bool, str]:
-        """(True, "") or False and why."""
-        healthy, reason = self._parts.supervisor.health()
-        reasons = [reason] if reason else []
-        reasons += [
-            f"adapter {adapter.name} does not answer"
-            for adapter in self._parts.tiers.l2.adapters
-            if adapter.removal is None and not adapter.port.healthy
-        ]
-        return healthy and not reasons, "; ".join(reasons)
+    def conditions(self) -> tuple[ActiveCondition, ...]:
+        """What is not as it should be now, the severest first."""
+        return self._parts.conditions.active()
 
     def _read(self) -> list[Reading]:
-        healthy, _ = self.health()
-        return readings(self._parts, time.monotonic() - self._begun, healthy)
+        return readings(self._parts, time.monotonic() - self._begun, self.conditions())
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to see; every figure is of now."""
         parts = self._parts
-        healthy, reason = self.health()
+        conditions = self.conditions()
+        state = server_state(conditions)
         census = parts.tiers.storage.census()
         tallies = parts.tiers.storage.tallies.snapshot()
         events = parts.bus.counters()
         return {
-            "healthy": healthy,
-            "reason": reason,
+            "state": state.value,
+            "healthy": state is ServerState.HEALTHY,
+            "reason": state_reason(conditions),
+            "conditions": [each.as_dict() for each in conditions],
             "server": {
                 **asdict(parts.info),
                 "version": lmcache_core.__version__,
@@ -166,7 +165,7 @@ class Server:
             "workers": parts.engine_port.workers.status(),
             "policies": parts.changes.settings.policies(),
             "quotas": parts.tiers.quotas.status(),
-            "l2": [_adapter(adapter) for adapter in parts.tiers.l2.adapters],
+            "l2": [_adapter(adapter, conditions) for adapter in parts.tiers.l2.adapters],
             "store": parts.tiers.store.status(),
             "prefetch": parts.tiers.prefetch.status(),
             "requests": {
@@ -196,6 +195,7 @@ class Server:
         parts = self._parts
         return [
             *parts.bus.threads(),
+            ("conditions", parts.conditions.run),
             ("l2-completions", parts.completions.run),
             ("store", parts.tiers.store.run),
             ("prefetch", parts.tiers.prefetch.run),
@@ -210,7 +210,7 @@ class Server:
         ]
 
 
-def _adapter(adapter: RunningAdapter) -> dict[str, Any]:
+def _adapter(adapter: RunningAdapter, conditions: Sequence[ActiveCondition]) -> dict[str, Any]:
     status = adapter.port.status()  # usage first: where it is low and nothing is being deleted, what was is counted
     eviction = adapter.eviction.status() if adapter.eviction else None
     loads = adapter.port.tally.account().verbs["load"]
@@ -218,6 +218,7 @@ def _adapter(adapter: RunningAdapter) -> dict[str, Any]:
         "type": adapter.spec.offer.name,
         "index": adapter.port.index,
         "state": adapter.state.value,
+        "healthy": is_well(adapter_subject(adapter.name), conditions),
         **status,
         "loaded": loads.outcomes.get(Outcome.DONE.value, 0),
         "loaded_bytes": loads.done_bytes,

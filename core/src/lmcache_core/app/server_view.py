@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.contracts.server_info import ServerInfo
 
@@ -18,7 +19,7 @@ class RunningServerView:
     reading_kinds: Sequence[ReadingKind]
     read: Callable[[], Sequence[Reading]]
     tell_status: Callable[[], Mapping[str, Any]]
-    tell_health: Callable[[], tuple[bool, str]]
+    tell_conditions: Callable[[], Sequence[ActiveCondition]]
 
     def readings(self) -> Sequence[Reading]:
         return self.read()
@@ -26,5 +27,5 @@ class RunningServerView:
     def status(self) -> Mapping[str, Any]:
         return self.tell_status()
 
-    def health(self) -> tuple[bool, str]:
-        return self.tell_health()
+    def conditions(self) -> Sequence[ActiveCondition]:
+        return self.tell_conditions()

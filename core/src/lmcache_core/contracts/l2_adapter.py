@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
+from lmcache_core.contracts.conditions import Condition
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
@@ -74,6 +75,12 @@ class L2Adapter(ABC):
     def usage(self) -> Usage | None:
         """What is stored now; None while the adapter does not know: where it declares USAGE, only until it has learned what
         was there when it was opened.  Must not block."""
+
+    def conditions(self) -> Sequence[Condition]:
+        """What an operator should know about its backend, as long as it lasts, such as a medium that is full or gone;
+        empty while all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other
+        call.  Should not block."""
+        return ()
 
     @abstractmethod
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:

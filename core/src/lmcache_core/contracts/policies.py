@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.conditions import Condition
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
@@ -73,7 +74,17 @@ def recompute_cost(first_token: int, tokens: int, attention_tokens: int = 16_384
     return tokens * (1.0 + (first_token + tokens / 2) / attention_tokens)
 
 
-class EvictionPolicy(ABC):
+class Policy:
+    """What the three have in common."""
+
+    def conditions(self) -> Sequence[Condition]:
+        """What an operator should know about it, as long as it lasts; empty while
+        all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other call.
+        Should not block."""
+        return ()
+
+
+class EvictionPolicy(Policy, ABC):
     """Which objects go first: of L1, or of one adapter with an `eviction` (where places in prompts are not known, and all
     are 0).  Objects are known by slot number, a small integer that is reused after removal.  One that follows another
     while the server runs is told of what L1 holds by `on_insert`, object by object, what is to leave first first."""
@@ -83,7 +94,7 @@ class EvictionPolicy(ABC):
     isolates_salts: bool = False
     """True: it serves `EvictionDemand.by_salt`, out of nobody else's objects.  Quotas need that."""
 
-    def use_kernels(self, kernels: Kernels) -> None:  # noqa: B027 - most policies need none
+    def use_kernels(self, kernels: Kernels) -> None:
         """Told before anything else, where there is a server: the inner loops that it runs on, compiled where it can.  A
         policy may stand on them, and works without having been told."""
 
@@ -137,7 +148,7 @@ class StorePlan:
     """True: objects leave L1 once every adapter has answered, or they were dropped because it is too slow."""
 
 
-class StorePolicy(ABC):
+class StorePolicy(Policy, ABC):
     """Which objects go to which adapters.  They may be others from one call to the next, because adapters come and go; one
     that is being drained is shown as not healthy."""
 
@@ -202,7 +213,7 @@ class LoadFacts(NamedTuple):
     seconds: float
 
 
-class PrefetchPolicy(ABC):
+class PrefetchPolicy(Policy, ABC):
     """Where to load from."""
 
     weighs_loads: bool = False
@@ -212,7 +223,7 @@ class PrefetchPolicy(ABC):
         """As `plan`, with what loading would cost and bring."""
         return self.plan(found, adapters)
 
-    def on_load(self, facts: LoadFacts) -> None:  # noqa: B027 - only those that weigh loads need it
+    def on_load(self, facts: LoadFacts) -> None:
         """An adapter has answered, or its time was over.  Same thread as `weigh`."""
 
     @abstractmethod

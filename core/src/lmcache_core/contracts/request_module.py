@@ -12,6 +12,7 @@ import msgspec
 
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.storage import Storage, StoredSpace
@@ -169,6 +170,12 @@ class RequestModule(ABC):
     def status(self) -> dict[str, object]:
         """What an operator should see of this module, under its name in `/status`."""
         return {}
+
+    def conditions(self) -> Sequence[Condition]:
+        """What an operator should know about it, as long as it lasts; empty while
+        all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other call.
+        Should not block."""
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most modules have nothing to close
         """The last request was answered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.contracts.server_info import ServerInfo
 
@@ -26,5 +27,5 @@ class ServerView(Protocol):
     def status(self) -> Mapping[str, Any]:
         """What `/status` answers.  Not to be changed."""
 
-    def health(self) -> tuple[bool, str]:
-        """(True, "") or False and why."""
+    def conditions(self) -> Sequence[ActiveCondition]:
+        """What is not as it should be now, the severest first; of none worse than INFO where the server is healthy."""

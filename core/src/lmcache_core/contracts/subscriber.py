@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 
@@ -26,6 +27,12 @@ class Subscriber(ABC):
     def batch_done(self) -> None:  # noqa: B027 - most subscribers need the events alone
         """All events that were waiting have been delivered: called after each batch, which is a good moment to write what
         was gathered.  On the same thread."""
+
+    def conditions(self) -> Sequence[Condition]:
+        """What an operator should know about it, such as a collector that cannot be reached, as long as it lasts; empty while
+        all is well.  Asked about once per second, by a thread that does nothing else and may overlap any other call.
+        Should not block."""
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most subscribers have nothing to close
         """The last event was delivered."""

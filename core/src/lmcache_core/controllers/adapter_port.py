@@ -66,18 +66,23 @@ class AdapterPort:
         return self.tally.faults
 
     @property
-    def healthy(self) -> bool:
-        """False while a job is past its deadline and still has its buffers."""
+    def overdue(self) -> int:
+        """Jobs that are past their deadline and still have their buffers."""
+        return self._jobs.overdue
+
+    @property
+    def answers(self) -> bool:
+        """False while a job is overdue: then it is given nothing more."""
         return self._jobs.overdue == 0
 
     @property
     def loads(self) -> bool:
         """May anything be loaded from it?  Not while it is broken, and not once it is being removed."""
-        return self.healthy and not self._retired
+        return self.answers and not self._retired
 
     @property
     def facts(self) -> AdapterFacts:
-        return AdapterFacts(self.name, self.capabilities, self.healthy)
+        return AdapterFacts(self.name, self.capabilities, self.answers)
 
     def submit_store(self, batch: Sequence[StoreItem], inbox: Inbox[Any], token: Any) -> None:
         self._submit("store", self.adapter.submit_store, batch, inbox, token)
@@ -157,7 +162,6 @@ class AdapterPort:
         circuit = self.circuit()
         return {
             "name": self.name,
-            "healthy": self.healthy,
             "jobs_in_flight": len(self._jobs),
             "jobs_overdue": self._jobs.overdue,
             "timeouts": self.timeouts,
@@ -224,8 +228,8 @@ class AdapterPort:
         return found if isinstance(found, int) and found >= 0 else None
 
     def health_change(self) -> bool | None:
-        """`healthy` where it is not what it was when this was last asked; None where it is."""
-        healthy = self.healthy
+        """`answers` where it is not what it was when this was last asked; None where it is."""
+        healthy = self.answers
         if healthy == self._told_healthy:
             return None
         self._told_healthy = healthy

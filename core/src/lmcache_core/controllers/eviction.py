@@ -56,6 +56,11 @@ class EvictionController:
         """Objects that left L1 to make room, since the start."""
         return self._cache.evicted
 
+    @property
+    def policy(self) -> EvictionPolicy:
+        """The one that decides now."""
+        return self._policy
+
     def limit(self, watermark: float, ratio: float) -> None:
         """These apply from the next round on, which comes at once.  Any thread."""
         self._watermark, self._ratio = watermark, ratio

@@ -235,7 +235,7 @@ class L2EvictionController(MessageLoop[Message]):
     def _begin_cycle(self) -> bool:
         """Ask for victims where there is need of room.  False: nothing is to be done now."""
         now = self._clock.monotonic()
-        if now < self._rest_until or not self._port.healthy or (usage := self._pressure.excess()) is None:
+        if now < self._rest_until or not self._port.answers or (usage := self._pressure.excess()) is None:
             return False
         self._pressure.begin(usage)
         wanted = max(1, int(usage.used_bytes * self._ratio))
@@ -298,7 +298,7 @@ class L2EvictionController(MessageLoop[Message]):
 
     def _is_futile(self) -> bool:
         """Does the adapter not answer, or fail again and again?"""
-        return not self._port.healthy or self._failed_slices >= FAILED_SLICES_MAX
+        return not self._port.answers or self._failed_slices >= FAILED_SLICES_MAX
 
     def _end_cycle(self) -> None:
         """If that was the last slice and nothing could be deleted, or the adapter fails: not again at once."""

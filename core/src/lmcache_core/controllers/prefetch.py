@@ -85,7 +85,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     @property
     def active(self) -> bool:
         """Is there anything to load from?"""
-        return any(port.healthy for port in self._ports)
+        return any(port.answers for port in self._ports)
 
     def submit(self, prefetch: Prefetch) -> None:
         self._inbox.post(prefetch)
@@ -108,6 +108,11 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self._loads.loaded,
             self._room_waits + self._slices.room_waits,
         )
+
+    @property
+    def policy(self) -> PrefetchPolicy:
+        """The one that decides now."""
+        return self._policy
 
     def status(self) -> dict[str, object]:
         return {
@@ -257,7 +262,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
                 self._begin(prefetch)
 
     def _begin(self, prefetch: Prefetch) -> None:
-        ports = [port for port in self._ports if port.healthy]
+        ports = [port for port in self._ports if port.answers]
         prefetch.wanted = prefetch.missing()
         cells = sum(len(row.slots) for row in prefetch.rows)
         hits = sum(len(chunks) for chunks in prefetch.reach().needed)

@@ -64,6 +64,11 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._enqueuing: list[StoreUnit] = []
 
     @property
+    def policy(self) -> StorePolicy:
+        """The one that decides now."""
+        return self._policy
+
+    @property
     def active(self) -> bool:
         """Is there anything to store to?"""
         return self._open
@@ -265,7 +270,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         return replace(batch, slots=left, size_bytes=batch.size_bytes - size)
 
     def _pump(self, queue: StoreQueue) -> None:
-        if not queue.port.healthy:
+        if not queue.port.answers:
             self._drop(queue, queue.drop_all(DropReason.ADAPTER_DOWN), DropReason.ADAPTER_DOWN)
             return
         now = self._clock.monotonic()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.model.error_message import error_message
 
 logger = logging.getLogger(__name__)
@@ -72,10 +73,17 @@ class Supervisor:
             thread.join(max(0.0, deadline - time.monotonic()))
         return [name for name, thread in threads.items() if thread.is_alive()]
 
-    def health(self) -> tuple[bool, str]:
-        """(True, "") or False and which threads are down, and why."""
-        down = [f"{name} is down: {charge.last_error}" for name, charge in self._charges.items() if charge.down]
-        return not down, "; ".join(down)
+    def conditions(self) -> Iterator[Condition]:
+        """Which threads are down, and why."""
+        for name, charge in self._charges.items():
+            if charge.down:
+                yield Condition(
+                    "thread_down",
+                    Severity.CRITICAL,
+                    f"it is down: {charge.last_error}",
+                    "it is started again by itself; the log has its stack, report it",
+                    f"thread {name}",
+                )
 
     def restarts(self) -> dict[str, int]:
         """How often each thread has failed."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.contracts.server_info import ServerInfo
 
@@ -16,13 +17,13 @@ def _info() -> ServerInfo:
 
 @dataclass(slots=True)
 class FakeServerView:
-    """A `ServerView` whose answers are attributes that a test may change: `kinds`, `values`, `said` and `complaint`."""
+    """A `ServerView` whose answers are attributes that a test may change: `kinds`, `values`, `said` and `active`."""
 
     info: ServerInfo = field(default_factory=_info)
     kinds: Sequence[ReadingKind] = ()
     values: Sequence[Reading] = ()
     said: Mapping[str, Any] = field(default_factory=dict)
-    complaint: str = ""
+    active: Sequence[ActiveCondition] = ()
 
     @property
     def reading_kinds(self) -> Sequence[ReadingKind]:
@@ -34,5 +35,5 @@ class FakeServerView:
     def status(self) -> Mapping[str, Any]:
         return self.said
 
-    def health(self) -> tuple[bool, str]:
-        return not self.complaint, self.complaint
+    def conditions(self) -> Sequence[ActiveCondition]:
+        return self.active

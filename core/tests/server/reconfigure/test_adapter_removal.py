@@ -85,7 +85,7 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
         wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
         assert adapters.state(FAULT_INJECT).lent_bytes > 0
-        assert server.health() == (True, "")
+        assert server.status()["healthy"]
         assert adapters.add(injected()).name == f"{FAULT_INJECT}-2", "the name is not free before it is gone"
         engine.scheduler.clear(True)
         assert isinstance(port.adapter, FaultInjectAdapter)

@@ -9,7 +9,9 @@ def status(**changes: Any) -> dict[str, Any]:
     lane = {"state": "ok", "waiting": 0, "dropped": {"StoresDropped": 2, "LookupFinished": 1}, "failed": 0}
     running = {"running": True, "restarts": 0, "last_error": None}
     return {
+        "state": "healthy",
         "healthy": True,
+        "conditions": [],
         "reason": "",
         "server": {"uptime_seconds": 5.0},
         "chunks": {"requested": 8, "hit_l1": 4, "loaded_from_l2": 2, "refused": 3},

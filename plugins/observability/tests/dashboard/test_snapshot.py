@@ -82,7 +82,15 @@ def test_an_adapter_has_its_own_figures() -> None:
     ]
     s3, fs = shown(readings, l2=[adapter, other])["adapters"]
     assert (s3["used_bytes"], s3["stored"], s3["failed"], s3["state"], s3["circuit"]) == (10, None, 0, "serving", None)
-    assert (fs["used_bytes"], fs["stored"], fs["failed"], fs["state"], fs["circuit"]) == (20, 5, 1, "unhealthy", "open")
+    assert (fs["used_bytes"], fs["stored"], fs["failed"], fs["state"], fs["circuit"]) == (20, 5, 1, "degraded", "open")
+
+
+def test_conditions_are_those_of_the_status() -> None:
+    full = {"name": "medium_full", "severity": "warning", "subject": "adapter fs", "reason": "no room", "since": 9.0}
+    told = shown(state="degraded", reason="adapter fs: no room", conditions=[full])
+    assert (told["server"]["state"], told["server"]["reason"]) == ("degraded", "adapter fs: no room")
+    assert told["conditions"] == [full]
+    assert shown()["conditions"] == []
 
 
 def test_tenants_are_those_that_ask_and_those_that_use() -> None:

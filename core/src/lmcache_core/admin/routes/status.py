@@ -13,11 +13,13 @@ from litestar.handlers import BaseRouteHandler
 import lmcache_core
 from lmcache_core.admin.access import is_let_in
 from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import Alive, Healthy, Status, Unhealthy
+from lmcache_core.admin.schemas_server import Alive, Serving, Status, Unhealthy
+from lmcache_core.contracts.conditions import ActiveCondition, ServerState
+from lmcache_core.controllers.conditions import server_state, state_reason
 
 
 def status_routes(
-    status: Callable[[], dict[str, Any]], health: Callable[[], tuple[bool, str]]
+    status: Callable[[], dict[str, Any]], conditions: Callable[[], Sequence[ActiveCondition]]
 ) -> Sequence[BaseRouteHandler]:
     @get("/", operation=Operation("The server answers.", Alive))
     async def root() -> dict[str, Any]:
@@ -26,18 +28,24 @@ def status_routes(
     @get(
         "/healthcheck",
         operation=Operation(
-            "Is the server well? For the probes of a cluster, which have no token; without one, no reason is given.",
-            Healthy,
+            "Does the server serve? 200 where it does, also where it is degraded: something beside it does not work, "
+            "such as an L2 adapter. For the probes of a cluster, which have no token; without one, no reason is given.",
+            Serving,
             also={503: Unhealthy},
             open=True,
         ),
     )
     async def healthcheck(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
-        healthy, reason = await sync_to_thread(health)
-        if healthy:
-            return Response(Healthy().model_dump())
-        told = Unhealthy(reason=reason if is_let_in(request) else None)
-        return Response(told.model_dump(), status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+        active = await sync_to_thread(conditions)
+        state, reason = server_state(active), state_reason(active) if is_let_in(request) else None
+        match state:
+            case ServerState.HEALTHY:
+                return Response({"status": "healthy"})
+            case ServerState.DEGRADED:
+                return Response(Serving(status="degraded", reason=reason).model_dump())
+            case ServerState.UNHEALTHY:
+                told = Unhealthy(reason=reason)
+                return Response(told.model_dump(), status_code=HTTPStatus.SERVICE_UNAVAILABLE)
 
     @get("/status", operation=Operation("Everything that the server says of itself.", Status))
     async def details() -> dict[str, Any]:

@@ -29,7 +29,7 @@ def parsers() -> list[Parser]:
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Exit code 1 when the server says that it is not healthy."""
+    """Exit code 1 when the server is degraded or unhealthy."""
     given = parsers()[0].parse_all(arguments)
     _check(given)
     client, output = AdminClient.of(given), CommandOutput.of(given)

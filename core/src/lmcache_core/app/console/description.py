@@ -107,7 +107,7 @@ def _words(said: Loose) -> Iterator[Block]:
         f"{(server / 'instance_id').text() or 'unknown'}, up {seconds_text((server / 'uptime_seconds').count())}."
     )
     if (said / "healthy").value is False:
-        yield Line("It says that it is not healthy; `lmcache status` says why.", Mood.BAD)
+        yield Line("Something is not as it should be; `lmcache status` says what.", Mood.BAD)
     tokens = (server / "chunk_tokens").number()
     chunks = f"It cuts prompts into chunks of {tokens:.0f} tokens and keeps" if tokens else "It keeps"
     yield Line(f"{chunks} up to {size_text((l1 / 'capacity_bytes').count())} of them in memory (L1).")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from lmcache_core.app.console.loose_json import Loose
 from lmcache_core.app.console.page import Bar, Block, Cell, Line, Mood, Table
 from lmcache_core.app.console.quantities import count_text, ratio_text, seconds_text, size_text
-from lmcache_core.app.console.status_faults import status_faults
 
 TENANTS_MAX: Final = 8
 _NONE: Final = Line("-", Mood.QUIET)
@@ -27,15 +27,18 @@ def status_page(now: Sample, before: Sample | None = None) -> list[Block]:
     blocks = [*_head(status), *_l1(status), *_traffic(now, before)]
     for section in (_tenants(status), _workers(status), _adapters(status)):
         blocks += section
-    return [*blocks, *_faults(status)]
+    return [*blocks, *_conditions(status)]
 
 
 def _head(status: Loose) -> Iterator[Block]:
     server = status / "server"
-    if (status / "healthy").value is False:
-        yield Line(f"NOT HEALTHY: {(status / 'reason').text() or 'it does not say why'}", Mood.BAD)
+    said = (status / "healthy").value
+    state = (status / "state").text() or ("healthy" if said is True else "unhealthy" if said is False else "")
+    if state == "healthy":
+        yield Line("healthy", Mood.GOOD)
     else:
-        yield Line("healthy" if (status / "healthy").value is True else "health unknown", Mood.GOOD)
+        reason = (status / "reason").text() or "it does not say why"
+        yield Line(f"{state.upper()}: {reason}" if state else "health unknown", Mood.BAD)
     words = [
         f"lmcache {(server / 'version').text()}".strip(),
         f"up {seconds_text((server / 'uptime_seconds').count())}",
@@ -177,7 +180,7 @@ def _adapters(status: Loose) -> Iterator[Block]:
         rows.append(
             (
                 name,
-                _state(adapter),
+                _state(adapter, status / "conditions"),
                 used + (f" of {size_text(capacity)}" if capacity else ""),
                 f"{count_text(waiting)} ({size_text((queue / 'backlog_bytes').count())})",
                 count_text((queue / "stored").count()),
@@ -195,13 +198,16 @@ def _adapters(status: Loose) -> Iterator[Block]:
         yield Line("no L2 adapter: what leaves L1 is gone", Mood.QUIET)
 
 
-def _state(adapter: Loose) -> Line:
-    circuit = (adapter / "circuit" / "state").text()
-    state = (adapter / "state").text()
+def _state(adapter: Loose, conditions: Loose) -> Line:
+    subject = f"adapter {(adapter / 'name').text()}"
+    for each in conditions:
+        about = (each / "subject").text()
+        is_about_it = about == subject or about.startswith(f"{subject}, ")
+        if is_about_it and (each / "severity").text() != "info":
+            return Line((each / "name").text(), Mood.BAD)
     if (adapter / "healthy").value is False:
-        return Line("does not answer", Mood.BAD)
-    if circuit not in ("", "closed"):
-        return Line(f"circuit {circuit}", Mood.BAD)
+        return Line("not well", Mood.BAD)
+    state = (adapter / "state").text()
     if state not in ("", "serving"):
         return Line(state, Mood.DOUBTFUL)
     return Line("ok", Mood.GOOD)
@@ -211,12 +217,30 @@ def _bad_count(count: float) -> Line:
     return Line(count_text(count), Mood.DOUBTFUL if count else Mood.PLAIN)
 
 
-def _faults(status: Loose) -> Iterator[Block]:
+_MOODS: Final = {"info": Mood.PLAIN, "warning": Mood.DOUBTFUL, "critical": Mood.BAD}
+
+
+def _conditions(status: Loose) -> Iterator[Block]:
+    """Everything that is not as it should be, the severest first, with what to do about it."""
     yield Line()
-    faults = list(status_faults(status))
-    if not faults:
-        yield Line("plugins, threads and subscribers are fine", Mood.QUIET)
+    rows = list(status / "conditions")
+    if not rows:
+        yield Line("no conditions: nothing is known to be wrong", Mood.QUIET)
         return
-    yield Line("not fine:", Mood.HEADING)
-    for fault in faults:
-        yield Line(f"  {fault}", Mood.DOUBTFUL)
+    yield Line("conditions:", Mood.HEADING)
+    for row in rows:
+        severity = (row / "severity").text()
+        about = ": ".join(filter(None, ((row / "subject").text(), (row / "reason").text())))
+        yield Line(
+            f"  {severity} {(row / 'name').text()} since {_time(row / 'since')}", _MOODS.get(severity, Mood.DOUBTFUL)
+        )
+        yield Line(f"    {about}")
+        if remedy := (row / "remedy").text():
+            yield Line(f"    {remedy}", Mood.QUIET)
+
+
+def _time(since: Loose) -> str:
+    try:
+        return datetime.fromtimestamp(since.count()).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # no time that there is
+        return "-"

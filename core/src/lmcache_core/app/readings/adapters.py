@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.port_tally import VerbTally
 from lmcache_core.jobs.circuit_breaker import CircuitState
 
@@ -75,7 +78,13 @@ EVICTED: Final = ReadingKind(
     labels=_NAME,
 )
 
-HEALTHY: Final = ReadingKind("lmcache.l2.healthy", "1", "1: the adapter answers.", counts=False, labels=_NAME)
+HEALTHY: Final = ReadingKind(
+    "lmcache.l2.healthy",
+    "1",
+    "1: no condition worse than info is about the adapter.",
+    counts=False,
+    labels=_NAME,
+)
 CIRCUIT: Final = ReadingKind(
     "lmcache.l2.circuit",
     "1",
@@ -121,7 +130,7 @@ KINDS: Final = (
 )
 
 
-def adapter_readings(parts: Parts) -> Iterator[Reading]:
+def adapter_readings(parts: Parts, conditions: Sequence[ActiveCondition]) -> Iterator[Reading]:
     for port in parts.tiers.l2.ports:
         tally = port.tally.account()
         for verb, row in tally.verbs.items():
@@ -130,6 +139,7 @@ def adapter_readings(parts: Parts) -> Iterator[Reading]:
         yield IO.of(tally.verbs["store"].done_bytes, port.name, "write")
         yield IO.of(tally.verbs["load"].done_bytes, port.name, "read")
         yield REJECTED.of(tally.rejected, port.name)
+        yield HEALTHY.of(is_well(adapter_subject(port.name), conditions), port.name)
         yield from _adapter(port)
     for eviction in parts.tiers.l2.evictions:
         counters = eviction.controller.counters
@@ -151,7 +161,6 @@ def _jobs(name: str, verb: str, row: VerbTally) -> Iterator[Reading]:
 def _adapter(port: AdapterPort) -> Iterator[Reading]:
     yield TIMEOUTS.of(port.timeouts, port.name)
     yield FAULTS.of(port.faults, port.name)
-    yield HEALTHY.of(port.healthy, port.name)
     circuit = port.circuit()
     if circuit is not None:
         for state in CircuitState:

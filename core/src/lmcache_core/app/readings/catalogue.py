@@ -6,6 +6,7 @@ moment apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.app.readings import adapters, events, l1, prefetch, serdes, server, stores, tenants
@@ -17,6 +18,7 @@ from lmcache_core.app.readings.serdes import serde_readings
 from lmcache_core.app.readings.server import server_readings
 from lmcache_core.app.readings.stores import store_readings
 from lmcache_core.app.readings.tenants import tenant_readings
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
@@ -35,15 +37,15 @@ READING_KINDS: Final[tuple[ReadingKind, ...]] = (
 """Every measure that `readings` can have values of."""
 
 
-def readings(parts: Parts, uptime_seconds: float, healthy: bool) -> list[Reading]:
+def readings(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> list[Reading]:
     """All values, of this moment.  Any thread; takes 1.5 us for each of them."""
     return [
         *tenant_readings(parts.tiers.storage.tallies.snapshot()),
         *l1_readings(parts),
         *store_readings(parts),
         *prefetch_readings(parts),
-        *adapter_readings(parts),
+        *adapter_readings(parts, conditions),
         *serde_readings(parts),
-        *server_readings(parts, uptime_seconds, healthy),
+        *server_readings(parts, uptime_seconds, conditions),
         *event_readings(parts.bus.counters()),
     ]

@@ -125,7 +125,7 @@ KINDS: Final = (
 def prefetch_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
     for port in parts.tiers.l2.ports:
-        states["healthy" if port.healthy else "unhealthy"] += 1
+        states["healthy" if port.answers else "unhealthy"] += 1
         yield from _loads(port.name, port.index, port.tally.account())
     for state, count in states.items():
         yield LOAD_ADAPTERS.of(count, state)

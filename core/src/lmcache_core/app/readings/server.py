@@ -7,11 +7,13 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.controllers.conditions import server_state
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
 
 if TYPE_CHECKING:
@@ -25,7 +27,16 @@ BUILD: Final = ReadingKind(
     labels=("version", "python", "native"),
 )
 UPTIME: Final = ReadingKind("lmcache.uptime", "s", "Seconds since the server was started.", counts=False)
-HEALTHY: Final = ReadingKind("lmcache.healthy", "1", "1: healthy, as the health check says.", counts=False)
+HEALTHY: Final = ReadingKind(
+    "lmcache.healthy", "1", "1: the health check says healthy; 0: degraded or unhealthy.", counts=False
+)
+CONDITION: Final = ReadingKind(
+    "lmcache.condition",
+    "1",
+    "1 while a condition lasts: something that is not as it should be.",
+    counts=False,
+    labels=("name", "severity", "subject"),
+)
 REQUESTS: Final = ReadingKind(
     "lmcache.requests",
     "{request}",
@@ -112,6 +123,7 @@ KINDS: Final = (
     BUILD,
     UPTIME,
     HEALTHY,
+    CONDITION,
     REQUESTS,
     REQUEST_TIMES,
     REQUESTS_RECEIVED,
@@ -137,10 +149,12 @@ KINDS: Final = (
 _PROC: Final = Path("/proc/self")
 
 
-def server_readings(parts: Parts, uptime_seconds: float, healthy: bool) -> Iterator[Reading]:
+def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> Iterator[Reading]:
     yield BUILD.of(1, parts.info.version, sys.version.split()[0], "yes" if parts.kernels.native else "no")
     yield UPTIME.of(uptime_seconds)
-    yield HEALTHY.of(healthy)
+    yield HEALTHY.of(server_state(conditions) is ServerState.HEALTHY)
+    for condition, _ in conditions:
+        yield CONDITION.of(1, condition.name, condition.severity.value, condition.subject)
     yield from _requests(parts)
     workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.everybody())
     for (model_name, inline), count in workers.items():

@@ -128,7 +128,7 @@ KINDS: Final = (
 def store_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
     for port in parts.tiers.l2.ports:
-        states["healthy" if port.healthy else "unhealthy"] += 1
+        states["healthy" if port.answers else "unhealthy"] += 1
         yield from _jobs(port.name, port.index, port.tally.account().verbs["store"])
     for state, count in states.items():
         yield STORE_ADAPTERS.of(count, state, _L1_TAG)

@@ -46,9 +46,10 @@ def snapshot(
             "version": server.info.version,
             "engine_endpoint": server.info.engine_endpoint,
             "uptime_seconds": status["server"]["uptime_seconds"],
-            "healthy": status["healthy"],
+            "state": status["state"],
             "reason": status["reason"],
         },
+        "conditions": list(status["conditions"]),
         "missing": list(missing),
         "hit_rate": _hit_rate(ceilings, moments),
         "served": {
@@ -137,7 +138,7 @@ def _adapter(adapter: Shown, figures: Figures) -> Shown:
     return {
         "name": name,
         "type": adapter["type"],
-        "state": adapter["state"] if adapter["healthy"] else "unhealthy",
+        "state": adapter["state"] if adapter["healthy"] else "degraded",
         "circuit": (adapter["circuit"] or {}).get("state"),
         "used_bytes": figures.of("lmcache_mp.l2_usage_bytes", name),
         "capacity_bytes": figures.of("lmcache.l2.capacity", name),

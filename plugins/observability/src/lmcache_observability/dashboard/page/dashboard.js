@@ -19,7 +19,7 @@ function tag(word, kind) {
 
 const STATES = {
   good: new Set(["ok", "active", "running", "serving", "added", "in_use", "closed", "healthy", "done"]),
-  bad: new Set(["stuck", "failing", "down", "failed", "broken", "open", "ended", "unhealthy"]),
+  bad: new Set(["stuck", "failing", "down", "failed", "broken", "open", "ended", "degraded", "critical", "warning"]),
 };
 
 function state(word) {
@@ -102,10 +102,11 @@ function showServer({ server }) {
   const up = server.uptime_seconds;
   $("server").textContent = `${server.instance_id} · ${server.version} · up ${seconds(up)} · ${server.engine_endpoint}`;
   const health = $("health");
-  const words = server.healthy ? "healthy" : `unhealthy: ${server.reason}`;
+  const healthy = server.state === "healthy";
+  const words = healthy ? server.state : `${server.state}: ${server.reason}`;
   if (health.textContent !== words) health.textContent = words; // said once, not at every refresh
-  health.className = `badge ${server.healthy ? "good" : "bad"}`;
-  document.title = `${server.healthy ? "" : "! "}KV cache ${server.instance_id.slice(0, 8)}`;
+  health.className = `badge ${healthy ? "good" : "bad"}`;
+  document.title = `${healthy ? "" : "! "}KV cache ${server.instance_id.slice(0, 8)}`;
 }
 
 // Nothing known is not the same as nothing there.
@@ -179,6 +180,14 @@ function used(value, row, limit) {
   return limit ? `${bytes(value)} of ${bytes(limit)}` : bytes(value);
 }
 
+const CONDITIONS = [
+  { key: "severity", title: "Severity", show: (word) => (word === "info" ? tag(word, "plain") : state(word)) },
+  { key: "subject", title: "What", name: true },
+  { key: "reason", title: "Why" },
+  { key: "remedy", title: "What to do" },
+  { key: "since", title: "Since", show: clock },
+  { key: "name", title: "Condition" },
+];
 const ADAPTERS = [
   { key: "name", title: "Adapter", name: true, show: (name, row) => (name === row.type ? name : `${name} (${row.type})`) },
   { key: "state", title: "State", show: state },
@@ -276,6 +285,7 @@ function showEvents({ events, missing }) {
 function show(snapshot) {
   showServer(snapshot);
   showMissing(snapshot);
+  table("condition-table", CONDITIONS, snapshot.conditions, "Nothing is known to be wrong.");
   showHits(snapshot);
   showL1(snapshot);
   table("adapters", ADAPTERS, snapshot.adapters, "There is no L2 adapter: what leaves L1 is gone.");

@@ -1,0 +1,222 @@
+"""What can be wrong with the parts of a running server: the sources of its conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from lmcache_core.app.parts import Parts
+from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.conditions import Condition, Severity
+from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
+from lmcache_core.contracts.request_module import RequestModule
+from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.controllers.adapter_conditions import adapter_conditions, adapter_subject
+from lmcache_core.controllers.conditions import Conditions, counts_of
+from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
+from lmcache_core.events.lane_status import LaneState
+from lmcache_core.jobs.recent_growth import RecentGrowth
+
+_LOG_SAYS: Final = "the log says why"
+_LANES_ILL: Final = {
+    LaneState.ENDED: "it raised when it was opened, and is not used",
+    LaneState.STUCK: "it has not come back from a call",
+    LaneState.FAILING: "it raises",
+    LaneState.RETAINING: "it keeps more events than may wait for it",
+}
+
+
+def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
+    """Have `conditions` ask all parts, and what plugins opened."""
+    growth = RecentGrowth(clock)
+    reports = PluginReports(clock, lambda: _reporters(parts))
+    conditions.add(parts.supervisor.conditions)
+    conditions.add(lambda: _threads(parts, growth))
+    conditions.add(lambda: _memory(parts))
+    conditions.add(lambda: _requests(parts, growth))
+    conditions.add(lambda: _work(parts, growth))
+    conditions.add(lambda: _adapters(parts, growth))
+    conditions.add(lambda: _plugins(parts.plugins.rows()))
+    conditions.add(lambda: _programs(parts, growth))
+    conditions.add(lambda: _subscribers(parts, growth))
+    conditions.add(reports.conditions, reports.refresh)
+
+
+def _reporters(parts: Parts) -> Sequence[Reporter]:
+    """Objects of plugins that have a `conditions` of their own."""
+    found: list[Reporter] = []
+    for adapter in parts.tiers.l2.adapters:
+        if adapter.removal is None:
+            _add(found, adapter_subject(adapter.name), adapter.port.adapter, L2Adapter)
+    for name, module in parts.engine_port.modules.items():
+        _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
+    names = parts.changes.settings.policies()
+    for word, policy, kind in (
+        ("eviction", parts.tiers.eviction.policy, EvictionPolicy),
+        ("store", parts.tiers.store.policy, StorePolicy),
+        ("prefetch", parts.tiers.prefetch.policy, PrefetchPolicy),
+    ):
+        _add(found, f"{word} policy {names[word]}", policy, kind)
+    for name, subscriber in parts.subscribers.items():
+        _add(found, f"subscriber {name}", subscriber.own, Subscriber)
+    return found
+
+
+def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Severity = Severity.WARNING) -> None:
+    reports: Callable[[], Any] | None = getattr(thing, "conditions", None)
+    if reports is not None and getattr(reports, "__func__", None) is not kind.conditions:  # type: ignore[attr-defined]
+        found.append(Reporter(subject, reports, most))
+
+
+def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    for name, restarts in parts.supervisor.restarts().items():
+        if recent := growth.of(("restarts", name), restarts):
+            yield Condition(
+                "thread_restarted",
+                Severity.INFO,
+                f"it failed {recent:.0f} times in the last minute and was started again",
+                f"{_LOG_SAYS}; report it",
+                f"thread {name}",
+                counts_of(restarts=recent),
+            )
+
+
+def _memory(parts: Parts) -> Iterator[Condition]:
+    census = parts.tiers.storage.census()
+    if not census.holds:
+        yield Condition(
+            "l1_slots_unaccounted",
+            Severity.WARNING,
+            "slots do not add up",
+            "report it, with `lmcache status --format json`",
+            "L1",
+        )
+    if parts.growth.is_full:
+        yield Condition(
+            "l1_memory_short",
+            Severity.WARNING,
+            f"the system has no more memory for it: {parts.tiers.arena.backed_bytes / 2**30:.2f} of "
+            f"{parts.tiers.arena.size_bytes / 2**30:.2f} GiB are there",
+            "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory) or the memory "
+            "limit, or lower --l1-size-gb",
+            "L1",
+        )
+    if census.quarantined:
+        yield Condition(
+            "l1_slots_quarantined",
+            Severity.INFO,
+            f"{census.quarantined} slots are in quarantine, until their worker or adapter releases them",
+            "they come back when the worker answers or its connection ends",
+            "L1",
+            counts_of(slots=census.quarantined),
+        )
+
+
+def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    counters = parts.engine_port.router.counters
+    if refused := growth.of("refused", counters.refused):
+        yield Condition(
+            "requests_refused",
+            Severity.INFO,
+            f"{refused:.0f} requests of engines were refused in the last minute",
+            _LOG_SAYS,
+            "engine port",
+            counts_of(refused=refused),
+        )
+    if dropped := growth.of("dropped", counters.dropped):
+        yield Condition(
+            "requests_dropped",
+            Severity.INFO,
+            f"{dropped:.0f} messages of the last minute could not be answered",
+            "see whether something else than an engine connects to the engine port, or an engine does not read",
+            "engine port",
+            counts_of(dropped=dropped),
+        )
+
+
+def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    if refused := growth.of("store refused", parts.tiers.store.refused):
+        yield Condition(
+            "stores_skipped",
+            Severity.INFO,
+            f"{refused:.0f} objects of the last minute stay in L1 only, because too much waits for L2",
+            "see `lmcache status` for the slowest adapter; --l2-store-max-gb says how much may wait",
+            "store",
+            counts_of(objects=refused),
+        )
+    if late := growth.of("loads late", parts.tiers.prefetch.timed_out):
+        yield Condition(
+            "loads_late",
+            Severity.INFO,
+            f"{late:.0f} lookups of the last minute were answered before L2 had loaded everything",
+            "--lookup-timeout-seconds says how long they may take",
+            "prefetch",
+            counts_of(lookups=late),
+        )
+
+
+def _adapters(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    for adapter in parts.tiers.l2.adapters:
+        if adapter.removal is None:
+            yield from adapter_conditions(adapter.port, growth)
+
+
+def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:
+    for row in rows:
+        if row.unusable:
+            yield Condition(
+                "plugin_unusable",
+                Severity.WARNING,
+                f"{row.status.value}: {row.error or 'it cannot be used'}",
+                row.remedy or "see `lmcache plugins list --verbose`",
+                f"plugin {row.candidate.name}",
+            )
+
+
+def _programs(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    for program in parts.runtime_plugins.status() if parts.runtime_plugins else ():
+        name, last = program["name"], program["last_exit"]
+        restarts = growth.of(("program", name), program["restarts"])
+        is_waiting = program["state"] == "waiting" and last is not None
+        if restarts or is_waiting:
+            yield Condition(
+                "program_fails",
+                Severity.WARNING if is_waiting else Severity.INFO,
+                f"{program['state']}, started again {restarts:.0f} times in the last minute; last {_exit(last or {})}",
+                "its own output is in the log",
+                f"runtime plugin {name}",
+                counts_of(restarts=restarts),
+            )
+
+
+def _exit(last: dict[str, Any]) -> str:
+    if last.get("error"):
+        return str(last["error"])
+    if last.get("signal") is not None:
+        return f"killed by {last['signal']}"
+    return f"exit code {last['code']}" if last.get("code") is not None else "exit unknown"
+
+
+def _subscribers(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    for name, lane in parts.bus.counters().lanes.items():
+        subject = f"subscriber {name}"
+        if words := _LANES_ILL.get(lane.state):
+            yield Condition(
+                "subscriber_fails",
+                Severity.WARNING,
+                words + (f": {lane.last_error}" if lane.last_error else ""),
+                _LOG_SAYS,
+                subject,
+                counts_of(failed=lane.failed, waiting=lane.waiting),
+            )
+        if dropped := growth.of(("events", name), sum(lane.dropped.values())):
+            yield Condition(
+                "events_dropped",
+                Severity.INFO,
+                f"{dropped:.0f} events of the last minute did not reach it, because it is too slow",
+                "what it makes of events misses some; totals of metrics do not",
+                subject,
+                counts_of(events=dropped),
+            )
