@@ -131,6 +131,7 @@ EXAMPLES = {
     "loads": ("store-and-prefetch-policies.md", "LastFirst", "PrefetchPolicySuite", "open_last_first"),
     "bill": ("subscribers.md", "Bill", "SubscriberSuite", "open_bill"),
     "prices": ("http-routes.md", "Prices", "HttpRoutesSuite", "open_prices"),
+    "peek": ("request-modules.md", "Peek", "RequestModuleSuite", "open_peek"),
     "stats": ("request-modules.md", "Stats", "RequestModuleSuite", "open_stats"),
     "deflate": ("serdes.md", "Deflate", "SerdeSuite", "Deflate"),
 }

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from core.tests.testing.mutants import every_mutant, http_routes, request_modules, subscribers
+from core.tests.testing.mutants import every_mutant, http_routes, request_modules, storage_modules, subscribers
 from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
 
-TABLES = [every_mutant.PLANTED, http_routes.PLANTED, request_modules.PLANTED, subscribers.PLANTED]
+TABLES = [
+    every_mutant.PLANTED,
+    http_routes.PLANTED,
+    request_modules.PLANTED,
+    storage_modules.PLANTED,
+    subscribers.PLANTED,
+]
 """One for each kind of offer."""
 PROCESSES = 3
 """For a table: most of the time is waiting for what a mutant does not do."""

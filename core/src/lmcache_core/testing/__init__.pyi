@@ -1,4 +1,5 @@
 from .cue_adapter import CueAdapter as CueAdapter
+from .engine_requests import EngineRequest as EngineRequest
 from .event_recorder import EventRecorder as EventRecorder
 from .eviction_suite import EvictionPolicySuite as EvictionPolicySuite
 from .fake_clock import FakeClock as FakeClock
