@@ -37,7 +37,7 @@ class Site:
             Handler(WAIT, self.wait, HandlerMode.INLINE),
         ]
         self.router = Router(
-            handlers, self.pooled, self.affine, EngineSocket(1 << 20), SystemClock(), events=self.events
+            handlers, self.pooled, self.affine, EngineSocket(1 << 20, SystemClock()), SystemClock(), events=self.events
         )
         self.client = EngineClient(self.router.bind("127.0.0.1", 0))
 

@@ -45,7 +45,7 @@ def serve() -> Iterator[Serve]:
         *handlers: Handler, affine_threads: int = 2, readers: Mapping[Any, FrameReader] = PLAIN_READERS
     ) -> EngineClient:
         pooled, affine = Pool("pooled", 1), AffinePool("affine", affine_threads)
-        router = Router(handlers, pooled, affine, EngineSocket(1 << 20), SystemClock(), readers)
+        router = Router(handlers, pooled, affine, EngineSocket(1 << 20, SystemClock()), SystemClock(), readers)
         endpoint = router.bind("127.0.0.1", 0)
         bodies = [pooled.body(0), *(affine.body(i) for i in range(affine_threads)), router.run]
         threads = [threading.Thread(target=body, daemon=True) for body in bodies]
@@ -245,7 +245,7 @@ def test_too_many_waiting_are_refused_at_once(serve: Serve, monkeypatch: pytest.
 
 def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
     def router() -> Router:
-        return Router([], Pool("p", 1), AffinePool("a", 1), EngineSocket(1 << 20), SystemClock())
+        return Router([], Pool("p", 1), AffinePool("a", 1), EngineSocket(1 << 20, SystemClock()), SystemClock())
 
     first, second = router(), router()
     endpoint = first.bind("127.0.0.1", 0)
@@ -330,7 +330,7 @@ def test_a_request_that_breaks_the_routers_thread_is_answered() -> None:
     reader = Reader()
     router = Router(
         [handler(BYTES, HandlerMode.ORDERED, lambda call, data: len(data)), handler(ECHO, HandlerMode.INLINE, echo)],
-        Pool("pooled", 1), AffinePool("affine", 1), EngineSocket(1 << 20), SystemClock(), {bytes: reader},
+        Pool("pooled", 1), AffinePool("affine", 1), EngineSocket(1 << 20, SystemClock()), SystemClock(), {bytes: reader},
     )  # fmt: skip
     client = EngineClient(router.bind("127.0.0.1", 0))
     tickets = [client.send(BYTES, b"x"), client.send(ECHO, 5)]
@@ -359,7 +359,7 @@ def test_an_answer_is_sent_after_the_routers_thread_has_failed(monkeypatch: pyte
         [handler(ECHO, HandlerMode.INLINE, wait)],
         Pool("p", 1),
         AffinePool("a", 1),
-        EngineSocket(1 << 20),
+        EngineSocket(1 << 20, SystemClock()),
         SystemClock(),
     )
     client = EngineClient(router.bind("127.0.0.1", 0))

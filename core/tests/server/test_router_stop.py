@@ -66,7 +66,7 @@ def start() -> Iterator[Start]:
             Handler(WAIT, wait, HandlerMode.ORDERED),
             Handler(POOLED, slow, HandlerMode.POOLED),
         ]
-        router = Router(handlers, pooled, affine, EngineSocket(1 << 20), SystemClock())
+        router = Router(handlers, pooled, affine, EngineSocket(1 << 20, SystemClock()), SystemClock())
         endpoint = router.bind("127.0.0.1", port)
         threads = [threading.Thread(target=body, daemon=True) for body in (pooled.body(0), affine.body(0), router.run)]
         for thread in threads:

@@ -84,7 +84,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
     unhandled = UnhandledRequests(operation_remedies(common.plugins))
-    port = EngineSocket(settings.max_message_mb * MIB)
+    port = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
     router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)
     undo.callback(router.close)
     handshakes = Handshakes(port, clock)

@@ -30,6 +30,9 @@ class EnginePortSettings(BaseModel):
     max_cpu_workers: Count | None = Field(None, description="Threads for requests that any thread may answer.")
     max_gpu_workers: Count | None = Field(None, description="Threads for requests that stay on one thread per engine.")
     max_message_mb: Count = Field(4096, description="Largest frame in MiB that an engine may send; more is dropped.")
+    send_patience_seconds: PositiveSeconds = Field(
+        60.0, description="How long an engine may leave its answers unread; then its connection is closed."
+    )
     drain_seconds: Seconds = Field(10.0, description="How long a stop waits for stores that are on their way to L2.")
 
 

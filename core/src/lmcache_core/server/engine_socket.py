@@ -1,22 +1,24 @@
 """The ROUTER socket of the engine port: whole messages in and out, without blocking and without an exception where nothing
-is wrong."""
+is wrong.  Answers to a connection that reads slowly wait (`waiting_answers`)."""
 
 from __future__ import annotations
 
-import logging
+import errno
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import zmq
 
+from lmcache_core.contracts.clock import Clock
 from lmcache_core.model.errors import ResourceError
+from lmcache_core.server.peer_socket import PeerSocket
+from lmcache_core.server.waiting_answers import BYTES_MAX, Envelope, Sent, WaitingAnswers
 from lmcache_core.wire.codec import Frame
 from lmcache_core.wire.sockets import open_socket
 
-logger = logging.getLogger(__name__)
-
-ANSWERS_WAITING_MAX: Final = 256
-"""Answers that may wait for one engine to read them; later ones are dropped."""
+LIBZMQ_ANSWERS_MAX: Final = 256
+"""Answers that libzmq may hold for one engine; those behind them wait here."""
 FRAMES_MAX: Final = 16
 """No operation has more; the rest of a longer message is received and thrown away."""
 COPY_BELOW_BYTES: Final = 4096
@@ -26,9 +28,10 @@ SENT_COPIED_BELOW_BYTES: Final = 65536
 _MORE: Final = zmq.NOBLOCK | zmq.SNDMORE
 _LAST: Final = zmq.NOBLOCK
 _ENVELOPE_FRAMES: Final = 3
-
-Envelope = tuple[bytes, bytes, bytes]
-"""Connection, uid and operation: what an answer begins with."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long a connection may leave its answers unread."""
+_PEERS_SWEPT: Final = 256
+"""Connections beyond which those that are closed are forgotten."""
 
 
 class Message(NamedTuple):
@@ -39,7 +42,7 @@ class Message(NamedTuple):
 class EngineSocket:
     """One thread at a time."""
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, clock: Clock, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         """Of this port alone; other sockets in it must be closed once it is terminated."""
         self.socket = open_socket(self.context, zmq.ROUTER)
@@ -47,12 +50,22 @@ class EngineSocket:
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self.socket.setsockopt(zmq.LINGER, 500)
-        self.socket.setsockopt(zmq.SNDHWM, ANSWERS_WAITING_MAX)
+        self.socket.setsockopt(zmq.SNDHWM, LIBZMQ_ANSWERS_MAX)
         # pyzmq wraps these for draft sockets and tracking; four sends an answer make the wrapping count.
         self._receive = super(zmq.Socket, self.socket).recv
         self._send = super(zmq.Socket, self.socket).send
-        self.dropped = 0
-        """Messages without a readable envelope, and answers to peers that are gone or do not read."""
+        self._peers: dict[bytes, PeerSocket | None] = {}
+        """Sockets of the connections that have asked."""
+        self._peers_swept = _PEERS_SWEPT
+        self._lent: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+        """Large answers that libzmq may still be sending from where they are."""
+        self.waiting = WaitingAnswers(self._try_send, self._peers.get, clock, patience_seconds)
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """Messages without a readable envelope, and answers to connections that are closed.  Any thread."""
+        return self._dropped + self.waiting.dropped
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
@@ -86,32 +99,70 @@ class EngineSocket:
             else:
                 frames[-1] = frame
         if len(frames) < _ENVELOPE_FRAMES - 1:
-            self.dropped += 1
+            self._dropped += 1
             return None
+        if connection not in self._peers:
+            self._meet(connection, frames[0])
         envelope = (connection, frames[0].bytes, frames[1].bytes)
         payload = [frame.bytes if len(frame) < COPY_BELOW_BYTES else frame.buffer for frame in frames[2:]]
         return Message(envelope, payload)
 
     def send(self, envelope: Envelope, result: Sequence[Frame]) -> None:
-        """Send an answer, or drop it when the peer is gone or does not read."""
+        """Send an answer, now or when its connection has read what is before it.  Dropped when that is closed."""
+        if envelope[0] in self.waiting:
+            self.waiting.add(envelope, result)
+            return
+        sent = self._try_send(envelope, result)
+        if sent is Sent.FULL:
+            self.waiting.add(envelope, result)
+        elif sent is Sent.GONE:
+            self._dropped += 1
+
+    def _try_send(self, envelope: Envelope, result: Sequence[Frame]) -> Sent:
         connection, uid, operation = envelope
         send = self._send
+        size = len(result[-1]) if result else 0
+        if size >= SENT_COPIED_BELOW_BYTES and not self._may_lend(connection, size):
+            return Sent.FULL
         try:
             # Only the first frame can fail: with it the whole message has found its place.
             send(connection, _MORE)
-            send(uid, _MORE)
-            if not result:
-                send(operation, _LAST)
-                return
-            send(operation, _MORE)
-            for frame in result[:-1]:
-                send(frame, _MORE)
-            last = result[-1]
-            if len(last) < SENT_COPIED_BELOW_BYTES:
-                send(last, _LAST)
-            else:
-                send(last, _LAST, copy=False)
         except zmq.ZMQError as error:
-            # EHOSTUNREACH: it is gone.  EAGAIN: it does not read.
-            self.dropped += 1
-            logger.debug("answer dropped connection=%s error=%s", connection.hex(), error)
+            if error.errno == errno.EAGAIN:
+                return Sent.FULL
+            if error.errno == errno.EHOSTUNREACH:
+                return Sent.GONE
+            raise
+        send(uid, _MORE)
+        if not result:
+            send(operation, _LAST)
+            return Sent.DONE
+        send(operation, _MORE)
+        for frame in result[:-1]:
+            send(frame, _MORE)
+        if size < SENT_COPIED_BELOW_BYTES:
+            send(result[-1], _LAST)
+        else:
+            self._lent.setdefault(connection, deque()).append((send(result[-1], _LAST, False, True), size))
+        return Sent.DONE
+
+    def _may_lend(self, connection: bytes, size: int) -> bool:
+        """libzmq counts answers, not bytes."""
+        lent = self._lent.get(connection)
+        while lent and lent[0][0].done:
+            lent.popleft()
+        if not lent:
+            self._lent.pop(connection, None)
+            return True
+        return size + sum(each for _, each in lent) <= BYTES_MAX
+
+    def _meet(self, connection: bytes, frame: zmq.Frame) -> None:
+        """The descriptor may be another connection's by now where this one is closed; then nothing waits for this one, and
+        nothing is done to its socket."""
+        if len(self._peers) >= self._peers_swept:
+            closed = [known for known, peer in self._peers.items() if peer is None or not peer.is_open]
+            for known in closed:
+                del self._peers[known]
+                self._lent.pop(known, None)
+            self._peers_swept = max(_PEERS_SWEPT, 2 * len(self._peers))
+        self._peers[connection] = PeerSocket.of(int(frame.get(zmq.SRCFD)))

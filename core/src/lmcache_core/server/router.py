@@ -1,8 +1,8 @@
 """The engine port: one ROUTER socket, one thread that owns it.
 
 Every request with a readable envelope is answered exactly once: with its handler's result, or with its operation's
-negative value when nobody handles it, its payload cannot be read, its handler raises, or too much is waiting.  Anything
-else is counted and dropped.  Receiving and sending never block; an engine that does not read loses its answers.
+negative value when nothing handles it, its payload cannot be read, its handler raises, or too much is waiting.  Anything
+else is counted and dropped.  Receiving and sending never block; answers wait for an engine that reads slowly.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ class RouterCounters:
     refused: int = 0
     """Answered negatively without a handler's word: unknown, unreadable, failed or too many waiting."""
     dropped: int = 0
-    """Not answered at all: no readable envelope, or a peer that is gone or does not read."""
+    """Not answered at all: no readable envelope, or the connection is closed."""
+    waiting: int = 0
+    """Answers that wait because their connection reads slowly."""
+    waiting_bytes: int = 0
+    closed: int = 0
+    """Connections that were closed because they did not read their answers."""
 
 
 class Router:
@@ -91,6 +96,7 @@ class Router:
         self._events = events
         self._unhandled = unhandled or UnhandledRequests()
         self._port = port
+        self._waiting = port.waiting
         self._posted: Inbox[_Reply | Timer] = Inbox()
         self._timers = Timers()
         self._under_way: dict[bytes, int] = {}
@@ -112,7 +118,10 @@ class Router:
     def counters(self) -> RouterCounters:
         with self._answering:
             refused = self._answers.negative
-        return RouterCounters(self._requests, refused, self._port.dropped)
+        waiting = self._waiting
+        return RouterCounters(
+            self._requests, refused, self._port.dropped, len(waiting), waiting.size_bytes, waiting.closed
+        )
 
     def answered(self) -> dict[tuple[str, str], Spread]:
         """How long answered requests took, from their arrival, by operation and outcome (`ok`, `error` or `refused`).  Any
@@ -142,7 +151,7 @@ class Router:
         polled: list[Any] = [(self._port.socket, zmq.POLLIN), (self._posted.fileno(), select.POLLIN)]
         self._posted.wake()  # for what is left there when this thread is started again after a failure
         while not self._stop:
-            self._turn(polled, self._milliseconds_to_timer())
+            self._turn(polled, self._milliseconds_to_deadline())
         self._last_call(polled)
 
     def stop(self) -> None:
@@ -197,6 +206,8 @@ class Router:
                 self._take_posted()
         if len(self._timers):
             self._timers.fire(self._clock.monotonic())
+        if self._waiting.retry_at < math.inf and self._waiting.retry_at <= self._clock.monotonic():
+            self._waiting.retry()
         return bool(readable)
 
     def _last_call(self, polled: list[Any]) -> None:
@@ -205,7 +216,9 @@ class Router:
         their side for the next server."""
         deadline = self._clock.monotonic() + LAST_CALL_SECONDS
         self._timers.fire(math.inf)
-        while (self._turn(polled, QUIET_MILLISECONDS) or self._given_away) and self._clock.monotonic() < deadline:
+        while (
+            self._turn(polled, QUIET_MILLISECONDS) or self._given_away or len(self._waiting)
+        ) and self._clock.monotonic() < deadline:
             self._timers.fire(math.inf)
         self._port.close()
         self._closed.set()
@@ -229,7 +242,11 @@ class Router:
             if not self._dispatch(call, route, message.payload):
                 call.outcome = REFUSED
                 if self.is_first(call):
-                    self._refuse(message, route.codec.negative, f"{call.operation}: too many requests are waiting")
+                    self._refuse(
+                        message,
+                        route.codec.negative,
+                        f"{call.operation}: too many requests or unread answers are waiting",
+                    )
         except BaseException:
             call.outcome = ERROR
             if self.is_first(call):
@@ -242,7 +259,9 @@ class Router:
         self._latest_at = call.begun
 
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
-        """False when the request is for a thread that too many wait for."""
+        """False when the request is for a thread that too many wait for, or of a connection that many answers wait for."""
+        if call.connection in self._waiting.congested:
+            return False
         mode = route.handler.mode
         payload: Payload = frames
         if mode is HandlerMode.INLINE or mode is HandlerMode.ORDERED:
@@ -261,6 +280,10 @@ class Router:
         call.may_wait, call.under_way = True, not is_pooled
 
         def task() -> None:
+            if connection in self._waiting.congested:  # since it was given to this thread
+                call.outcome = REFUSED
+                call.answer(route.codec.negative)
+                return
             result = self._routes.answer(call, route, payload)
             if isinstance(result, tuple):
                 call.answer(result)
@@ -294,8 +317,8 @@ class Router:
         else:
             del self._under_way[connection]
 
-    def _milliseconds_to_timer(self) -> int:
-        deadline = self._timers.next_deadline
-        if deadline is None:
+    def _milliseconds_to_deadline(self) -> int:
+        deadline = min(self._timers.next_deadline, self._waiting.retry_at)
+        if deadline == math.inf:
             return _FOR_EVER
         return int(max(0.0, min(deadline - self._clock.monotonic(), _NAP_SECONDS_MAX)) * 1000) + 1

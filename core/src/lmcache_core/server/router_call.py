@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from lmcache_core.server.engine_socket import Envelope
+from lmcache_core.server.waiting_answers import Envelope
 from lmcache_core.wire.codec import Frame, encode_result
 
 OK: Final = "ok"

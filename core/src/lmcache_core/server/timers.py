@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from typing import Final, NamedTuple, Protocol
 
 from lmcache_core.wire.codec import Frame
@@ -38,8 +39,9 @@ class Timers:
         return len(self._heap)
 
     @property
-    def next_deadline(self) -> float | None:
-        return self._heap[0].deadline if self._heap else None
+    def next_deadline(self) -> float:
+        """Infinite without a timer."""
+        return self._heap[0].deadline if self._heap else math.inf
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self._heap, timer)

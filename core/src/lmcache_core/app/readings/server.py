@@ -58,8 +58,11 @@ REQUESTS_RECEIVED: Final = ReadingKind(
 REQUESTS_DROPPED: Final = ReadingKind(
     "lmcache.requests.dropped",
     "{request}",
-    "Not answered at all: no readable envelope, or a peer that is gone or does not read.",
+    "Not answered at all: no readable envelope, or the connection is closed.",
     counts=True,
+)
+ANSWERS_WAITING: Final = ReadingKind(
+    "lmcache.answers.waiting", "By", "Answers that wait because their connection reads slowly.", counts=False
 )
 REQUESTS_WAITING: Final = ReadingKind(
     "lmcache.requests.waiting", "{request}", "Messages that wait for a thread.", counts=False, labels=("pool",)
@@ -75,6 +78,12 @@ UNSALTED: Final = ReadingKind(
 )
 CONNECTIONS: Final = ReadingKind(
     "lmcache.connections", "{connection}", "Connections of engines that are open.", counts=False
+)
+CONNECTIONS_UNREAD: Final = ReadingKind(
+    "lmcache.connections.unread",
+    "{connection}",
+    "Connections that were closed because they did not read their answers.",
+    counts=True,
 )
 HANDSHAKES: Final = ReadingKind(
     "lmcache.connections.handshakes",
@@ -128,10 +137,12 @@ KINDS: Final = (
     REQUEST_TIMES,
     REQUESTS_RECEIVED,
     REQUESTS_DROPPED,
+    ANSWERS_WAITING,
     REQUESTS_WAITING,
     REQUESTS_OLDEST,
     UNSALTED,
     CONNECTIONS,
+    CONNECTIONS_UNREAD,
     HANDSHAKES,
     WORKERS,
     LOOKUPS_OPEN,
@@ -177,6 +188,8 @@ def _requests(parts: Parts) -> Iterator[Reading]:
         yield REQUEST_TIMES.spread_of(spread, operation, outcome)
     yield REQUESTS_RECEIVED.of(counters.requests)
     yield REQUESTS_DROPPED.of(counters.dropped)
+    yield ANSWERS_WAITING.of(counters.waiting_bytes)
+    yield CONNECTIONS_UNREAD.of(counters.closed)
     yield REQUESTS_WAITING.of(parts.engine_port.pooled.waiting, parts.engine_port.pooled.name)
     yield REQUESTS_WAITING.of(parts.engine_port.affine.waiting, parts.engine_port.affine.name)
     yield REQUESTS_OLDEST.of(parts.engine_port.router.oldest_seconds)
