@@ -95,6 +95,7 @@ class Server:
         parts.engine_port.affine.stop()
         parts.engine_port.reaper.stop()
         parts.admin_api.objects.deletions.stop()
+        parts.conditions.stop()
         parts.tiers.prefetch.stop()
         parts.tiers.store.stop()
         parts.tiers.eviction.stop()
@@ -105,7 +106,6 @@ class Server:
             if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
                 adapter.port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
-        parts.conditions.stop()
         parts.bus.close(JOIN_SECONDS)
         if parts.runtime_plugins and parts.runtime_plugins.wait_stopped():
             parts.runtime_plugins.close()

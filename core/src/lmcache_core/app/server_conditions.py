@@ -13,7 +13,7 @@ from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.controllers.adapter_conditions import adapter_conditions, adapter_subject
+from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import Conditions, counts_of
 from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
 from lmcache_core.events.lane_status import LaneState
@@ -30,14 +30,14 @@ _LANES_ILL: Final = {
 
 def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
     """Have `conditions` ask all parts, and what plugins opened."""
-    growth = RecentGrowth(clock)
+    growth, adapters = RecentGrowth(clock), AdapterWatch(clock)
     reports = PluginReports(clock, lambda: _reporters(parts))
     conditions.add(parts.supervisor.conditions)
     conditions.add(lambda: _threads(parts, growth))
     conditions.add(lambda: _memory(parts))
     conditions.add(lambda: _requests(parts, growth))
     conditions.add(lambda: _work(parts, growth))
-    conditions.add(lambda: _adapters(parts, growth))
+    conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: _plugins(parts.plugins.rows()))
     conditions.add(lambda: _programs(parts, growth))
     conditions.add(lambda: _subscribers(parts, growth))
@@ -157,10 +157,10 @@ def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
         )
 
 
-def _adapters(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+def _adapters(parts: Parts, watch: AdapterWatch) -> Iterator[Condition]:
     for adapter in parts.tiers.l2.adapters:
         if adapter.removal is None:
-            yield from adapter_conditions(adapter.port, growth)
+            yield from watch.conditions(adapter.port)
 
 
 def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:

@@ -11,6 +11,7 @@ from typing import Final
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
+from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
@@ -123,6 +124,9 @@ class SerdeAdapter(L2Adapter):
 
     def usage(self) -> Usage | None:
         return self.inner.usage()
+
+    def conditions(self) -> Sequence[Condition]:
+        return self.inner.conditions()
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self.inner.list_keys(cursor, limit)

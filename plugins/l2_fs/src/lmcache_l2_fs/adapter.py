@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lmcache_core import (
     AdapterContext,
     BlockingL2Adapter,
     Capability,
+    Condition,
     KeyPage,
     LentBuffer,
     ObjectKey,
@@ -51,7 +52,7 @@ class FsAdapter(BlockingL2Adapter):
                 self._write(pending, buffer)
                 return pending.publish()
             except OSError as error:
-                return self._files.not_written(error)
+                return self._files.not_written(error, buffer.length)
 
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         sighting = self._files.sighting(key)
@@ -82,6 +83,9 @@ class FsAdapter(BlockingL2Adapter):
 
     def usage(self) -> Usage | None:
         return self._files.usage()
+
+    def conditions(self) -> Sequence[Condition]:
+        return self._files.conditions()
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._files.list_keys(cursor, limit)

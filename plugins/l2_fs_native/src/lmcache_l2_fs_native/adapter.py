@@ -123,7 +123,7 @@ class FsNativeAdapter(AsyncFileAdapter):
                 return Outcome.DONE
             raise
         except OSError as error:
-            return self._files.not_written(error)
+            return self._files.not_written(error, buffer.length)
         finally:
             file.end()
 

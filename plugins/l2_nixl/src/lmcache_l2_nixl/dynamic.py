@@ -64,7 +64,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
                 await self._write(pending, buffer)
                 return await self.in_thread(pending.publish)
             except OSError as error:
-                return self._files.not_written(error)
+                return self._files.not_written(error, buffer.length)
         finally:
             for left in admitted:  # also of a call whose answer nobody heard
                 if isinstance(left, PendingFile):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import AdapterContext, AsyncL2Adapter, KeyPage, ObjectKey, Outcome, Usage
+from lmcache_core import AdapterContext, AsyncL2Adapter, Condition, KeyPage, ObjectKey, Outcome, Usage
 from lmcache_object_files.object_files import ObjectFiles
 
 _PASSING: Final = (errno.EINTR, errno.EAGAIN, errno.ESTALE)
@@ -38,6 +39,9 @@ class AsyncFileAdapter(AsyncL2Adapter):
 
     def usage(self) -> Usage | None:
         return self._files.usage()
+
+    def conditions(self) -> Sequence[Condition]:
+        return self._files.conditions()
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._files.list_keys(cursor, limit)

@@ -181,6 +181,15 @@ class ObjectDirectory:
         if durable:
             _remember(self._durable, at)
 
+    def probe(self, size: int) -> None:
+        """Write a file of `size` bytes where unfinished files are, and remove it.  Raises OSError where that fails."""
+        self.temporaries.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.temporaries / "probe.tmp"
+        try:
+            path.write_bytes(bytes(size))
+        finally:
+            remove_file(str(path))
+
     def _try_link(self) -> None:
         """Raises OSError where files cannot be published: no hard links, or another file system."""
         probe = self.temporaries / "probe.tmp"

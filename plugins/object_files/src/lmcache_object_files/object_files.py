@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from lmcache_core import AdapterContext, KeyPage, ObjectKey, Outcome, Usage, media_path
+from lmcache_core import AdapterContext, Condition, KeyPage, ObjectKey, Outcome, Severity, Usage, media_path
 from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.finding import Finding, examine, is_full, is_in_the_way, size_of
+from lmcache_object_files.medium_state import MediumState
 from lmcache_object_files.object_directory import ObjectDirectory
 from lmcache_object_files.object_index import ObjectIndex, Sighting
 from lmcache_object_files.pending_file import PendingFile
@@ -87,6 +88,7 @@ class ObjectFiles:
         self._durable = durable
         self._keep = keep
         self.counts = FileCounts()
+        self._medium = MediumState(directory)
         self._next_look = context.clock.monotonic()
         self._recovery = Recovery(directory, index, lambda found: self.counts.add("foreign", found), context)
 
@@ -130,6 +132,22 @@ class ObjectFiles:
             "recovering": int(not self._index.complete),
             **self.counts.now(),
         }
+
+    def conditions(self) -> Sequence[Condition]:
+        """What keeps objects from being stored, and what lies in their places.  Asks the medium, which may block; one thread
+        at a time."""
+        found = list(self._medium.conditions())
+        if others := self.counts.now()["other_version"]:
+            found.append(
+                Condition(
+                    "objects_of_other_version",
+                    Severity.INFO,
+                    f"{others} files hold objects of another format version, which are not read",
+                    "nothing: each makes room when its object is stored again; or delete everything from this adapter",
+                    counts={"files": others},
+                )
+            )
+        return found
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         """In the order of paths; the cursor is the last path that was looked at.  Reads one header page for each key, and
@@ -228,9 +246,10 @@ class ObjectFiles:
                 self._set_aside(key)
         return Outcome.MISSING
 
-    def not_written(self, error: OSError) -> Outcome:
-        """The outcome where a file could not be written or published: REJECTED where the medium is full.  Raises any other
-        error."""
+    def not_written(self, error: OSError, size: int) -> Outcome:
+        """The outcome where a file of `size` bytes could not be written or published: REJECTED where the medium is full.
+        Raises any other error."""
+        self._medium.write_failed(error, size)
         if not is_full(error):
             raise error
         self.counts.add("rejected_full")
