@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from core.tests.testing.mutants import every_mutant, http_routes, request_modules, storage_modules, subscribers
+from core.tests.testing.mutants import (
+    backends,
+    every_mutant,
+    http_routes,
+    request_modules,
+    storage_modules,
+    subscribers,
+)
 from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
 
 TABLES = [
     every_mutant.PLANTED,
+    backends.PLANTED,
     http_routes.PLANTED,
     request_modules.PLANTED,
     storage_modules.PLANTED,

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import FileMedia, L2AdapterSuite, stall_methods
+from lmcache_core.testing import FileMedia, L2AdapterSuite, fail_methods, stall_methods
 from lmcache_l2_fs.adapter import FsAdapter
+from lmcache_l2_fs.object_io import ObjectIO
+from lmcache_object_files import ObjectDirectory
 
 
 class FsLaws(L2AdapterSuite):
@@ -36,6 +38,10 @@ class FsLaws(L2AdapterSuite):
     @pytest.fixture
     def stalled(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
         return stall_methods(monkeypatch, FsAdapter)
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+        return fail_methods(monkeypatch, {ObjectIO: ("create", "open"), ObjectDirectory: ("examine", "remove")})
 
 
 class Reduced(FsLaws):

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import FileMedia, L2AdapterSuite
+from lmcache_core.testing import FileMedia, L2AdapterSuite, fail_methods
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
+from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import IoEngine
+from lmcache_object_files import ObjectDirectory
 
 
 class FsNativeLaws(L2AdapterSuite):
@@ -59,6 +61,10 @@ class FsNativeLaws(L2AdapterSuite):
                 stall = False
 
         return stalled
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+        return fail_methods(monkeypatch, {AsyncIo: ("read_file", "write_file"), ObjectDirectory: ("examine", "remove")})
 
 
 class Reduced(FsNativeLaws):

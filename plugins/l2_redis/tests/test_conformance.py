@@ -11,9 +11,10 @@ import pytest
 import redis
 
 from lmcache_core import ObjectKey
-from lmcache_core.testing import L2AdapterSuite, Media
+from lmcache_core.testing import L2AdapterSuite, Media, fail_methods
 from lmcache_core.testing.l2.fixtures import L2Fixtures
 from lmcache_core.testing.l2.sharing import Sharing
+from lmcache_l2_redis.client import Client
 from lmcache_object_remote import object_name
 from tests.remote.redis_servers import HOST, RedisServer, redis_cluster, redis_server
 
@@ -90,6 +91,10 @@ class RedisSetup(L2Fixtures):
                     server.thaw()
 
         return stalled
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+        return fail_methods(monkeypatch, {Client: ("ask", "set_value", "get_into")})
 
 
 class TestDurable(RedisSetup, L2AdapterSuite):

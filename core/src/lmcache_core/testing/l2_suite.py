@@ -8,7 +8,7 @@
             return {"base_path": str(tmp_path / "kv")}
 
 `offer` is the name of an installed one, or an `Offer` itself.  Laws of optional behaviour run where the capability is
-declared.  Give `media`, `stalled` and `small_settings` (l2/fixtures.py), and their laws run, too.
+declared.  Give `media`, `stalled`, `failing` and `small_settings` (l2/fixtures.py), and their laws run, too.
 
 Every test works on keys that nobody else has and deletes what it stored, so that the suite may be run against a backend
 that is in use.
@@ -27,6 +27,7 @@ from lmcache_core.testing.l2.damage import Damage
 from lmcache_core.testing.l2.declared import Declared
 from lmcache_core.testing.l2.deletion import Deletion
 from lmcache_core.testing.l2.durability import Durability
+from lmcache_core.testing.l2.failures import Failures
 from lmcache_core.testing.l2.listing import Listing
 from lmcache_core.testing.l2.loans import Loans
 from lmcache_core.testing.l2.media import Media
@@ -45,7 +46,7 @@ __all__ = ["OBJECT_BYTES", "PAYLOAD_BYTES", "L2AdapterSuite", "Media", "Rig", "c
 
 class L2AdapterSuite(
     Declared, RoundTrips, Batches, Completions, Pins, Deletion, Damage, MediaDamage, Names, Accounting, Listing,
-    Durability, Sharing, Loans, Stalls, Closing, AnyLength,
+    Durability, Sharing, Loans, Stalls, Failures, Closing, AnyLength,
 ):  # fmt: skip
     """Set `offer` and, where it needs any, `settings`."""
 

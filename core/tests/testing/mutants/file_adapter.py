@@ -4,6 +4,7 @@ One file per object, under its object id; complete before it has its name."""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -39,6 +40,8 @@ class FileAdapter(BlockingL2Adapter):
     capabilities = CAPABILITIES
     go_on: ClassVar[threading.Event] = threading.Event()
     """While it is not set, no store and no load begins."""
+    fails: ClassVar[threading.Event] = threading.Event()
+    """While it is set, no file can be had."""
 
     def __init__(self, settings: FileSettings, context: AdapterContext) -> None:
         self.root, self.capacity_bytes = settings.root, settings.capacity_bytes
@@ -55,6 +58,8 @@ class FileAdapter(BlockingL2Adapter):
         return key.object_id.hex()
 
     def path(self, key: ObjectKey) -> Path:
+        if self.fails.is_set():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         return self.root / f"{self.name(key)}.kv"
 
     def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
@@ -101,10 +106,11 @@ class FileAdapter(BlockingL2Adapter):
         return self.path(key).exists()
 
     def delete(self, key: ObjectKey) -> Outcome:
+        path = self.path(key)
         with self.lock:
             self.sizes.pop(self.name(key), None)
         try:
-            self.path(key).unlink()
+            path.unlink()
         except FileNotFoundError:
             return Outcome.MISSING
         return Outcome.DONE

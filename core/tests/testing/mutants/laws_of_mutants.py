@@ -11,7 +11,7 @@ import pytest
 
 from core.tests.testing.mutants.every_mutant import PLANTED
 from core.tests.testing.mutants.file_adapter import CAPABILITIES, FileAdapter
-from lmcache_core import ObjectKey, Offer
+from lmcache_core import Capability, ObjectKey, Offer
 from lmcache_core.testing import L2AdapterSuite, Media
 
 
@@ -62,12 +62,24 @@ class FileLaws(L2AdapterSuite):
 
         return stalled
 
+    @pytest.fixture
+    def failing(self) -> Callable[[], AbstractContextManager[None]]:
+        @contextmanager
+        def failing() -> Iterator[None]:
+            FileAdapter.fails.set()
+            try:
+                yield
+            finally:
+                FileAdapter.fails.clear()
+
+        return failing
+
 
 def offer_of(adapter: type[FileAdapter]) -> Offer:
     package = "core.tests.testing.mutants"
     return Offer(
         adapter.__name__, "", f"{adapter.__module__}:{adapter.__name__}", f"{package}.file_adapter:FileSettings",
-        CAPABILITIES | adapter.capabilities,
+        adapter.capabilities if Capability.SHARED in adapter.capabilities else CAPABILITIES | adapter.capabilities,
     )  # fmt: skip
 
 

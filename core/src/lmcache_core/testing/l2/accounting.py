@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator, Mapping
+import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobId
+from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.testing.l2.fixtures import L2Fixtures
 from lmcache_core.testing.l2.rig import OBJECT_BYTES, Rig
@@ -17,6 +21,8 @@ from lmcache_core.testing.lent_memory import LentMemory
 from lmcache_core.testing.offer_under_test import OpenableOffer
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED
+LEAK_OBJECTS, LEAK_ROUNDS, LEAK_PAYLOAD_BYTES = 25, 20, 2_000
+LEAK_BYTES_MAX = 300
 THREADS = 8
 ROUNDS = 20
 
@@ -79,6 +85,28 @@ class Accounting(L2Fixtures):
         rig.driver.adapter.reject(key, Outcome.DAMAGED)
         rig.store_anew(key)
         assert rig.stored() == (1, OBJECT_BYTES)
+
+    def test_memory_does_not_grow_with_stores(self, rig: Rig) -> None:
+        """The same few objects over and over: what is kept for each object there is may stay, what is kept for each store
+        may not.  Memory of Python alone is seen."""
+        items = [rig.whole(key, LEAK_PAYLOAD_BYTES) for key in rig.keys(LEAK_OBJECTS)]
+        tracemalloc.start()
+        try:
+            self._store_often(rig, items)
+            before = _traced_bytes()
+            self._store_often(rig, items)
+            each = (_traced_bytes() - before) / (LEAK_ROUNDS * LEAK_OBJECTS)
+        finally:
+            tracemalloc.stop()
+        assert each <= LEAK_BYTES_MAX, f"{each:.0f} bytes more after each store, of the same objects over and over"
+
+    def _store_often(self, rig: Rig, items: Sequence[tuple[ObjectKey, LentBuffer]]) -> None:
+        keys = [key for key, _ in items]
+        for _ in range(LEAK_ROUNDS):
+            assert rig.driver.store(*items) == (DONE,) * len(items)
+            if Capability.DELETE in rig.capabilities:
+                assert rig.driver.delete(*keys) == (DONE,) * len(items)
+            rig.driver.seen.clear()
 
     # A backend of `small_bytes`.
 
@@ -143,3 +171,8 @@ class Accounting(L2Fixtures):
             there = small_rig.driver.has(*small_rig.keys(room + THREADS)).count(DONE)
             assert there <= room, f"{there} objects are there, and there is room for {room}"
             small_rig.driver.delete(*rivals)
+
+
+def _traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]

@@ -21,6 +21,8 @@ class Deletion(L2Fixtures):
     def test_what_was_deleted_is_gone(self, rig: Rig) -> None:
         rig.require(Capability.DELETE)
         keys = rig.put(3)
+        assert rig.driver.has(*keys, rig.key(99)) == (DONE, DONE, DONE, MISSING)  # what a lookup remembers must go, too
+        rig.assert_whole(*keys)
         assert rig.driver.delete(keys[1], rig.key(99)) == (DONE, MISSING)
         assert rig.driver.has(*keys) == (DONE, MISSING, DONE)
         assert rig.driver.load(rig.empty(keys[1])) == (MISSING,)

@@ -50,6 +50,11 @@ class L2Fixtures(OfferSuite):
         """A context manager within which the backend answers nothing, for jobs that are submitted within it."""
         return None
 
+    @pytest.fixture
+    def failing(self) -> Callable[[], AbstractContextManager[None]] | None:
+        """A context manager within which the backend answers every request with an error.  None: it cannot be made to."""
+        return None
+
     # --- what the laws are given
 
     @classmethod
@@ -76,5 +81,5 @@ class L2Fixtures(OfferSuite):
 
     @pytest.fixture
     def adapter(self, driver: L2Driver) -> L2Adapter:
-        """The adapter that the laws work on, for the use of `media` and `stalled`."""
+        """The adapter that the laws work on, for the use of `media`, `stalled` and `failing`."""
         return driver.adapter

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Final
 
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.completion import JobDone
+from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
 from lmcache_core.testing.l2.fixtures import L2Fixtures
 from lmcache_core.testing.l2.rig import OBJECT_BYTES, Rig, assert_right
@@ -15,6 +17,11 @@ from lmcache_core.testing.lent_memory import ALIGN_BYTES, UNWRITTEN
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 WATCH_SECONDS: Final = 0.15
 MARK: Final = b"\xa5"
+SHARED_PAYLOAD_BYTES: Final = 2**20
+"""Long enough for loads to overlap."""
+LOADS_AT_ONCE: Final = 16
+LOAD_ROUNDS: Final = 12
+SWITCH_SECONDS: Final = 1e-5
 
 
 class Loans(L2Fixtures):
@@ -63,6 +70,24 @@ class Loans(L2Fixtures):
         time.sleep(WATCH_SECONDS)
         for _, buffer in items:
             assert buffer.view == MARK * buffer.length, "a released buffer was written to"
+
+    def test_loads_at_once_do_not_share_memory(self, rig: Rig) -> None:
+        """Each gets its own object, however many are under way: what one writes, no other reads."""
+        size = min(SHARED_PAYLOAD_BYTES, (rig.driver.adapter.max_object_bytes or SHARED_PAYLOAD_BYTES) - HEADER_BYTES)
+        keys = rig.put(LOADS_AT_ONCE, payload_bytes=size)
+        items = [rig.empty(key, size) for key in keys]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
+            for _ in range(LOAD_ROUNDS):
+                for _, buffer in items:
+                    buffer.view[:HEADER_BYTES] = UNWRITTEN * HEADER_BYTES
+                jobs = [rig.driver.submit_load([item]) for item in items]
+                assert [rig.driver.finish(job) for job in jobs] == [(DONE,)] * LOADS_AT_ONCE
+                for item in items:
+                    assert_right(*item)
+        finally:
+            sys.setswitchinterval(interval)
 
     def test_buffers_are_released_once(self, rig: Rig) -> None:
         keys = rig.put(8)
