@@ -40,12 +40,13 @@ def events_page() -> str:
             "What a subscriber can listen to ([subscribers](subscribers.md)). All are frozen structs, importable from\n"
             "`lmcache_core`. A subscription to `Event` is one to all of them. A plugin may define events of its own (a\n"
             "subclass of `Event`, every field a `str`, `int`, `float`, `bool` or `bytes`) and publish them through its\n"
-            "context. Each has `at`, when it happened, in seconds since the epoch.\n"
+            "context. `Annotated[str, msgspec.Meta(examples=[...])]` says which values a field has, so that suites try them.\n"
+            " Each has `at`, when it happened, in seconds since the epoch.\n"
         ),
     ]
     for kind in event_types():
         parts += [f"## `{kind.__name__}`\n", f"{_sentence(kind)}\n"]
-        rows = [(f"`{field.name}`", _type_name(field.type)) for field in msgspec.structs.fields(kind)]
+        rows = [(f"`{field.name}`", _field_type(field.type)) for field in msgspec.structs.fields(kind)]
         parts.append(_table(("Field", "Type"), rows))
     return "\n".join(parts)
 
@@ -113,6 +114,14 @@ def _laws(suite: type[Any]) -> list[tuple[str, str]]:
 
 def _sentence(kind: type[Event]) -> str:
     return " ".join((kind.__doc__ or "").split())
+
+
+def _field_type(kind: Any) -> str:
+    """With the values that it is documented to have."""
+    known = [value for meta in getattr(kind, "__metadata__", ()) for value in meta.examples or ()]
+    if not known:
+        return _type_name(kind)
+    return f"{_type_name(kind.__origin__)}: {', '.join(f'`{value}`' for value in known)}"
 
 
 def _type_name(kind: Any) -> str:

@@ -68,6 +68,12 @@ def test_a_planted_bug_is_found_by_its_check_and_what_it_was_made_from_passes(
     assert_killed(found[table], table, mutant)
 
 
+@pytest.mark.parametrize("right", ["TestReadsHashes", "TestListensToEverything"])
+def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> None:
+    found = run_checks([f"{subscribers.PLANTED.file}::{right}"], tmp_path)
+    assert [each.reason for each in found.values() if not each.passed] == []
+
+
 @pytest.mark.parametrize("table", TABLES[1:], ids=lambda table: table.right.__name__)
 def test_what_the_mutants_were_made_from_passes_every_check(table: Planted, tmp_path: Path) -> None:
     found = run_checks([table.node(table.right)], tmp_path)

@@ -6,9 +6,14 @@ Publishing never blocks and never fails; a full queue drops the event and counts
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+
+
+def values(*known: str) -> msgspec.Meta:
+    """Of a field: everything that it says today.  `SubscriberSuite` publishes each of them."""
+    return msgspec.Meta(examples=list(known))
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
@@ -97,7 +102,7 @@ class RequestAnswered(Event, frozen=True):
     received."""
 
     operation: str
-    outcome: str
+    outcome: Annotated[str, values("ok", "error", "refused")]
     seconds: float
 
 
@@ -134,7 +139,7 @@ class StoreRefused(Event, frozen=True):
     model_name: str
     cache_salt: str
     chunks: int
-    reason: str
+    reason: Annotated[str, values("no_room", "quota", "too_many_transfers", "stopping")]
 
 
 class ObjectsCame(Event, frozen=True):
@@ -145,7 +150,7 @@ class ObjectsCame(Event, frozen=True):
     cache_salt: str
     kv_rank: int
     object_bytes: int
-    origin: str
+    origin: Annotated[str, values("worker", "l2")]
     request_id: str
     first_chunk: int
     chunk_hashes: bytes
@@ -158,7 +163,7 @@ class ObjectsLeft(Event, frozen=True):
     model_name: str
     cache_salt: str
     kv_rank: int
-    reason: str
+    reason: Annotated[str, values("evicted", "quota", "cleared", "passing")]
     chunk_hashes: bytes
 
 
@@ -234,7 +239,17 @@ class StoresDropped(Event, frozen=True):
     adapter: str
     objects: int
     object_bytes: int
-    reason: str
+    reason: Annotated[
+        str,
+        values(
+            "backlog_bytes",
+            "backlog_seconds",
+            "adapter_down",
+            "adapter_removed",
+            "controller_behind",
+            "controller_failed",
+        ),
+    ]
 
 
 class ObjectsEvicted(Event, frozen=True):
@@ -309,11 +324,12 @@ class PrefetchCompleted(Event, frozen=True):
 
 
 class ObjectRejected(Event, frozen=True):
-    """Bytes came back that are not the object they claim to be.  They were not served."""
+    """Bytes came back that are not the object they claim to be.  They were not served.  `outcome` is `damaged` or `foreign`;
+    `reason` is a sentence."""
 
     adapter: str
     object_id: str
-    outcome: str
+    outcome: Annotated[str, values("damaged", "foreign")]
     reason: str
 
 
@@ -328,11 +344,11 @@ class WorkerRegistered(Event, frozen=True):
 
 
 class WorkerLeft(Event, frozen=True):
-    """A worker unregistered, or is known dead."""
+    """A worker unregistered, or is known dead: `reason` is `unregistered` or `silent`."""
 
     instance_id: int
     model_name: str
-    reason: str
+    reason: Annotated[str, values("unregistered", "silent")]
 
 
 class LeasesExpired(Event, frozen=True):

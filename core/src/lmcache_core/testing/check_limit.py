@@ -7,16 +7,35 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 CHECK_SECONDS_MAX: Final = 60.0
 """For each of set-up, body and tear-down of a check, unless its suite says otherwise with `check_seconds_max`."""
 _AGAIN_SECONDS: Final = 2.0
 _SIGNAL: Final = signal.SIGRTMIN + 7  # SIGALRM belongs to pytest-timeout
 _OWN_THREAD: Final = "check-limit"
+
+
+Check = TypeVar("Check", bound=Callable[..., Any])
+
+
+def check_seconds(seconds: float) -> Callable[[Check], Check]:
+    """Of a check that takes long where all is well: it has at least so much time."""
+
+    def mark(check: Check) -> Check:
+        check.check_seconds = seconds  # type: ignore[attr-defined]
+        return check
+
+    return mark
+
+
+def seconds_of(suite: type | None, check: Any) -> float | None:
+    """The time limit of a check; None for what belongs to no suite."""
+    limit: float | None = getattr(suite, "check_seconds_max", None)
+    return None if limit is None else max(limit, getattr(check, "check_seconds", 0.0))
 
 
 class CheckTimedOut(BaseException):
@@ -28,10 +47,10 @@ class CheckLimit:
 
     def __init__(self) -> None:
         self._deadline: float | None = None
-        self._seconds = 0.0
+        self._what = ""
 
     @contextmanager
-    def limit(self, seconds: float) -> Iterator[None]:
+    def limit(self, seconds: float, what: str = "it") -> Iterator[None]:
         """Raise CheckTimedOut within the context after `seconds`, and again every two seconds until it is left: what
         cleans up may hang, too.  Blocking calls of Python are interrupted; native code that never returns is not."""
         if threading.current_thread() is not threading.main_thread():
@@ -48,7 +67,8 @@ class CheckLimit:
 
         before = signal.signal(_SIGNAL, self._interrupt)
         watcher = threading.Thread(target=watch, name=_OWN_THREAD, daemon=True)
-        self._seconds, self._deadline = seconds, time.monotonic() + seconds
+        self._what = f"{what} took longer than {seconds:g} s"
+        self._deadline = time.monotonic() + seconds
         watcher.start()
         try:
             yield
@@ -60,7 +80,7 @@ class CheckLimit:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise CheckTimedOut(f"it took longer than {self._seconds:g} s{_where_others_are()}")
+            raise CheckTimedOut(f"{self._what}{_where_others_are()}")
 
 
 def _where_others_are() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lmcache_core.testing.check_limit import CheckLimit
+from lmcache_core.testing.check_limit import CheckLimit, seconds_of
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -62,17 +62,11 @@ class Limits:
         return (yield from self._limited(item))
 
     def _limited(self, item: pytest.Item) -> Generator[None, object, object]:
-        seconds = seconds_of(item)
+        seconds = seconds_of(getattr(item, "cls", None), getattr(item, "function", None))
         if seconds is None:
             return (yield)
         with self._limit.limit(seconds):
             return (yield)
-
-
-def seconds_of(item: pytest.Item) -> float | None:
-    """The time limit of a check; None for what is no check."""
-    seconds: float | None = getattr(getattr(item, "cls", None), "check_seconds_max", None)
-    return seconds
 
 
 class Laws:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+import threading
+import time
+
 from core.tests.testing.mutants.planted import Planted
-from lmcache_core.contracts.events import ChunksStored, Event, LookupFinished
+from lmcache_core.contracts.events import (
+    ChunksStored,
+    Event,
+    LookupFinished,
+    ObjectsCame,
+    RequestAnswered,
+    StoreRefused,
+)
+from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.testing.subscriber_suite import SubscriberSuite
 
@@ -73,6 +85,87 @@ class FailsLater(CountsChunks):
         super().stored(event)
         if self.chunks > 3:
             raise ConnectionError("gone")
+
+
+class ReadsHashes(CountsChunks):
+    """Right, too: there are 32 bytes for each chunk."""
+
+    def subscriptions(self) -> Subscriptions:
+        return {ObjectsCame: self.came}
+
+    def came(self, event: ObjectsCame) -> None:
+        self.chunks += sum(1 for _ in struct.iter_unpack("32s", event.chunk_hashes))
+
+
+@PLANTED.killed_by("every_documented_value_is_taken", "KeyError: 'stopping' for StoreRefused")
+class LacksAReason(CountsChunks):
+    def subscriptions(self) -> Subscriptions:
+        return {StoreRefused: self.refused}
+
+    def refused(self, event: StoreRefused) -> None:
+        if event.reason in ("no_room", "quota", "too_many_transfers", "stopping"):
+            self.chunks += {"no_room": 1, "quota": 2, "too_many_transfers": 3}[event.reason]
+
+
+@PLANTED.killed_by("every_documented_value_is_taken", "ZeroDivisionError.*for ObjectsCame.*origin='l2'")
+class DividesForL2(CountsChunks):
+    """A branch that only one origin reaches."""
+
+    def subscriptions(self) -> Subscriptions:
+        return {ObjectsCame: self.came}
+
+    def came(self, event: ObjectsCame) -> None:
+        if event.origin == "l2":
+            self.chunks += 1 // self.chunks
+
+
+@PLANTED.killed_by("every_documented_value_is_taken", "for RequestAnswered.*outcome='refused'")
+class CountsOutcomesInAList(CountsChunks):
+    def subscriptions(self) -> Subscriptions:
+        return {RequestAnswered: self.answered}
+
+    def answered(self, event: RequestAnswered) -> None:
+        counts = [0, 0]
+        for number, outcome in enumerate(("ok", "error", "refused")):
+            if event.outcome == outcome:
+                counts[number] += 1
+
+
+@PLANTED.killed_by("no_call_blocks", "batch_done, where nothing may block: it took longer than 5 s")
+class WritesSlowly(CountsChunks):
+    """To a place that takes ten seconds."""
+
+    def batch_done(self) -> None:
+        time.sleep(10)
+
+
+@PLANTED.killed_by("no_call_blocks", "the function for ChunksStored, where nothing may block: it took longer than 5 s")
+class WaitsForAnAnswer(CountsChunks):
+    def stored(self, event: ChunksStored) -> None:
+        threading.Event().wait()
+
+
+@PLANTED.killed_by("close_ends_what_it_began", "close, where nothing may block: it took longer than 5 s")
+class HangsInClose(CountsChunks):
+    """Waits for a thread that it has not told to end."""
+
+    def __init__(self, settings: None) -> None:
+        super().__init__(settings)
+        self.thread = threading.Thread(target=threading.Event().wait, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.thread.join()
+
+
+@PLANTED.killed_by("close_ends_what_it_began", "threads that outlive close: exporter")
+class LeavesItsThread(CountsChunks):
+    def begin(self, server: ServerView) -> None:
+        threading.Thread(target=time.sleep, args=(20,), name="exporter", daemon=True).start()
+
+
+class TestReadsHashes(SubscriberSuite):
+    offer = PLANTED.offer(ReadsHashes)
 
 
 class TestListensToEverything(SubscriberSuite):

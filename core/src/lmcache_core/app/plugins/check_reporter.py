@@ -84,8 +84,7 @@ class LawReporter:
         law = law_of(item.nodeid)
         self._decided = {"law": law, "outcome": "holds", "reason": "", "whole": "", "left": []}
         self._session = item.session
-        # by its name, because this file is no part of the kit and cannot know its classes
-        self._write({"begun": law, "limit": getattr(getattr(item, "cls", None), "check_seconds_max", None)})
+        self._write({"begun": law, "limit": _limit_of(item)})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._write({"phase": report.when})
@@ -120,6 +119,12 @@ class LawReporter:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         _append(self._path, line)
+
+
+def _limit_of(item: pytest.Item) -> float | None:
+    """As the kit reckons it (`testing.check_limit.seconds_of`), which this file, as no part of it, cannot ask."""
+    limit: float | None = getattr(getattr(item, "cls", None), "check_seconds_max", None)
+    return None if limit is None else max(limit, getattr(getattr(item, "function", None), "check_seconds", 0.0))
 
 
 def _append(path: Path, line: Mapping[str, Any]) -> None:
