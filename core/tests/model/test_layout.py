@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.model.layout import ITEM_BYTES, PARTS_MAX, ChunkLayout, CompositeLayout, ObjectLayout, joined_layout
+from lmcache_core.model.layout import (
+    ITEM_BYTES,
+    ORDER_CHARS_MAX,
+    PARTS_MAX,
+    ChunkLayout,
+    CompositeLayout,
+    ObjectLayout,
+    joined_layout,
+)
 
 REGIONS = st.builds(
     ObjectLayout,
@@ -17,6 +26,9 @@ REGIONS = st.builds(
     slots=st.integers(1, 512),
     hidden=st.integers(1, 5000),
     dtype=st.sampled_from(sorted(ITEM_BYTES)),
+)
+BLOCKED = st.builds(
+    replace, REGIONS, block_slots=st.sampled_from((16, 32, 64, 128)), order=st.text("0123456789abcdef", max_size=16)
 )
 FULL, WINDOW = ObjectLayout(2, 4, 256, 128, "bfloat16"), ObjectLayout(2, 12, 256, 64, "bfloat16")
 
@@ -28,11 +40,23 @@ def test_regions_stand_one_behind_the_other(parts: list[ObjectLayout]) -> None:
     assert len(layout.fingerprint) == 16
 
 
-@given(st.sets(st.lists(REGIONS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6))
+@given(st.sets(st.lists(REGIONS | BLOCKED, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6))
 def test_no_two_shapes_have_one_fingerprint(shapes: set[tuple[ObjectLayout, ...]]) -> None:
     layouts: list[ChunkLayout] = [joined_layout(parts) for parts in shapes]
     for one, other in combinations(layouts, 2):
         assert one.fingerprint != other.fingerprint
+
+
+def test_slots_with_rows_of_their_own_are_named_as_ever() -> None:
+    """The fingerprints of version 1, so that what was stored under them is found."""
+    assert FULL.fingerprint.hex() == "3604e558270948ca06b78978154c9b36"
+    assert replace(FULL, block_slots=64, order="0123").fingerprint.hex() == "6fff688c51bca99bf1ec281836fd4975"
+
+
+@pytest.mark.parametrize(("block_slots", "order"), [(-1, ""), (2**32, ""), (0, "a"), (16, "a" * (ORDER_CHARS_MAX + 1))])
+def test_an_order_is_that_of_blocks(block_slots: int, order: str) -> None:
+    with pytest.raises(ValueError, match="block_slots"):
+        replace(FULL, block_slots=block_slots, order=order)
 
 
 def test_one_region_is_what_every_path_calls_it() -> None:

@@ -90,7 +90,13 @@ def test_the_stock_connector_reads_the_same_objects_and_the_other_way_round(serv
     paged = fused_hnd()
     with (
         rig(server.port, paged) as worker,
-        FakeEngine(f"tcp://127.0.0.1:{server.port}", layers=LAYERS, hidden=HEADS * 2 * WIDTH, salt="stock") as stock,
+        FakeEngine(
+            f"tcp://127.0.0.1:{server.port}",
+            layers=LAYERS,
+            hidden=HEADS * 2 * WIDTH,
+            block_tokens=BLOCK_TOKENS,
+            salt="stock",
+        ) as stock,
     ):
         blocks = tables(paged, 1, len(TOKENS))
         worker.store(transfer(TOKENS, blocks, salt="stock"))

@@ -125,7 +125,10 @@ def stored(folder: Path) -> int:
 
 
 def test_both_ways_of_transfer_find_what_the_other_stored(server: ServerProcess) -> None:
-    with DrivenEngine(endpoint_of(server)) as driven, FakeEngine(endpoint_of(server)) as copying:
+    with (
+        DrivenEngine(endpoint_of(server)) as driven,
+        FakeEngine(endpoint_of(server), block_tokens=BLOCK_TOKENS) as copying,
+    ):
         other = [token + 5000 for token in TOKENS]
         assert driven.store(TOKENS)
         assert copying.store(other)
@@ -176,7 +179,7 @@ def test_kernel_groups_share_an_object(server: ServerProcess) -> None:
         assert engine.lookup(TOKENS) == CHUNKS
         assert engine.retrieve(TOKENS) == engine.right(TOKENS)
         (worker,) = server.status()["workers"]
-        assert worker["layout"] == "float32[2, 16, 64] + float32[1, 16, 128]"
+        assert worker["layout"] == "float32[2, 16, 64] in blocks of 4 + float32[1, 16, 128] in blocks of 4"
         assert module_status(server)["stored_bytes"] == CHUNKS * (LAYERS * HEADS + 4) * HEAD_BYTES * 16
 
 
@@ -222,7 +225,7 @@ def test_a_window_within_a_chunk_keeps_only_its_blocks(start_server: StartServer
         assert engine.store_blocks(TOKENS, [blocks, windowed])[1]
         assert engine.lookup(TOKENS) == CHUNKS
         layouts = server.status()["workers"][0]["layout"]
-        assert layouts == "float32[2, 16, 64], float32[1, 8, 128]"
+        assert layouts == "float32[2, 16, 64] in blocks of 4, float32[1, 8, 128] in blocks of 4"
         _, window = engine.groups
         window.wipe()
         assert engine.retrieve_blocks(TOKENS, [blocks, blocks])[1]

@@ -44,7 +44,14 @@ def find_chunks(cache: CachePorts, selection: ChunkSelection, objects_max: int =
 def _layout(layout: ChunkLayout, chunk_tokens: int) -> ObjectLayout:
     try:
         return ObjectLayout(
-            layout.kv_axis, layout.layers, chunk_tokens, layout.hidden, layout.dtype, layout.quantization
+            layout.kv_axis,
+            layout.layers,
+            chunk_tokens,
+            layout.hidden,
+            layout.dtype,
+            layout.quantization,
+            layout.block_slots,
+            layout.order,
         )
     except ValueError as error:
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"field 'layout': {error}") from None

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, FailFast, Field, model_validator
 from lmcache_core.admin.schemas import Answer, RequestBody
 from lmcache_core.admin.schemas_objects import MODEL_NAME_CHARS_MAX
 from lmcache_core.model.cache_salt import SALT_CHARS_MAX
+from lmcache_core.model.layout import ORDER_CHARS_MAX
 
 TOKENS_MAX: Final = 262_144
 HASHES_MAX: Final = 16_384
@@ -55,6 +56,13 @@ class ChunkLayout(RequestBody):
     hidden: int = Field(ge=1, le=2**32 - 1, description="Heads times head size of one shard.")
     dtype: str = Field(min_length=1, max_length=32, examples=["bfloat16"])
     quantization: str = Field("", max_length=128)
+    block_slots: int = Field(
+        0,
+        ge=0,
+        le=2**32 - 1,
+        description="Slots of an engine's block, where their elements are in an order of the engine.",
+    )
+    order: str = Field("", max_length=ORDER_CHARS_MAX, description="The name of that order, where the worker gave one.")
 
 
 class ChunkSelection(RequestBody):

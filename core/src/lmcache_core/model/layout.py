@@ -26,7 +26,11 @@ ITEM_BYTES = {
 PARTS_MAX = 64
 """Regions of one chunk: groups of layers that differ in shape."""
 
+ORDER_CHARS_MAX = 64
+"""Of the name of an order of elements."""
+
 _SHAPE = struct.Struct("<BIIQ")
+_BLOCK = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class ObjectLayout:
     """A chunk as it is stored: C-contiguous `[kv][layer][slot][hidden]`, the kv axis absent where it is 1.
 
     `slots` are the token positions of one chunk, `hidden` is heads x head size (both halves where K and V are fused).
+
+    Some engines keep the elements of a block in an order of their own, for example with K transposed. Such a chunk is a row of
+    blocks of `block_slots` slots, and only within a block the elements of its slots are anywhere. `order` names their order;
+    it is empty where the engine does not say it, and stands for the only order that engines of this machine have then.
+    `block_slots` 0: each slot has its own elements, whatever blocks they came from.
     """
 
     kv_axis: int
@@ -42,6 +51,8 @@ class ObjectLayout:
     hidden: int
     dtype: str
     quantization: str = ""
+    block_slots: int = 0
+    order: str = ""
     fingerprint: bytes = field(init=False, compare=False, repr=False)
     payload_bytes: int = field(init=False, compare=False, repr=False)
 
@@ -52,10 +63,22 @@ class ObjectLayout:
             raise ValueError(f"not the shape of a chunk: {self!r}")
         if self.layers >= 2**32 or self.slots >= 2**32 or self.hidden >= 2**64:
             raise ValueError(f"a dimension is too large: {self!r}")
-        names = f"{self.dtype}\0{self.quantization}".encode()
-        shape = _SHAPE.pack(self.kv_axis, self.layers, self.slots, self.hidden)
-        object.__setattr__(self, "fingerprint", blake3(b"lmcache-layout-1" + shape + names).digest(16))
+        if not 0 <= self.block_slots < 2**32:
+            raise ValueError(f"a block has 1 to {2**32 - 1} slots, or 0 where chunks do not depend on it: {self!r}")
+        if len(self.order) > ORDER_CHARS_MAX or (self.order and not self.block_slots):
+            raise ValueError(
+                f"the order within blocks is named by {ORDER_CHARS_MAX} characters at most, and needs block_slots: {self!r}"
+            )
+        object.__setattr__(self, "fingerprint", blake3(self._identity()).digest(16))
         object.__setattr__(self, "payload_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])
+
+    def _identity(self) -> bytes:
+        """As in docs/object-format.md, "Object key"."""
+        shape = _SHAPE.pack(self.kv_axis, self.layers, self.slots, self.hidden)
+        names = f"{self.dtype}\0{self.quantization}"
+        if not self.block_slots:
+            return b"lmcache-layout-1" + shape + names.encode()
+        return b"lmcache-layout-2" + shape + _BLOCK.pack(self.block_slots) + f"{names}\0{self.order}".encode()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,7 +86,8 @@ class ObjectLayout:
         return inner if self.kv_axis == 1 else (self.kv_axis, *inner)
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        blocks = f" in blocks of {self.block_slots}" if self.block_slots else ""
+        return f"{self.dtype}{list(self.shape)}{blocks}{f' ordered {self.order}' if self.order else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class FakeEngine:
         layers: int = 2,
         hidden: int = 64,
         dtype: str = "float32",
+        block_tokens: int | None = None,
         salt: str = "",
         maps_memory: bool = True,
         timeout_seconds: float = 10.0,
@@ -47,7 +48,9 @@ class FakeEngine:
         except BaseException:
             self.close()
             raise
-        self.layout = ObjectLayout(1, layers, self.chunk_tokens, hidden, dtype)
+        self.layout = ObjectLayout(
+            1, layers, self.chunk_tokens, hidden, dtype, block_slots=block_tokens or self.chunk_tokens
+        )
         self._model, self._world_size, self._worker_id, self._salt = model, world_size, worker_id, salt
         self._maps_memory = maps_memory
 
@@ -67,7 +70,7 @@ class FakeEngine:
                 self.instance_id,
                 self._model,
                 self._world_size,
-                self.chunk_tokens,
+                self.layout.block_slots,
                 self.layout.layers,
                 self.layout.hidden,
                 self.layout.dtype,

@@ -85,6 +85,10 @@ class LayoutPart(msgspec.Struct, frozen=True):
     slots: int
     hidden: int
     dtype: str
+    block_slots: int = 0
+    """Slots of a block, where the elements of its slots are in an order of the engine; 0: in that of the slots."""
+    order: str = ""
+    """A name of that order; empty where it is not known."""
 
 
 class WorkerRegistration(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from lmcache_core.model.object_header import digest
 from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
-LAYOUT = {"kv_axis": 1, "layers": 2, "hidden": 64, "dtype": "float32"}
+LAYOUT = {"kv_axis": 1, "layers": 2, "hidden": 64, "dtype": "float32", "block_slots": 16}
 """Of the chunks of FakeEngine."""
 
 

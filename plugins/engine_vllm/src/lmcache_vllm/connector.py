@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -21,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.utils import get_pp_indices
 from vllm.platforms import current_platform
 
+from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.engine_log import log_where_vllm_does
 from lmcache_vllm.metadata import StepPlan, WorkerReport
@@ -82,7 +84,10 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         else:
             rank = vllm_config.parallel_config.rank % vllm_config.parallel_config.world_size
             place = placement(vllm_config, identity.model_name(), rank)
-            self._worker = WorkerSide(settings, place, groups, kv_layout(vllm_config), identity)
+            layers, dtype = vllm_config.compilation_config.static_forward_context, vllm_config.model_config.dtype
+            # The stock connector cannot say in which order its blocks are: where both share, neither does.
+            observe = None if settings.share_with_stock else partial(with_order, layers=layers, dtype=dtype)
+            self._worker = WorkerSide(settings, place, groups, kv_layout(vllm_config), identity, observe)
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lmcache_core import LayoutPart
 from lmcache_kv_identity import Fact
 from lmcache_kv_layout import EngineGroup, LayoutError, LayoutHints, PagedGroup, TensorView, detect_groups
 from lmcache_vllm.placement import CacheGroup
+
+WithOrder = Callable[[PagedGroup, Sequence[int], Sequence[str]], PagedGroup]
+"""Of a group, the addresses of its bases and the names of its layers: the same group with the order of its elements."""
 
 
 class Storage(Protocol):
@@ -48,9 +51,15 @@ class PageGroup:
 class KVCaches:
     """What vLLM registered. Keeps the tensors alive: their addresses are good as long as this is."""
 
-    def __init__(self, tensors: Mapping[str, Any], groups: Sequence[CacheGroup], kv_layout: str | None) -> None:
-        """`kv_layout` is vLLM's name for the order of heads and slots in a page. Raises LayoutError for pages that are
-        not understood."""
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        groups: Sequence[CacheGroup],
+        kv_layout: str | None,
+        with_order: WithOrder | None = None,
+    ) -> None:
+        """`kv_layout` is vLLM's name for the order of heads and slots in a page; `with_order` finds the order of elements in
+        blocks of host memory. Raises LayoutError for pages that are not understood."""
         self.tensors = dict(tensors)
         self.devices = sorted({_device(tensor) for value in tensors.values() for tensor in _planes(value)})
         if len(self.devices) != 1:
@@ -83,6 +92,10 @@ class KVCaches:
                     f"layer '{group.layer_names[0]}' has pages of {group.paged.tokens_per_block} slots for blocks of "
                     f"{wanted} tokens; compressed pages are not understood"
                 )
+        if with_order is not None and self.device == "cpu":
+            self.groups = tuple(
+                replace(group, paged=with_order(group.paged, group.bases, group.layer_names)) for group in self.groups
+            )
 
     @property
     def device(self) -> str:
@@ -93,13 +106,23 @@ class KVCaches:
     def facts(self) -> Mapping[str, Fact]:
         """What only the pages themselves say about the bytes in them; part of the model name. Every worker of an engine
         must find the same."""
-        return {}
+        orders = {(group.paged.block_slots, group.paged.order) for group in self.groups}
+        return {"blocks": [list(order) for order in sorted(orders)]}
 
     def parts(self, chunk_tokens: int) -> tuple[LayoutPart, ...]:
         """The regions of a chunk, as they are registered. Raises LayoutError where a chunk is not whole blocks."""
         layouts = [group.paged.object_layout(chunk_tokens) for group in self.groups]
         return tuple(
-            LayoutPart(layout.kv_axis, layout.layers, layout.slots, layout.hidden, layout.dtype) for layout in layouts
+            LayoutPart(
+                layout.kv_axis,
+                layout.layers,
+                layout.slots,
+                layout.hidden,
+                layout.dtype,
+                layout.block_slots,
+                layout.order,
+            )
+            for layout in layouts
         )
 
 

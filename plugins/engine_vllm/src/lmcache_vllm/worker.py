@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from lmcache_kv_layout import LayoutError
-from lmcache_vllm.kv_caches import KVCaches
+from lmcache_vllm.kv_caches import KVCaches, WithOrder
 from lmcache_vllm.metadata import StepPlan, Transfer, TransferResults, WorkerReport
 from lmcache_vllm.model_identity import EngineIdentity
 from lmcache_vllm.placement import CacheGroup, Placement
@@ -60,13 +60,16 @@ class WorkerSide:
         groups: Sequence[CacheGroup],
         kv_layout: str | None,
         identity: EngineIdentity | None = None,
+        with_order: WithOrder | None = None,
     ) -> None:
-        """`identity` names the KV cache when its pages are known; without one it has the name that `placement` says."""
+        """`identity` names the KV cache when its pages are known; without one it has the name that `placement` says.
+        `kv_layout` and `with_order` are as `KVCaches` takes them."""
         self._settings = settings
         self._placement = placement
         self._groups = tuple(groups)
         self._kv_layout = kv_layout
         self._identity = identity
+        self._with_order = with_order
         self._board = TransferBoard()
         self._loading = TransferThread("lmcache-load")
         self._storing = TransferThread("lmcache-store")
@@ -86,7 +89,7 @@ class WorkerSide:
         """Pages that are not understood, and a server that is not there or refuses, leave the worker without a cache.
         `hands_over`: the scheduler will be told the model name, which may then say what only the pages say."""
         try:
-            caches = KVCaches(tensors, self._groups, self._kv_layout)
+            caches = KVCaches(tensors, self._groups, self._kv_layout, self._with_order)
             copier = copier_for(caches)
         except LayoutError as error:
             logger.error("this model's KV cache is not cached: %s", error)

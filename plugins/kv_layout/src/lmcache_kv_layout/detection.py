@@ -27,9 +27,10 @@ def detect_groups(
 ) -> tuple[PagedGroup, ...]:
     """The kernel groups of a registration, one for each of `groups` and in their order; without any, all layers are one.
 
-    `device` is where the tensors are (`cpu`, `cuda`): it decides the order of heads and slots where `hints` do not. `engine` is
-    `vllm`, `sglang` or `trtllm`.  Layers in no group are left out, and may be of any kind.  Raises `LayoutError`, naming
-    tensor, shape and reason, for whatever is not understood to the last byte.
+    `device` is where the tensors are (`cpu`, `cuda`): it decides the order of heads and slots where `hints` do not, and whether
+    objects depend on the engine's block size: kernels on CPUs transpose and pack K and V within a block, which no stride
+    shows. `engine` is `vllm`, `sglang` or `trtllm`.  Layers in no group are left out, and may be of any kind.  Raises
+    `LayoutError`, naming tensor, shape and reason, for whatever is not understood to the last byte.
     """
     if not 1 <= len(layers) <= LAYERS_MAX:
         raise LayoutError(f"{len(layers)} tensors are registered; 1 to {LAYERS_MAX} are understood")
@@ -40,7 +41,7 @@ def detect_groups(
     if reader is None:
         raise LayoutError(f"tensors of the engine '{engine}' are not understood; known: {', '.join(READERS)}")
     pages = reader(layers, _wanted(listed, len(layers)), hints, device)
-    found = tuple(_paged(place, group, _members(place, group, pages)) for place, group in enumerate(listed))
+    found = tuple(_paged(place, group, _members(place, group, pages), device) for place, group in enumerate(listed))
     _check_distinct(found)
     return found
 
@@ -97,7 +98,7 @@ def _check_distinct(found: Sequence[PagedGroup]) -> None:
             )
 
 
-def _paged(place: int, group: EngineGroup, members: list[tuple[int, LayerPages]]) -> PagedGroup:
+def _paged(place: int, group: EngineGroup, members: list[tuple[int, LayerPages]], device: str) -> PagedGroup:
     _, first = members[0]
     shape = first.shape
     tokens = group.tokens_per_block or shape.tokens
@@ -122,4 +123,5 @@ def _paged(place: int, group: EngineGroup, members: list[tuple[int, LayerPages]]
         engine_group_id=group.engine_group_id,
         object_group_tag=group.extra_object_group_tag,
         recurrent=group.recurrent_state,
+        block_slots=shape.slots if device == "cpu" else 0,
     )

@@ -18,6 +18,8 @@ class PagedGroup:
     slot * slot_stride + head * head_stride`; a base is a storage and a byte offset in it, all strides are bytes. `heads` and
     `head_bytes` are those of the copy: where K and V are fused, a row holds both.
     `tokens_per_block` tokens of a prompt fill a block, `slots_per_block` rows of it are there.  `window_tokens` -1: no window.
+    `block_slots` and `order` are those of its objects: 0, or `slots_per_block` where the engine may have other elements in the
+    row of a slot than those of that slot.
     """
 
     format: EngineKVFormat
@@ -38,6 +40,8 @@ class PagedGroup:
     engine_group_id: int = 0
     object_group_tag: int = 0
     recurrent: bool = False
+    block_slots: int = 0
+    order: str = ""
 
     @property
     def token_bytes(self) -> int:
@@ -72,7 +76,9 @@ class PagedGroup:
         """The region that so many blocks fill."""
         slots, hidden = blocks * self.slots_per_block, self.token_bytes // self.item_bytes
         try:
-            layout = ObjectLayout(self.kv_axis, self.layers, slots, hidden, self.dtype)
+            layout = ObjectLayout(
+                self.kv_axis, self.layers, slots, hidden, self.dtype, block_slots=self.block_slots, order=self.order
+            )
         except ValueError as error:
             raise LayoutError(str(error)) from None
         if layout.payload_bytes > SPAN_MAX:

@@ -116,7 +116,12 @@ class EngineDrivenModule(RequestModule):
     def _stock_worker(self, payload: EngineDrivenRegistration) -> Worker:
         slots = payload.num_physical_slots or self._context.chunk_tokens
         layout = ObjectLayout(
-            1 if payload.use_mla else 2, payload.num_layers, slots, payload.hidden_dim_size, payload.dtype_str
+            1 if payload.use_mla else 2,
+            payload.num_layers,
+            slots,
+            payload.hidden_dim_size,
+            payload.dtype_str,
+            block_slots=payload.block_size,  # in which order a block has its elements, this client does not say
         )
         groups = (ObjectGroup(layout),)
         check_groups(self._context, payload.model_name, payload.world_size, 0, groups)
@@ -128,7 +133,18 @@ class EngineDrivenModule(RequestModule):
     def _mapping_worker(self, payload: WorkerRegistration) -> Worker:
         if self._context.segment is None:
             raise ProtocolError("L1 is not in shared memory, which this worker needs; make /dev/shm larger than L1")
-        parts = [ObjectLayout(part.kv_axis, part.layers, part.slots, part.hidden, part.dtype) for part in payload.parts]
+        parts = [
+            ObjectLayout(
+                part.kv_axis,
+                part.layers,
+                part.slots,
+                part.hidden,
+                part.dtype,
+                block_slots=part.block_slots,
+                order=part.order,
+            )
+            for part in payload.parts
+        ]
         if not parts:
             raise ProtocolError("a worker without layers")
         groups = (ObjectGroup(joined_layout(parts)),)
