@@ -4,7 +4,7 @@ Runs in the engine environment; `test_block_layers.py` is the other end. For eac
 a prompt under a cache salt of its own and leaves; then each way and block size looks up all of them, loads what is hit, and
 compares its blocks with those that its own layers write for the prompt. Prints a JSON list of what was hit, right or wrong:
 
-    {"layers": "gqa", "writer": ["own", 64], "reader": ["stock", 32], "hits": 4, "right": true}
+    {"writer": ["own", 64], "reader": ["engine_driven", 32], "hits": 4, "right": true}
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +39,8 @@ CHUNK_TOKENS = 128
 TOKENS = list(range(700, 700 + 4 * CHUNK_TOKENS))
 LAYERS = 2
 SIZES = (16, 32, 64, 128)
-WAYS = ("own", "engine_driven", "lmcache_driven")
+WAYS = ("own", "sharing", "engine_driven", "lmcache_driven")
+"""Our connector, the same with `lmcache.share_with_stock`, and the two ways of the stock one."""
 LATENT, ROPE = 64, 32
 
 
@@ -145,7 +146,7 @@ class Worker:
 
 
 class OwnTransfers:
-    def __init__(self, port: int, model: str, worker: Worker) -> None:
+    def __init__(self, port: int, model: str, worker: Worker, shares: bool) -> None:
         groups = (CacheGroup(worker.names, worker.block_size),)
         self._worker = worker
         self._side = WorkerSide(
@@ -153,7 +154,7 @@ class OwnTransfers:
             Placement(model, 1, 0),
             groups,
             "HND",
-            with_order=partial(with_order, layers=worker.layers, dtype=worker.dtype),
+            with_order=None if shares else partial(with_order, layers=worker.layers, dtype=worker.dtype),
         )
         self._side.register_kv_caches(worker.caches)
         self._rig = Rig(self._side, Paged({}, groups, {}))
@@ -216,7 +217,11 @@ class StockTransfers:
 
 @contextmanager
 def transfers(port: int, model: str, worker: Worker, way: str) -> Iterator[OwnTransfers | StockTransfers]:
-    opened = OwnTransfers(port, model, worker) if way == "own" else StockTransfers(port, model, worker, way)
+    opened: OwnTransfers | StockTransfers
+    if way in ("own", "sharing"):
+        opened = OwnTransfers(port, model, worker, shares=way == "sharing")
+    else:
+        opened = StockTransfers(port, model, worker, way)
     try:
         yield opened
     finally:
@@ -229,8 +234,8 @@ def hits(port: int, model: str, salt: str) -> tuple[FakeEngine, int]:
     return scheduler, scheduler.lookup(TOKENS, salt)
 
 
-def check(port: int, model: str, kind: Kind) -> Iterator[dict[str, Any]]:
-    ends = [(way, size) for way in WAYS for size in kind.sizes]
+def check(port: int, model: str, kind: Kind, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    ends = [(way, size) for way in WAYS for size in sizes]
     chunks = len(TOKENS) // CHUNK_TOKENS
     for way, size in ends:
         worker = Worker(kind, size)
@@ -259,10 +264,6 @@ def check(port: int, model: str, kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    port, *names = sys.argv[1:]
-    found = [
-        {"layers": name, **result}
-        for name in names or KINDS
-        for result in check(int(port), f"model-{name}", KINDS[name])
-    ]
-    print("RESULT", json.dumps(found))
+    port, name, *wanted = sys.argv[1:]
+    sizes = [size for size in map(int, wanted) if size in KINDS[name].sizes]
+    print("RESULT", json.dumps(list(check(int(port), f"model-{name}", KINDS[name], sizes))))
