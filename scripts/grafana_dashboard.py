@@ -189,7 +189,7 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "Workers",
                 "short",
                 "Registered engine workers by model.",
-                (Query(f"sum by (model_name) (lmcache_workers{{{HERE}}})", "{{model_name}}"),),
+                (Query(f"sum by (model_name, model_identity) (lmcache_workers{{{HERE}}})", "{{model_name}} {{model_identity}}"),),
             ),
             Panel(
                 "Events dropped, threads restarted",

@@ -159,6 +159,7 @@ from .model.layout import (
     opaque_layout as opaque_layout,
 )
 from .model.media_path import media_path as media_path
+from .model.model_name import ModelName as ModelName, parse_model_name as parse_model_name
 from .model.object_header import (
     Check as Check,
     HEADER_BYTES as HEADER_BYTES,

@@ -98,7 +98,7 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
     assert found["lmcache_mp.l2_store_completed_objects"] == {("memory",): CHUNKS}
     assert found["lmcache.l2.store.ended"]["memory", "stored", ""] == CHUNKS
     assert found["lmcache.l2.io"]["memory", "write"] == CHUNKS * (payload + 4096)
-    assert found["lmcache.workers"] == {("model", "shared_memory"): 1}
+    assert found["lmcache.workers"] == {("model", "", "shared_memory"): 1}
     assert found["lmcache.requests"]["lookup", "ok"] == 3
     assert found["lmcache.healthy"] == {(): 1}
     assert found["lmcache.build.info"]

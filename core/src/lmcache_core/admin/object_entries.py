@@ -10,6 +10,7 @@ from lmcache_core.admin.problem import ProblemError
 from lmcache_core.model.cache_salt import parse_salt, salt_text
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import ObjectKey, parse_canonical
+from lmcache_core.model.model_name import parse_model_name
 from lmcache_core.storage.key_filter import KeyFilter
 from lmcache_core.storage.l1_objects import L1Object
 
@@ -48,10 +49,12 @@ def l1_entry(found: L1Object) -> dict[str, Any]:
 
 def l2_entry(key: ObjectKey) -> dict[str, Any]:
     """What a key alone says, as `schemas_objects.ObjectEntry` has it."""
-    space = key.space
+    space, model = key.space, parse_model_name(key.space.model_name)
     return {
         "key": key.canonical.hex(),
-        "model_name": space.model_name,
+        "model_name": model.served,
+        "identity": model.identity,
+        "variant": model.variant,
         "world_size": space.kv_rank >> 24,
         "worker_id": worker_of(space.kv_rank),
         "kv_rank": space.kv_rank,

@@ -25,6 +25,8 @@ PinSeconds = Annotated[float, Field(gt=0, le=PIN_SECONDS_MAX, allow_inf_nan=Fals
 _PIN: Final[dict[str, Any]] = {
     "name": "system-prompt",
     "model_name": "m",
+    "identity": "9f86d081884c7d65",
+    "variant": "",
     "cache_salt": "_default",
     "objects": 4,
     "bytes": 8404992,
@@ -70,7 +72,11 @@ class ChunkSelection(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SELECTION]})
 
-    model_name: str = Field(min_length=1, max_length=MODEL_NAME_CHARS_MAX)
+    model_name: str = Field(
+        min_length=1,
+        max_length=MODEL_NAME_CHARS_MAX,
+        description="The served name, or where engines of that name do not share KV, the name that one of them sends.",
+    )
     world_size: int = Field(1, ge=1, le=WORLD_MAX, description="Workers that share the model.")
     cache_salt: str = Field("", max_length=SALT_CHARS_MAX, description="The tenant; `_default` is the empty salt, too.")
     token_ids: Annotated[list[Token] | None, FailFast()] = Field(
@@ -176,6 +182,11 @@ class PinAnswer(Answer):
 
     name: str
     model_name: str
+    """As users know it."""
+    identity: str = ""
+    """What decides its KV bytes, in 16 hex digits; empty: its engines do not say."""
+    variant: str = ""
+    """What requests add to that, an adapter; empty: nothing."""
     cache_salt: str
     objects: int
     bytes: int

@@ -15,12 +15,15 @@ MODEL_NAME_CHARS_MAX: Final = 1024
 CURSOR_CHARS_MAX: Final = 4096
 """Of a page token: adapters choose how they write where a page ended."""
 ADAPTER_CHARS_MAX: Final = 256
+_MODEL: Final = "a served name, or a name that an engine sends."
 _SALT: Final = "Cache salt, `_default` for the empty one."
 
 _KEY: Final = "ab" * 32 + "01006d" + "00010001" + "0000" + "0000" + "00010000" + "01" + "cd" * 16
 _ENTRY: Final[dict[str, Any]] = {
     "key": _KEY,
     "model_name": "m",
+    "identity": "",
+    "variant": "",
     "world_size": 1,
     "worker_id": 0,
     "kv_rank": 16777472,
@@ -65,7 +68,10 @@ class ObjectsQuery(PageQuery):
         None, min_length=1, max_length=ADAPTER_CHARS_MAX, description="Which backend, where there are several."
     )
     model_name: str | None = Field(
-        None, min_length=1, max_length=MODEL_NAME_CHARS_MAX, description="Of this model alone."
+        None,
+        min_length=1,
+        max_length=MODEL_NAME_CHARS_MAX,
+        description=f"Of this model alone: {_MODEL}",
     )
     cache_salt: str | None = Field(None, min_length=1, description=f"Of this tenant alone: {_SALT}")
     page_token: str | None = Field(
@@ -93,6 +99,11 @@ class ObjectEntry(Answer):
     key: str
     """What names it in a deletion: the canonical key in hex digits, which begins with the chunk hash."""
     model_name: str
+    """As users know it."""
+    identity: str = ""
+    """What decides its KV bytes, in 16 hex digits; empty: its engines do not say."""
+    variant: str = ""
+    """What requests add to that, an adapter; empty: nothing."""
     world_size: int
     worker_id: int
     kv_rank: int
@@ -160,7 +171,10 @@ class DeleteL2Query(QueryParameters):
         None, min_length=1, max_length=ADAPTER_CHARS_MAX, description="Which backend, where there are several."
     )
     model_name: str | None = Field(
-        None, min_length=1, max_length=MODEL_NAME_CHARS_MAX, description="Everything of this model."
+        None,
+        min_length=1,
+        max_length=MODEL_NAME_CHARS_MAX,
+        description=f"Everything of this model: {_MODEL}",
     )
     cache_salt: str | None = Field(None, min_length=1, description=f"Everything of this tenant: {_SALT}")
     everything: bool = Field(False, description="Everything that the backend has; without a filter this must be said.")

@@ -25,6 +25,7 @@ from lmcache_core.contracts.events import (
     WorkerRegistered,
 )
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
+from lmcache_core.model.model_name import parse_model_name
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +94,12 @@ class LogSubscriber(Subscriber):
 
 
 def _worker_registered(event: WorkerRegistered) -> None:
+    model = parse_model_name(event.model_name)
     logger.info(
-        "worker registered instance=%d model=%s world_size=%d layout=%s shared_memory=%s",
+        "worker registered instance=%d model=%s identity=%s world_size=%d layout=%s shared_memory=%s",
         event.instance_id,
-        event.model_name,
+        model.served,
+        model.identity or "-",
         event.world_size,
         event.layout,
         event.shared_memory,
@@ -104,7 +107,14 @@ def _worker_registered(event: WorkerRegistered) -> None:
 
 
 def _worker_left(event: WorkerLeft) -> None:
-    logger.info("worker left instance=%d model=%s reason=%s", event.instance_id, event.model_name, event.reason)
+    model = parse_model_name(event.model_name)
+    logger.info(
+        "worker left instance=%d model=%s identity=%s reason=%s",
+        event.instance_id,
+        model.served,
+        model.identity or "-",
+        event.reason,
+    )
 
 
 def _leases_expired(event: LeasesExpired) -> None:

@@ -108,7 +108,11 @@ class Workers(Protocol):
 
     def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
         """The groups of each registration of this shard that differs from the others: under their layouts a chunk must be
-        looked for.  And whether all of them must have it, or any (docs/object-format.md, "Object key")."""
+        looked for.  And whether all of them must have it, or any (docs/object-format.md, "Object key").  A name with a
+        variant is that of requests to the workers that registered without it."""
+
+    def model_names(self, served: str, world_size: int) -> tuple[str, ...]:
+        """The names under which workers of this served name have registered, sorted."""
 
 
 def _every_salt(cache_salt: str) -> bool:

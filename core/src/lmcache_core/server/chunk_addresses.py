@@ -29,7 +29,7 @@ class ChunkAddresses:
             raise AddressError(str(error)) from None
 
     def _shards(self, address: ChunkAddress) -> tuple[Shard, ...]:
-        fields = SpaceFields(address.model_name, address.cache_salt)
+        fields = SpaceFields(self._registered_name(address), address.cache_salt)
         if address.layout is None:
             shards = registered_shards(self._context, fields, address.world_size)
             if not shards:
@@ -37,6 +37,17 @@ class ChunkAddresses:
             return shards
         ranks = (pack_kv_rank(address.world_size, worker_id) for worker_id in range(address.world_size))
         return tuple(Shard((self._context.space(fields, rank, address.layout),)) for rank in ranks)
+
+    def _registered_name(self, address: ChunkAddress) -> str:
+        """Of a served name, the one under which its engines have registered."""
+        name, workers = address.model_name, self._context.workers
+        known, _ = workers.groups(name, address.world_size, 0)
+        names = () if known else workers.model_names(name, address.world_size)
+        if len(names) > 1:
+            raise AddressError(
+                f"engines serve '{name}' with KV that they do not share; give the name of one of them: {', '.join(names)}"
+            )
+        return names[0] if names else name
 
 
 def _unknown_shape(address: ChunkAddress) -> UnknownShapeError:

@@ -13,6 +13,7 @@ from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistere
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.layout import ChunkLayout
+from lmcache_core.model.model_name import parse_model_name
 
 logger = logging.getLogger(__name__)
 
@@ -121,16 +122,21 @@ class Registrations:
         self._leave.append(function)
 
     def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
+        names = (model_name, parse_model_name(model_name).registered)
         with self._lock:
             group = [
                 registration.worker
                 for registration in self._by_id.values()
-                if registration.worker.model_name == model_name and registration.worker.world_size == world_size
+                if registration.worker.model_name in names and registration.worker.world_size == world_size
             ]
         known = dict.fromkeys(worker.groups for worker in group if worker.shard == shard)
         if known:
             return tuple(known), True
         return tuple(dict.fromkeys(worker.groups for worker in group)), False
+
+    def model_names(self, served: str, world_size: int) -> tuple[str, ...]:
+        found = {worker.model_name for worker in self.everybody() if worker.world_size == world_size}
+        return tuple(sorted(name for name in found if parse_model_name(name).served == served))
 
     def reap(self) -> None:
         """Drop workers that are known dead: silent for the reap time, or for the grace time if they never pinged."""
@@ -159,7 +165,8 @@ class Registrations:
         return [
             {
                 "instance_id": instance_id,
-                "model_name": registration.worker.model_name,
+                "model_name": parse_model_name(registration.worker.model_name).served,
+                "identity": parse_model_name(registration.worker.model_name).identity,
                 "world_size": registration.worker.world_size,
                 "shard": registration.worker.shard,
                 "layout": layout_of(registration.worker),

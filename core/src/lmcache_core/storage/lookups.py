@@ -27,7 +27,7 @@ from lmcache_core.storage.access_notes import AccessNotes
 from lmcache_core.storage.l1_look import check_lookup, is_all, look_in_l1, reach_in_l1
 from lmcache_core.storage.lookup_news import LookupNews, prompt_of
 from lmcache_core.storage.lookup_table import Lookup, LookupTable, request_number, tell
-from lmcache_core.storage.tallies import Tallies
+from lmcache_core.storage.tallies import Tallies, tenant_of
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class Lookups:
         now, prompt = self._clock.monotonic(), lookup.prompt
         seconds = now - lookup.begun
         self._tallies.answered(
-            (prompt.model_name, prompt.cache_salt),
+            tenant_of(prompt.model_name, prompt.cache_salt),
             prompt.chunks,
             prompt.tokens,
             lookup.hit_chunks,
@@ -260,7 +260,7 @@ class Lookups:
             is_abandoned = lookup.answer is None and not lookup.over
             lookup.over = True
         if is_abandoned:
-            self._tallies.abandoned((lookup.prompt.model_name, lookup.prompt.cache_salt))
+            self._tallies.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
             self._news.abandoned(lookup, self._clock.monotonic() - lookup.begun)
         self._cache.end(lookup.lease)
         if lookup.prefetch:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from lmcache_core.jobs.durations import Durations
+from lmcache_core.model.model_name import parse_model_name
 
 PAIRS_MAX: Final = 1024
 """Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
@@ -24,7 +26,14 @@ OTHER: Final = "_other"
 
 
 Tenant: TypeAlias = tuple[str, str]
-"""Model name and cache salt: whose row it is."""
+"""Served model name and cache salt: whose row it is."""
+
+
+@lru_cache(4 * PAIRS_MAX)
+def tenant_of(model_name: str, cache_salt: str) -> Tenant:
+    """Whose row a request counts in.  Engines and adapters of one served name count together: requests may have any number of
+    names, and rows are kept."""
+    return parse_model_name(model_name).served, cache_salt
 
 
 @dataclass(slots=True)

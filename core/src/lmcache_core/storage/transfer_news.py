@@ -17,7 +17,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.storage.tallies import Tallies
+from lmcache_core.storage.tallies import Tallies, tenant_of
 
 NO_ROOM, QUOTA, TOO_MANY, STOPPING, MISSING = "no_room", "quota", "too_many_transfers", "stopping", "missing"
 
@@ -38,7 +38,7 @@ class TransferNews:
     ) -> None:
         """A worker may read these now."""
         chunks = len(chunk_hashes)
-        self._tallies.retrieved((space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
+        self._tallies.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
         if self._events.wants(ObjectsRead):
             self._events.publish(
                 ObjectsRead(
@@ -53,7 +53,7 @@ class TransferNews:
 
     def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
         """It was not given what it wants to read."""
-        self._tallies.unread((space.model_name, space.cache_salt), chunks, reason)
+        self._tallies.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
 
     def read(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
         """It has read what it was given."""
@@ -77,12 +77,12 @@ class TransferNews:
 
     def refused(self, space: KeySpace, payload_bytes: int, chunks: int, reason: str) -> None:
         """So many chunks were not taken."""
-        self._tallies.refused((space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
+        self._tallies.refused(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
         self._events.publish(StoreRefused(space.model_name, space.cache_salt, chunks, reason))
 
     def late(self, space: KeySpace) -> None:
         """A worker committed what it holds no more."""
-        self._tallies.stored_late((space.model_name, space.cache_salt))
+        self._tallies.stored_late(tenant_of(space.model_name, space.cache_salt))
 
     def hashes_to_tell(self, slots: Sequence[int]) -> bytes:
         """Of slots that are held and about to be published; empty where nobody wants to know."""
@@ -95,7 +95,7 @@ class TransferNews:
     ) -> None:
         """These were published.  `hashes` is what `hashes_to_tell` gave."""
         space, size = record.space, chunks * record.payload_bytes
-        self._tallies.stored((space.model_name, space.cache_salt), chunks, size)
+        self._tallies.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
         if self._events.wants(ChunksStored):
             self._events.publish(
                 ChunksStored(

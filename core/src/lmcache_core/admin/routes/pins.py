@@ -24,6 +24,7 @@ from lmcache_core.admin.schemas_chunks import (
     Unpin,
 )
 from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.model.model_name import parse_model_name
 from lmcache_core.storage.pin_views import PinSubject, PinView
 from lmcache_core.storage.pins import PinRefusedError
 
@@ -36,7 +37,8 @@ def pin_routes(cache: CachePorts) -> Sequence[BaseRouteHandler]:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 f"what is named is less than one chunk, which has {cache.chunk_tokens} tokens; name more",
             )
-        subject = PinSubject(body.model_name, chunks.shards[0].spaces[0].space.cache_salt)
+        space = chunks.shards[0].spaces[0].space
+        subject = PinSubject(space.model_name, space.cache_salt)
         try:
             pinned = cache.pins.pin(body.name, subject, body.ttl_seconds, chunks)
         except PinRefusedError as error:
@@ -101,9 +103,12 @@ def pin_routes(cache: CachePorts) -> Sequence[BaseRouteHandler]:
 
 
 def _answer(view: PinView) -> PinAnswer:
+    model = parse_model_name(view.subject.model_name)
     return PinAnswer(
         name=view.name,
-        model_name=view.subject.model_name,
+        model_name=model.served,
+        identity=model.identity,
+        variant=model.variant,
         cache_salt=salt_text(view.subject.cache_salt),
         objects=view.objects,
         bytes=view.size_bytes,

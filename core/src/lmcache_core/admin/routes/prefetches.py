@@ -37,7 +37,8 @@ def prefetch_routes(cache: CachePorts) -> Sequence[BaseRouteHandler]:
         chunks = find_chunks(cache, body)
         if not chunks.chunk_hashes:
             return PrefetchSubmitted(request_id=None, chunks=0, status="noop")
-        subject = PinSubject(body.model_name, chunks.shards[0].spaces[0].space.cache_salt)
+        space = chunks.shards[0].spaces[0].space
+        subject = PinSubject(space.model_name, space.cache_salt)
         pin = None if body.name is None else PinWish(body.name, subject, body.ttl_seconds)
         try:
             cache.l2.port(None, Capability.NONE)

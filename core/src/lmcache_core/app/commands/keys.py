@@ -24,7 +24,7 @@ def parsers() -> list[Parser]:
     parser = Parser("lmcache keys", "List what a running server holds, object by object.")
     parser.add_argument("--tier", choices=("l1", "l2"), default="l1", help="memory or a storage backend (default: l1)")
     parser.add_argument("--adapter", help="which backend, where there are several")
-    parser.add_argument("--model", help="objects of this model alone")
+    parser.add_argument("--model", help="objects of this model alone: its served name, or what an engine sends")
     parser.add_argument("--salt", help="objects of this cache salt alone; _default is the empty one")
     parser.add_argument(
         "--limit", type=int, default=_LIMIT, metavar="N", help=f"list at most so many; 0: all (default: {_LIMIT})"
@@ -63,6 +63,7 @@ def _page(entries: Sequence[ObjectEntry], complete: bool) -> list[Block]:
         (
             entry.chunk_hash[:_HASH_DIGITS],
             entry.model_name,
+            " ".join(filter(None, (entry.identity, entry.variant))) or "-",
             f"{entry.worker_id}/{entry.world_size}",
             entry.cache_salt,
             entry.state or "-",
@@ -71,4 +72,4 @@ def _page(entries: Sequence[ObjectEntry], complete: bool) -> list[Block]:
         for entry in entries
     ]
     more = [] if complete else [Line("there are more; --limit 0 lists all of them")]
-    return [Table(("CHUNK", "MODEL", "WORKER", "SALT", "STATE", "BYTES"), rows), *more]
+    return [Table(("CHUNK", "MODEL", "IDENTITY", "WORKER", "SALT", "STATE", "BYTES"), rows), *more]

@@ -32,6 +32,7 @@ def _page(found: PinsAnswer) -> list[Block]:
         (
             pin.name,
             pin.model_name,
+            " ".join(filter(None, (pin.identity, pin.variant))) or "-",
             pin.cache_salt,
             str(pin.objects),
             str(pin.bytes),
@@ -40,6 +41,6 @@ def _page(found: PinsAnswer) -> list[Block]:
         for pin in found.pins
     ]
     return [
-        Table(("NAME", "MODEL", "SALT", "OBJECTS", "BYTES", "ENDS IN S"), rows),
+        Table(("NAME", "MODEL", "IDENTITY", "SALT", "OBJECTS", "BYTES", "ENDS IN S"), rows),
         Line(f"{found.pinned_bytes} of at most {found.pinned_bytes_max} bytes are pinned"),
     ]

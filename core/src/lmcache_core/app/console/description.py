@@ -26,7 +26,7 @@ def describe_server(status: Mapping[str, Any]) -> dict[str, Any]:
         "default_quota_bytes": (said / "quotas" / "default_limit_bytes").value,
         "cache_salts": (said / "quotas" / "salts").value,
         "stored_bytes_per_second": rate,
-        "models": [_model_record(name, layout, workers, size) for name, layout, workers, size in models],
+        "models": [_model_record(*model) for model in models],
         "tiers": [_tier(name, used, capacity, models, rate) for name, used, capacity in _capacities(said)],
     }
 
@@ -37,22 +37,24 @@ def description_page(described: Mapping[str, Any]) -> list[Block]:
     return [*_words(said), Line(), *_models_page(said), Line(), *_tiers_page(said)]
 
 
-_Model = tuple[str, str, int, ChunkSize | None]
+_Model = tuple[str, str, str, int, ChunkSize | None]
 
 
 def _models(said: Loose) -> Iterator[_Model]:
-    """Name, layout of one shard, workers and chunk size, for each pair of model and layout."""
-    found: dict[tuple[str, str], list[Loose]] = {}
+    """Name, identity, layout of one shard, workers and chunk size, for each model and layout."""
+    found: dict[tuple[str, str, str], list[Loose]] = {}
     for worker in said / "workers":
-        found.setdefault(((worker / "model_name").text(), (worker / "layout").text()), []).append(worker)
-    for (name, layout), workers in sorted(found.items()):
+        name, identity, layout = ((worker / field).text() for field in ("model_name", "identity", "layout"))
+        found.setdefault((name, identity, layout), []).append(worker)
+    for (name, identity, layout), workers in sorted(found.items()):
         shards = len({(worker / "shard").text() for worker in workers})
-        yield name, layout, len(workers), chunk_size_of(layout, shards)
+        yield name, identity, layout, len(workers), chunk_size_of(layout, shards)
 
 
-def _model_record(name: str, layout: str, workers: int, size: ChunkSize | None) -> dict[str, Any]:
+def _model_record(name: str, identity: str, layout: str, workers: int, size: ChunkSize | None) -> dict[str, Any]:
     return {
         "model_name": name,
+        "identity": identity,
         "layout": layout,
         "workers": workers,
         "shards": size.shards if size else None,
@@ -84,7 +86,7 @@ def _tier(
                 "used": size.tokens_in(used) if size and used is not None else None,
                 "capacity": size.tokens_in(capacity) if size and capacity is not None else None,
             }
-            for name, _, _, size in models
+            for name, _, _, _, size in models
         },
     }
 
@@ -92,7 +94,7 @@ def _tier(
 def _stored_bytes_per_second(said: Loose, models: list[_Model]) -> float | None:
     """So far, on average; None while there is nothing to average."""
     uptime = (said / "server" / "uptime_seconds").count()
-    sizes = [size.object_bytes for _, _, _, size in models if size]
+    sizes = [size.object_bytes for _, _, _, _, size in models if size]
     objects = (said / "chunks" / "stored").count()
     if uptime < _SETTLED_SECONDS or not sizes or not objects:
         return None
@@ -132,6 +134,7 @@ def _models_page(said: Loose) -> Iterator[Block]:
         rows.append(
             (
                 (model / "model_name").text(),
+                (model / "identity").text() or "-",
                 (model / "workers").text(),
                 (model / "shards").text() or "-",
                 "-" if chunk is None else size_text(chunk),
@@ -140,7 +143,7 @@ def _models_page(said: Loose) -> Iterator[Block]:
             )
         )
     if rows:
-        yield Table(("MODEL", "WORKERS", "SHARDS", "CHUNK", "TOKEN", "LAYOUT OF A SHARD"), rows)
+        yield Table(("MODEL", "IDENTITY", "WORKERS", "SHARDS", "CHUNK", "TOKEN", "LAYOUT OF A SHARD"), rows)
     else:
         yield Line("No engine is registered, so that the size of a chunk is not known yet.")
 

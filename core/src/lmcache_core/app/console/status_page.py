@@ -153,17 +153,17 @@ def _asked(tallies: Mapping[str, Loose], salt: str) -> float:
 
 
 def _workers(status: Loose) -> Iterator[Block]:
-    models: dict[str, list[Loose]] = {}
+    models: dict[tuple[str, str], list[Loose]] = {}
     for worker in status / "workers":
-        models.setdefault((worker / "model_name").text(), []).append(worker)
+        models.setdefault(((worker / "model_name").text(), (worker / "identity").text()), []).append(worker)
     rows = []
-    for model, workers in sorted(models.items()):
+    for (model, identity), workers in sorted(models.items()):
         silent = max((worker / "silent_seconds").count() for worker in workers)
         transports = sorted({(worker / "transport").text() for worker in workers})
-        rows.append((model, str(len(workers)), ", ".join(transports), f"{silent:.0f} s"))
+        rows.append((model, identity or _NONE, str(len(workers)), ", ".join(transports), f"{silent:.0f} s"))
     yield Line()
     if rows:
-        yield Table(("MODEL", "WORKERS", "BYTES TRAVEL BY", "LONGEST SILENCE"), rows)
+        yield Table(("MODEL", "IDENTITY", "WORKERS", "BYTES TRAVEL BY", "LONGEST SILENCE"), rows)
     else:
         yield Line("no worker of an engine is registered", Mood.QUIET)
 

@@ -15,6 +15,7 @@ from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.controllers.conditions import server_state
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
+from lmcache_core.model.model_name import parse_model_name
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
@@ -95,9 +96,10 @@ HANDSHAKES: Final = ReadingKind(
 WORKERS: Final = ReadingKind(
     "lmcache.workers",
     "{worker}",
-    "Registered workers, by model and by how chunks travel: shared_memory or inline.",
+    "Registered workers, by model, by what decides their KV bytes (model_identity; empty: they do not say) and by how chunks "
+    "travel: shared_memory or inline.",
     counts=False,
-    labels=("model_name", "transport"),
+    labels=("model_name", "model_identity", "transport"),
 )
 LOOKUPS_OPEN: Final = ReadingKind("lmcache.lookup.open", "{lookup}", "Lookups whose request is not over.", counts=False)
 LOOKUPS_OLDEST: Final = ReadingKind(
@@ -169,7 +171,8 @@ def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[Ac
     yield from _requests(parts)
     workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.everybody())
     for (model_name, inline), count in workers.items():
-        yield WORKERS.of(count, model_name, "inline" if inline else "shared_memory")
+        model = parse_model_name(model_name)
+        yield WORKERS.of(count, model.served, model.identity, "inline" if inline else "shared_memory")
     yield LOOKUPS_OPEN.of(parts.tiers.storage.lookups_open)
     yield LOOKUPS_OLDEST.of(parts.tiers.storage.oldest_lookup_seconds)
     yield PROMPT_BYTES.of(parts.engine_port.prompts.size_bytes)

@@ -23,6 +23,7 @@ from lmcache_core import (
     Subscriber,
     WorkerLeft,
     WorkerRegistered,
+    parse_model_name,
 )
 
 KEPT: Final = 200
@@ -56,15 +57,22 @@ def _salt(salt: str) -> str:
     return f"salt {salt!r}" if salt else "the empty salt"
 
 
+def _model(name: str) -> str:
+    model = parse_model_name(name)
+    return f"{model.served} ({model.identity})" if model.identity else model.served
+
+
 _TELLING: Final[Mapping[type[Event], _Telling]] = {
     WorkerRegistered: _Telling(
         lambda e: str(e.instance_id),
         lambda e: (
-            f"worker {e.instance_id}: {e.model_name}, {e.world_size} shards, "
+            f"worker {e.instance_id}: {_model(e.model_name)}, {e.world_size} shards, "
             f"{'shared memory' if e.shared_memory else 'in-band'}"
         ),
     ),
-    WorkerLeft: _Telling(lambda e: str(e.instance_id), lambda e: f"worker {e.instance_id}: {e.model_name}, {e.reason}"),
+    WorkerLeft: _Telling(
+        lambda e: str(e.instance_id), lambda e: f"worker {e.instance_id}: {_model(e.model_name)}, {e.reason}"
+    ),
     ObjectRejected: _Telling(
         lambda e: f"{e.adapter} {e.outcome}",
         lambda e: f"{e.adapter}: {e.object_id} was {e.outcome} and not served: {e.reason}",

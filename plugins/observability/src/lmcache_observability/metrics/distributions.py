@@ -14,6 +14,7 @@ from lmcache_core import (
     LookupFinished,
     PrefetchCompleted,
     StoreCompleted,
+    parse_model_name,
 )
 from lmcache_observability.metrics.exemplars import Exemplars
 from lmcache_observability.metrics.histogram import Histogram
@@ -90,15 +91,15 @@ class Distributions:
     def _lookup(self, event: LookupFinished) -> None:
         if trace := self._traces.begin(event.request_id, event.trace_context):
             tier = "l2" if event.l2_chunks else "l1" if event.hit_chunks else "none"
-            labels = (self._show("model_name", event.model_name), tier)
+            labels = (self._show("model_name", parse_model_name(event.model_name).served), tier)
             self._lookups.add(labels, Exemplar(event.seconds, event.at, trace))
 
     def _store(self, event: ChunksStored) -> None:
-        labels = (self._show("model_name", event.model_name),)
+        labels = (self._show("model_name", parse_model_name(event.model_name).served),)
         self._stores.record(labels, event.payload_bytes, event.seconds, event.at, self._traces.of(event.request_id))
 
     def _retrieve(self, event: ChunksRetrieved) -> None:
-        labels = (self._show("model_name", event.model_name),)
+        labels = (self._show("model_name", parse_model_name(event.model_name).served),)
         self._retrieves.record(labels, event.payload_bytes, event.seconds, event.at, self._traces.of(event.request_id))
 
     def _l2_store(self, event: StoreCompleted) -> None:

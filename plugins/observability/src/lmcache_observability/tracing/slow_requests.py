@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from lmcache_core import Event, LookupFinished, RequestEnded, ServerView, StoreCompleted, Subscriber, Subscriptions
+from lmcache_core import (
+    Event,
+    LookupFinished,
+    RequestEnded,
+    ServerView,
+    StoreCompleted,
+    Subscriber,
+    Subscriptions,
+    parse_model_name,
+)
 from lmcache_observability.shown_salt import shown_salt
 from lmcache_observability.tracing.open_requests import STEPS_FREE, OpenRequests, Owner
 from lmcache_observability.tracing.settings import SlowRequestsSettings
@@ -133,6 +142,7 @@ class SlowRequestsSubscriber(Subscriber):
         traceparent = next((event.trace_context for event in reversed(lookups)), None)
         context = trace_context(traceparent, self._boot_id, request_id)
         model, salt = record.owner or ("", "")
+        model = parse_model_name(model).served
         steps = sorted(map(step_of, record.steps), key=lambda step: step.begin)
         shown = shown_salt(salt, self.settings.salts)
         request = SlowRequest(request_id, context.trace_id, model, shown, at, seconds, steps, incomplete)

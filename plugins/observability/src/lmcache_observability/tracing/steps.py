@@ -18,6 +18,7 @@ from lmcache_core import (
     LookupFinished,
     PrefetchCompleted,
     StoreCompleted,
+    parse_model_name,
 )
 
 LOOKUP: Final = "lmcache.lookup"
@@ -47,6 +48,13 @@ class Step:
     """What went wrong, for people; empty where nothing did."""
 
 
+def model_attributes(model_name: str) -> Attributes:
+    """The served name, and what an engine says of its KV."""
+    served, *identity = parse_model_name(model_name)
+    said = " ".join(filter(None, identity))
+    return {"lmcache.model": served, "lmcache.model_identity": said} if said else {"lmcache.model": served}
+
+
 def step_of(event: Event) -> Step:
     """Raises KeyError for a type that is not in `STEP_EVENTS`."""
     return _MAKERS[type(event)](event)
@@ -66,7 +74,7 @@ def waited_seconds(events: Iterable[Any]) -> float:
 def _lookup(event: LookupFinished) -> Step:
     requested, hits = event.requested_chunks, event.hit_chunks
     attributes: Attributes = {
-        "lmcache.model": event.model_name,
+        **model_attributes(event.model_name),
         "lmcache.prompt_tokens": event.prompt_tokens,
         "lmcache.requested_chunks": requested,
         "lmcache.hit_chunks": hits,
@@ -78,7 +86,7 @@ def _lookup(event: LookupFinished) -> Step:
 
 def _abandoned(event: LookupAbandoned) -> Step:
     attributes: Attributes = {
-        "lmcache.model": event.model_name,
+        **model_attributes(event.model_name),
         "lmcache.prompt_tokens": event.prompt_tokens,
         "lmcache.requested_chunks": event.requested_chunks,
         "lmcache.outcome": "abandoned",
@@ -135,7 +143,7 @@ def _l2_store(event: StoreCompleted) -> Step:
 def _transfer(name: str) -> Callable[[ChunksRetrieved | ChunksStored], Step]:
     def step(event: ChunksRetrieved | ChunksStored) -> Step:
         attributes: Attributes = {
-            "lmcache.model": event.model_name,
+            **model_attributes(event.model_name),
             "lmcache.kv_rank": event.kv_rank,
             "lmcache.first_chunk": event.first_chunk,
             "lmcache.chunks": event.chunks,

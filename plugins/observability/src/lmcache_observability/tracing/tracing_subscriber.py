@@ -24,7 +24,7 @@ from lmcache_observability.tracing.otlp_spans import OtlpSpans
 from lmcache_observability.tracing.settings import TracingSettings
 from lmcache_observability.tracing.span_budget import SpanBudget
 from lmcache_observability.tracing.span_record import Root, SpanRecord, late_span, new_root, spans_of
-from lmcache_observability.tracing.steps import STEP_EVENTS, Step, step_of
+from lmcache_observability.tracing.steps import STEP_EVENTS, Step, model_attributes, step_of
 from lmcache_observability.tracing.trace_context import TraceContext, is_sampled, trace_context
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class TracingSubscriber(Subscriber):
 def _about(event: LookupFinished, settings: TracingSettings) -> dict[str, str | int | float | bool]:
     """What the request's own span says of it."""
     about: dict[str, str | int | float | bool] = {
-        "lmcache.model": event.model_name,
+        **model_attributes(event.model_name),
         "lmcache.prompt_tokens": event.prompt_tokens,
         "lmcache.requested_chunks": event.requested_chunks,
         "lmcache.hit_chunks": event.hit_chunks,

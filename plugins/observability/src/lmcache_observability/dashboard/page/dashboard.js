@@ -228,6 +228,7 @@ const SUBSCRIBERS = [
 const WORKERS = [
   { key: "instance_id", title: "Worker", name: true },
   { key: "model_name", title: "Model" },
+  { key: "identity", title: "Identity" },
   { key: "world_size", title: "Shards", number: true },
   { key: "silent_seconds", title: "Silent for", number: true, show: seconds },
 ];
