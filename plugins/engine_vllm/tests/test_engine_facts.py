@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from lmcache_kv_identity import adapter_fingerprint
+from lmcache_vllm import adapter_contents
+from lmcache_vllm.adapter_contents import AdapterContents
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_configs, request_facts, step_facts
 from lmcache_vllm.placement import CacheGroup, Placement
-from lmcache_vllm.prompt_identity import Adapter, Placeholder
+from lmcache_vllm.prompt_identity import Placeholder
 
 
 def request(**given: Any) -> Any:
@@ -32,27 +36,39 @@ def request(**given: Any) -> Any:
     )
 
 
+def lora(path: Any, number: int = 1, load_inplace: bool = False) -> Any:
+    return SimpleNamespace(lora_name="a", lora_int_id=number, lora_path=str(path), load_inplace=load_inplace)
+
+
+def adapter(folder: Path, weights: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    (folder / "adapter_config.json").write_text('{"r": 8}')
+    return folder
+
+
 def test_a_plain_request() -> None:
-    facts = request_facts(request())
+    facts = request_facts(request(), AdapterContents())
     assert (facts.request_id, facts.tokens, facts.prompt_tokens) == ("r", [1, 2, 3, 4], 3)
-    assert (facts.cache_salt, facts.placeholders, facts.adapter, facts.configs) == ("", (), None, None)
+    assert (facts.cache_salt, facts.placeholders, facts.adapter, facts.configs) == ("", (), "", None)
     assert facts.looks_up
     assert not facts.obstacle
 
 
-def test_everything_that_a_request_may_have() -> None:
+def test_everything_that_a_request_may_have(tmp_path: Path) -> None:
     item = SimpleNamespace(identifier="cat", mm_position=SimpleNamespace(offset=1, length=2))
     facts = request_facts(
         request(
             cache_salt="tenant",
             mm_features=[item],
-            lora_request=SimpleNamespace(lora_name="a", lora_path="/a", load_inplace=False),
+            lora_request=lora(adapter(tmp_path, b"weights")),
             skip_reading_prefix_cache=True,
-        )
+        ),
+        AdapterContents(),
     )
     assert facts.cache_salt == "tenant"
     assert facts.placeholders == (Placeholder("cat", 1, 2),)
-    assert facts.adapter == Adapter("a", "/a")
+    assert facts.adapter == adapter_fingerprint(tmp_path)
     assert not facts.looks_up
 
 
@@ -62,14 +78,51 @@ def test_everything_that_a_request_may_have() -> None:
         ({"prompt_embeds": object()}, "prompt_embeds"),
         ({"prompt_token_ids": None}, "prompt_embeds"),
         ({"resumable": True}, "streaming_input"),
-        ({"lora_request": SimpleNamespace(lora_name="a", lora_path="/a", load_inplace=True)}, "adapter_in_place"),
+        ({"lora_request": lora("/a", load_inplace=True)}, "adapter_in_place"),
+        ({"lora_request": lora("/nowhere")}, "adapter_unknown"),
+        ({"lora_request": lora("no/repository/of/that/name")}, "adapter_unknown"),
         ({"cache_salt": "a@b"}, "cache_salt"),
         ({"cache_salt": "a" * 129}, "cache_salt"),
         ({"kv_transfer_params": {"lmcache.cache": False}}, "opt_out"),
     ],
 )
 def test_requests_that_are_not_cached(given: dict[str, Any], obstacle: str) -> None:
-    assert request_facts(request(**given)).obstacle == obstacle
+    assert request_facts(request(**given), AdapterContents()).obstacle == obstacle
+
+
+def test_an_adapter_is_known_by_its_content(tmp_path: Path) -> None:
+    """Neither its name nor its number nor its path counts."""
+    contents = AdapterContents()
+    some, copy, other = (
+        contents.of(lora(adapter(tmp_path / name, weights), number))
+        for number, (name, weights) in enumerate([("a", b"one"), ("b", b"one"), ("c", b"two")], 1)
+    )
+    assert some == copy != other
+    assert not some.obstacle
+    (tmp_path / "c/adapter_config.json").write_text('{"r": 16}')
+    assert contents.of(lora(tmp_path / "c", 4)).fingerprint not in (some.fingerprint, other.fingerprint)
+
+
+def test_an_adapter_whose_files_change_is_not_what_was_loaded(tmp_path: Path) -> None:
+    """What the workers have is not known any more, until it is loaded anew."""
+    contents, folder = AdapterContents(), adapter(tmp_path / "a", b"one")
+    before = contents.of(lora(folder))
+    assert contents.of(lora(folder)) == before
+    adapter(folder, b"another")
+    assert contents.of(lora(folder)).obstacle == "adapter_changed"
+    after = contents.of(lora(folder, number=2))
+    assert not after.obstacle
+    assert after != before
+    (folder / "adapter_config.json").unlink()
+    assert contents.of(lora(folder, number=2)).obstacle == "adapter_changed"
+
+
+def test_few_adapters_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_contents, "ADAPTERS_MAX", 2)
+    contents, folder = AdapterContents(), adapter(tmp_path / "a", b"one")
+    for number in (1, 2, 1, 3):
+        assert not contents.of(lora(folder, number)).obstacle
+    assert [number for number, _ in contents._known] == [1, 3]
 
 
 def test_what_is_said_to_the_server_with_a_request() -> None:

@@ -45,10 +45,11 @@ stats = stats.aggregate(found.build_kv_connector_stats({"lookups": 2, "failed_lo
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.core.sched.output import CachedRequestData, KVConnectorBlockState, NewRequestData, SchedulerOutput
+from lmcache_vllm.adapter_contents import AdapterContents
 from lmcache_vllm.engine_facts import request_facts, step_facts
 params = SamplingParams(max_tokens=2, extra_args={"kv_transfer_params": {"lmcache.tag": "x"}})
 request = Request("r", [1, 2, 3], params, None, cache_salt="tenant")
-facts = request_facts(request)
+facts = request_facts(request, AdapterContents())
 request.append_output_token_ids(9)
 
 output = SchedulerOutput.make_empty()

@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from lmcache_core import NoAnswerError
+from lmcache_kv_identity import parse_model_name
 from lmcache_vllm.metadata import StepPlan, WorkerReport
-from lmcache_vllm.prompt_identity import Adapter
+from lmcache_vllm.placement import Placement
 from lmcache_vllm.server_port import Question
+from lmcache_vllm.transfer_task import TransferTask
 from plugins.engine_vllm.tests.scheduler_rig import CHUNK, PROMPT, SETTINGS, TABLE, Rig
 
 
@@ -292,12 +294,17 @@ def test_chunks_that_end_within_a_block(caplog: pytest.LogCaptureFixture) -> Non
     assert rig.server.keys == []
 
 
-def test_an_adapter_that_does_not_fit_into_a_chunk() -> None:
+def test_an_adapter_is_part_of_the_name_of_lookups_and_stores() -> None:
     rig = Rig()
-    rig.server.come(4)
-    rig.load(replace(PROMPT, adapter=Adapter("a", "/a")))
-    assert rig.step(0, 32).stores == ()
-    assert rig.server.keys == []
+    rig.load(PROMPT)
+    base = rig.step(0, 32).stores
+    rig.load(replace(PROMPT, request_id="a", adapter="content"))
+    adapted = rig.step(0, 32, "a").stores
+    asked, asked_adapted = (key.model_name for key in rig.server.keys)
+    assert (asked, [store.variant for store in base]) == ("model", [""])
+    assert parse_model_name(asked_adapted) == ("model", "", adapted[0].variant)
+    assert TransferTask(adapted[0]).key(Placement("model", 2, 0)).model_name == asked_adapted
+    assert adapted[0].tokens == base[0].tokens
 
 
 def test_the_cache_is_dropped_and_the_end_told() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmcache_kv_identity import adapter_fingerprint, checkpoint, stamp, weights_files, weights_fingerprint
@@ -93,6 +93,7 @@ def test_every_tensor_is_looked_at_and_every_shard(tmp_path: Path, monkeypatch: 
     assert weights_fingerprint(folder) == before
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_byte_of_a_small_checkpoint_counts(data: st.DataObject) -> None:
     content = safetensors(tensors(1, count=3, size=64))

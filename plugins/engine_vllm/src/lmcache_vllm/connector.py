@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.utils import get_pp_indices
 from vllm.platforms import current_platform
 
+from lmcache_vllm.adapter_contents import AdapterContents
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.engine_facts import cache_groups, kv_layout, placement, request_facts, step_facts
 from lmcache_vllm.engine_log import log_where_vllm_does
@@ -69,6 +70,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         identity = _identity(vllm_config, groups, settings)
         # A cache that fails costs its hit: the tokens are computed. vLLM reads this after it opened the connector.
         transfer_config.kv_load_failure_policy = "recompute"
+        self._adapters = AdapterContents()
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -106,7 +108,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         )
 
     def on_new_request(self, request: Request) -> None:
-        self._scheduling.on_new_request(request_facts(request))
+        self._scheduling.on_new_request(request_facts(request, self._adapters))
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduling.matched_tokens(request.request_id, num_computed_tokens)

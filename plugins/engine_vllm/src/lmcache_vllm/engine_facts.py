@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lmcache_vllm.adapter_contents import AdapterContent, AdapterContents
 from lmcache_vllm.placement import CacheGroup, Placement
-from lmcache_vllm.prompt_identity import Adapter, Placeholder
+from lmcache_vllm.prompt_identity import Placeholder
 from lmcache_vllm.request_facts import RequestFacts, StepFacts
 
 CONFIG_PREFIX: Final = "lmcache."
@@ -26,9 +27,10 @@ _LAYOUT_NAMES: Final = {"LBHNC": "HND", "LBNHC": "NHD"}
 """What others call vLLM's layouts in which each layer has a tensor to itself."""
 
 
-def request_facts(request: Any) -> RequestFacts:
+def request_facts(request: Any, adapters: AdapterContents) -> RequestFacts:
     """Of a vLLM Request."""
     lora = request.lora_request
+    adapter = adapters.of(lora) if lora else AdapterContent()
     configs = request_configs(request.kv_transfer_params, request.trace_headers)
     salt = request.cache_salt or ""
     return RequestFacts(
@@ -40,10 +42,10 @@ def request_facts(request: Any) -> RequestFacts:
             Placeholder(item.identifier, item.mm_position.offset, item.mm_position.length)
             for item in request.mm_features or ()
         ),
-        adapter=Adapter(lora.lora_name, lora.lora_path) if lora else None,
+        adapter=adapter.fingerprint,
         configs=configs,
         looks_up=not request.skip_reading_prefix_cache,
-        obstacle=_obstacle(request, salt, configs),
+        obstacle=_obstacle(request, salt, configs) or adapter.obstacle,
     )
 
 
@@ -52,8 +54,6 @@ def _obstacle(request: Any, salt: str, configs: Mapping[str, Any] | None) -> str
         return "prompt_embeds"
     if getattr(request, "resumable", False):
         return "streaming_input"  # its tokens change after they were computed
-    if request.lora_request is not None and getattr(request.lora_request, "load_inplace", False):
-        return "adapter_in_place"  # other weights under the same name
     if len(salt) > SALT_CHARS_MAX or not SALT_FORBIDDEN.isdisjoint(salt):
         return "cache_salt"
     if configs and configs.get("lmcache.cache") is False:

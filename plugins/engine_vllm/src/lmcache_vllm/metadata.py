@@ -34,6 +34,8 @@ class Transfer:
     has no id 0."""
     cache_salt: str = ""
     request_configs: Mapping[str, Any] | None = None
+    variant: str = ""
+    """Of the model name; empty: requests have the engine's."""
 
     @property
     def chunks(self) -> int:

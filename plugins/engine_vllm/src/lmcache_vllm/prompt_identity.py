@@ -1,11 +1,8 @@
-"""What stands for a prompt in a cache key: token ids, and in their place whatever else the KV cache depends on.
+"""What stands for a prompt in a cache key: token ids, and whatever else its KV depends on.
 
-Multimodal placeholders are overwritten with values that follow from the item, by the rule of the stock connector, so
-that both share entries. The stock connector leaves out which adapter (LoRA) computed the KV. Here an adapter's
-name and path are mixed into the first eight tokens: they become 248 bits of a SHA-256 over name, path and those eight
-tokens. Chunks are hashed as a chain, so that no chunk of such a prompt has the name of another adapter's, or of the
-base model's: for that two SHA-256 prefixes would have to agree, or all eight values be token ids of a vocabulary, which
-for 2**18 tokens happens once in 2**104.
+Multimodal placeholders are overwritten with values that follow from the item, by the rule of the stock connector, so that
+both share entries: 31 bits for each token. Where an item has too few tokens to be told from others by that, a digest of it
+is part of the model name, and so is the content of a LoRA adapter.
 """
 
 from __future__ import annotations
@@ -16,20 +13,12 @@ from hashlib import sha256
 from typing import Final
 
 from lmcache_core import encode_tokens
+from lmcache_kv_identity import fingerprint
 
-ADAPTER_TOKENS: Final = 8
-"""How many tokens an adapter is mixed into; a chunk that is shorter cannot hold them."""
+ITEM_TOKENS: Final = 5
+"""So many values tell items apart: 155 bits."""
 _VALUE_MASK: Final = 0x7FFFFFFF
 _ARRAY32: Final = b"\xdd"
-_ADAPTER_DOMAIN: Final = b"lmcache-node adapter v1\x00"
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A LoRA adapter that the request is computed with."""
-
-    name: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +41,6 @@ def placeholder_values(identifier: str, length: int) -> tuple[int, ...]:
     return tuple(values[:length])
 
 
-def adapter_values(adapter: Adapter, first_tokens: Sequence[int]) -> tuple[int, ...]:
-    """What the first ADAPTER_TOKENS tokens become."""
-    digest = sha256(_ADAPTER_DOMAIN)
-    for text in (adapter.name.encode(), adapter.path.encode()):
-        digest.update(len(text).to_bytes(8, "big") + text)
-    for token in first_tokens[:ADAPTER_TOKENS]:
-        digest.update(token.to_bytes(8, "big", signed=True))
-    return tuple(_values(digest.digest()))
-
-
 def _values(digest: bytes) -> Iterator[int]:
     return (int.from_bytes(digest[at : at + 4], "big") & _VALUE_MASK for at in range(0, len(digest), 4))
 
@@ -72,24 +51,23 @@ class PromptIdentity:
     `tokens` is vLLM's own list: what is behind the last encoded chunk may still change. One thread."""
 
     def __init__(
-        self,
-        tokens: Sequence[int],
-        chunk_tokens: int,
-        placeholders: Sequence[Placeholder] = (),
-        adapter: Adapter | None = None,
+        self, tokens: Sequence[int], chunk_tokens: int, placeholders: Sequence[Placeholder] = (), adapter: str = ""
     ) -> None:
-        """Raises ValueError where an adapter does not fit into a chunk."""
-        if adapter and chunk_tokens < ADAPTER_TOKENS:
-            raise ValueError(
-                f"requests with an adapter need chunks of at least {ADAPTER_TOKENS} tokens, the server's have "
-                f"{chunk_tokens}; raise its --chunk-size"
-            )
+        """`adapter`: the content of the LoRA adapter that the request is computed with."""
         self._tokens = tokens
         self._chunk_tokens = chunk_tokens
-        self._adapter = adapter
         self._overlays = [(item.offset, placeholder_values(item.identifier, item.length)) for item in placeholders]
         self._encoded = bytearray()
         self._ends = [0]  # of the encoding, after so many chunks
+        # An item counts in the chunk in which it begins: that chunk's KV follows from all of it already, and the hashes of
+        # later chunks from that chunk's.
+        short = [
+            item.identifier
+            for item in placeholders
+            if min(item.length, chunk_tokens - item.offset % chunk_tokens) < ITEM_TOKENS
+        ]
+        self.variant = fingerprint({"adapter": adapter, "items": short}) if adapter or short else ""
+        """Of the model name; empty: the tokens say it all."""
 
     def encoded(self, end: int) -> bytes:
         """The msgpack array of the first `end` token ids; `end` is a multiple of the chunk."""
@@ -106,8 +84,6 @@ class PromptIdentity:
             first, last = max(start, offset), min(end, offset + len(values))
             if first < last:
                 ids[first - start : last - start] = values[first - offset : last - offset]
-        if self._adapter and start == 0:
-            ids[:ADAPTER_TOKENS] = adapter_values(self._adapter, ids)
         array = encode_tokens(ids)
         self._encoded += memoryview(array)[_header_bytes(len(ids)) :]
         self._ends.append(len(self._encoded))

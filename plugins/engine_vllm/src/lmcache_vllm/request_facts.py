@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmcache_vllm.prompt_identity import Adapter, Placeholder
+from lmcache_vllm.prompt_identity import Placeholder
 
 BlockTable = Sequence[Sequence[int]]
 """Block ids by KV cache group, from the first token on; id 0 where vLLM has no block (any more)."""
@@ -22,7 +22,8 @@ class RequestFacts:
     prompt_tokens: int
     cache_salt: str = ""
     placeholders: tuple[Placeholder, ...] = ()
-    adapter: Adapter | None = None
+    adapter: str = ""
+    """Content of the LoRA adapter that it is computed with; empty: none."""
     configs: Mapping[str, Any] | None = None
     """The `lmcache.*` entries of the request's kv_transfer_params."""
     looks_up: bool = True

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.prompt_identity import PromptIdentity
 from lmcache_vllm.request_facts import RequestFacts
 from lmcache_vllm.server_port import Server
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -49,8 +46,8 @@ class RequestState:
         self.lookup = None
         self.stored = 0
 
-    def use_server(self, server: Server) -> bool:
-        """Turn to the server that is there now. False for one in whose chunks the request cannot be stored."""
+    def use_server(self, server: Server) -> None:
+        """Turn to the server that is there now."""
         before, self.server = self.server, server
         if before is not None and before is not server:
             if before.chunk_tokens != server.chunk_tokens:
@@ -59,11 +56,13 @@ class RequestState:
                 self.stored = 0  # while the prompt is computed, a new server gets all of it
         if self._identity is None:
             facts = self.facts
-            try:
-                self._identity = PromptIdentity(facts.tokens, server.chunk_tokens, facts.placeholders, facts.adapter)
-            except ValueError as error:
-                logger.warning("request is not cached request=%s error=%s", facts.request_id, error)
-        return self._identity is not None
+            self._identity = PromptIdentity(facts.tokens, server.chunk_tokens, facts.placeholders, facts.adapter)
+
+    @property
+    def variant(self) -> str:
+        """Of the model name of its keys, on the server that was turned to."""
+        assert self._identity is not None, "use_server comes first"
+        return self._identity.variant
 
     def encoded_tokens(self, end: int) -> bytes:
         """The first `end` token ids as they stand in a key of the server that was turned to."""

@@ -174,8 +174,9 @@ class SchedulerSide:
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
             state = self._states.get(request_id)
-            if state is None or state.facts.obstacle or not state.use_server(server):
+            if state is None or state.facts.obstacle:
                 continue
+            state.use_server(server)
             chunk = server.chunk_tokens
             if computed + 1 < state.stored:  # a load failed: what it was for may be gone from the server
                 state.stored = computed // chunk * chunk
@@ -201,8 +202,8 @@ class SchedulerSide:
     def _transfer(
         state: RequestState, number: int, start: int, end: int, chunk: int, ids: block_slices.BlockIds
     ) -> Transfer:
-        facts, tokens = state.facts, state.encoded_tokens(end)
-        return Transfer(number, facts.request_id, tokens, start, end, chunk, ids, facts.cache_salt, facts.configs)
+        facts, tokens, salt = state.facts, state.encoded_tokens(end), state.facts.cache_salt
+        return Transfer(number, facts.request_id, tokens, start, end, chunk, ids, salt, facts.configs, state.variant)
 
     # After each step
 

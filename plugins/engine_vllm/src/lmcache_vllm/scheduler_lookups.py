@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from lmcache_core import EngineKey, LMCacheError, encode_tokens
+from lmcache_kv_identity import with_variant
 from lmcache_vllm.lookup import Lookup
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_state import RequestState
@@ -107,8 +108,9 @@ class SchedulerLookups:
         if server is None or facts.obstacle or not (facts.looks_up and state.may_look_up):
             return None
         end = len(facts.tokens) // server.chunk_tokens * server.chunk_tokens
-        if not end or not state.use_server(server):
+        if not end:
             return None
+        state.use_server(server)
         key = self._key(state, end)
         question = self._port.look_up(key)
         if question is None:
@@ -128,7 +130,7 @@ class SchedulerLookups:
     def _key(self, state: RequestState, end: int) -> EngineKey:
         facts, place = state.facts, self._placement
         return EngineKey(
-            model_name=place.model_name,
+            model_name=with_variant(place.model_name, state.variant),
             world_size=place.world_size,
             worker_id=None,
             token_ids=msgspec.Raw(state.encoded_tokens(end)),

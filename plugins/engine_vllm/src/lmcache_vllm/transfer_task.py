@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from lmcache_core import EngineKey
+from lmcache_kv_identity import with_variant
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
 
@@ -72,7 +73,7 @@ class TransferTask:
         """What the server knows this transfer by."""
         transfer = self.transfer
         return EngineKey(
-            placement.model_name,
+            with_variant(placement.model_name, transfer.variant),
             placement.world_size,
             placement.worker_id,
             msgspec.Raw(transfer.tokens),

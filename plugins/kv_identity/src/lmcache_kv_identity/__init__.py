@@ -7,7 +7,7 @@ parse_model_name(name).served                                  # llama-8b
 """
 
 from lmcache_kv_identity.checkpoint import FORMATS, adapter_fingerprint, stamp, weights_files, weights_fingerprint
-from lmcache_kv_identity.model_name import Fact, ModelName, fingerprint, parse_model_name
+from lmcache_kv_identity.model_name import Fact, ModelName, fingerprint, parse_model_name, with_variant
 
 __version__ = "0.1.0"
 
@@ -21,4 +21,5 @@ __all__ = [
     "stamp",
     "weights_files",
     "weights_fingerprint",
+    "with_variant",
 ]

@@ -156,4 +156,4 @@ def _adapter_config(config: bytes) -> bytes:
 def stamp(files: Iterable[Path]) -> tuple[tuple[int, ...], ...]:
     """What changes when one of these files is written or replaced. Raises OSError for one that is gone."""
     found = [file.stat() for file in files]
-    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found)
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

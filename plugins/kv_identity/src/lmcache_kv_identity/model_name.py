@@ -47,6 +47,11 @@ def parse_model_name(name: str) -> ModelName:
     return ModelName(found[1], found[2] or "", found[3] or "")
 
 
+def with_variant(name: str, variant: str) -> str:
+    """The name of requests that add something to what their engine's name says; without a variant it is the engine's."""
+    return f"{name}%%{variant}" if variant else name
+
+
 def fingerprint(facts: Mapping[str, Fact]) -> str:
     """16 hex digits of these facts; the same in every process and on every machine. Raises TypeError for a value that is
     no `Fact`: its text might name an address in memory, and differ each time."""
