@@ -189,7 +189,12 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 "Workers",
                 "short",
                 "Registered engine workers by model.",
-                (Query(f"sum by (model_name, model_identity) (lmcache_workers{{{HERE}}})", "{{model_name}} {{model_identity}}"),),
+                (
+                    Query(
+                        f"sum by (model_name, model_identity) (lmcache_workers{{{HERE}}})",
+                        "{{model_name}} {{model_identity}}",
+                    ),
+                ),
             ),
             Panel(
                 "Events dropped, threads restarted",
