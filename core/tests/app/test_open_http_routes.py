@@ -57,6 +57,16 @@ def test_those_by_default_are_there_and_others_when_they_are_named(install: Inst
     assert sorted(answered(offer_settings=asked)) == ["GET /acme", "GET /acme/{x}/more"]
 
 
+def test_routes_that_ask_for_the_server_while_they_are_opened_are_told_when_to(install: Install) -> None:
+    """There is no server yet."""
+    source = ROUTES.format(name="acme", default=False).replace('raise RuntimeError("no luck")', "context.server.info")
+    install("acme", source)
+    with pytest.raises(
+        LMCacheError, match=r"context\.server was asked while routes are opened, .*; ask it in the answer"
+    ):
+        answered(offer_settings={"http_routes:acme": {"path": "broken"}})
+
+
 def test_without_the_api_none_is_opened(install: Install) -> None:
     put(install, "acme", path="broken")
     with built(http_enabled=False) as server:

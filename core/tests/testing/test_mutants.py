@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,6 +17,7 @@ from core.tests.testing.mutants import (
     subscribers,
 )
 from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
+from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
 
 TABLES = [
     every_mutant.PLANTED,
@@ -72,6 +74,18 @@ def test_a_planted_bug_is_found_by_its_check_and_what_it_was_made_from_passes(
 def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> None:
     found = run_checks([f"{subscribers.PLANTED.file}::{right}"], tmp_path)
     assert [each.reason for each in found.values() if not each.passed] == []
+
+
+@pytest.mark.parametrize(("suite", "table"), [(HttpRoutesSuite, http_routes), (SubscriberSuite, subscribers)])
+def test_every_check_finds_a_bug(suite: type, table: ModuleType) -> None:
+    assert {bug.check for bug in table.PLANTED.bugs.values()} == {
+        name for name in dir(suite) if name.startswith("test_")
+    }
+
+
+def test_of_routes_that_are_not_there_no_check_passes(tmp_path: Path) -> None:
+    found = run_checks([f"{http_routes.PLANTED.file}::TestOffersNothing"], tmp_path)
+    assert {(each.passed, each.reason) for each in found.values()} == {(False, "")}
 
 
 @pytest.mark.parametrize("table", TABLES[1:], ids=lambda table: table.right.__name__)

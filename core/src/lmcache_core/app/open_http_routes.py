@@ -4,7 +4,8 @@ cannot be had stops the start only if somebody asked for it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -32,10 +33,24 @@ class RoutesContext:
     def __init__(self, server: Callable[[], ServerView], subscribers: Mapping[str, Subscriber]) -> None:
         """`server` is asked when a route is answered: routes are opened before the server is made."""
         self._server, self._subscribers = server, subscribers
+        self._is_opening = False
 
     @property
     def server(self) -> ServerView:
+        if self._is_opening:
+            raise RuntimeError(
+                "context.server was asked while routes are opened, when there is no server yet; ask it in the answer"
+            )
         return self._server()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Within it, routes are opened."""
+        self._is_opening = True
+        try:
+            yield
+        finally:
+            self._is_opening = False
 
     def subscriber(self, name: str) -> Subscriber | None:
         return self._subscribers.get(name)
@@ -60,7 +75,8 @@ def _group(
 ) -> list[PluginRoute]:
     plugin = plugins.owner(spec.kind, spec.name)
     subject = f"{spec.kind.label} '{spec.name}' ({plugin.owner})"
-    given = spec.open(plugins, context)
+    with context.opening():
+        given = spec.open(plugins, context)
     if not isinstance(given, list | tuple):
         raise PluginContractError(
             plugin.name, f"{subject} open as {type(given).__name__}, which is no list of HttpRoute"

@@ -27,8 +27,7 @@ class Right:
     media_type = "application/json"
 
     def __init__(self, context: HttpContext) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
+        self.context = context
 
     def routes(self) -> Sequence[HttpRoute]:
         return [
@@ -46,9 +45,7 @@ class Right:
     def answer(self, request: HttpRequest) -> Any:
         if request.path["name"].startswith("0"):
             raise HttpRefusal(404, "nobody is called so")
-        with self._lock:
-            self._count += 1
-        return HttpAnswer(Counted(name=request.path["name"], count=self._count), media_type=self.media_type)
+        return HttpAnswer(Counted(name=request.path["name"], count=1), media_type=self.media_type)
 
 
 PLANTED = Planted("http_routes.py", Right)
@@ -118,6 +115,66 @@ class IsForOneThread(Right):
         return super().answer(request)
 
 
+@PLANTED.killed_by("a_get_changes_nothing", "GET /acme/{name} answers otherwise after other GETs")
+class CountsItsGets(Right):
+    count = 0
+
+    def answer(self, request: HttpRequest) -> Any:
+        self.count += 1
+        return HttpAnswer(Counted(name=request.path["name"], count=self.count))
+
+
+@PLANTED.killed_by("a_get_changes_nothing", "GET /acme/all/names answers otherwise after other GETs")
+class AddsWhatIsAskedFor(Right):
+    """As a dictionary with defaults does."""
+
+    def __init__(self, context: HttpContext) -> None:
+        super().__init__(context)
+        self.names: dict[str, int] = {}
+
+    def routes(self) -> Sequence[HttpRoute]:
+        return [*super().routes(), HttpRoute("GET", "/acme/all/names", self.list, "All.")]
+
+    def answer(self, request: HttpRequest) -> Any:
+        count = self.names.setdefault(request.path["name"], 1)
+        return HttpAnswer(Counted(name=request.path["name"], count=count))
+
+    def list(self, request: HttpRequest) -> HttpAnswer:
+        return HttpAnswer(list(self.names))
+
+
+@PLANTED.killed_by("a_get_changes_nothing", "answers otherwise after other GETs")
+class SetsByQuery(Right):
+    value = "few"
+
+    def answer(self, request: HttpRequest) -> Any:
+        self.value = request.query.get("by", self.value)
+        return HttpAnswer(Counted(name=self.value, count=1))
+
+
+@PLANTED.killed_by("memory_does_not_grow_with_requests", r"GET /acme/{name}: \d+ bytes more")
+class RemembersWhatWasAsked(Right):
+    def __init__(self, context: HttpContext) -> None:
+        super().__init__(context)
+        self.asked: dict[str, int] = {}
+
+    def answer(self, request: HttpRequest) -> Any:
+        self.asked[request.path["name"]] = 1
+        return super().answer(request)
+
+
+@PLANTED.killed_by("opening_does_not_ask_the_server", "context.server was asked while routes are opened")
+class AsksTheServerAtOnce(Right):
+    def __init__(self, context: HttpContext) -> None:
+        super().__init__(context)
+        self.server = context.server
+
+
+class OffersNothing(Right):
+    def routes(self) -> Sequence[HttpRoute]:
+        return []
+
+
 def opener(kind: type[Right]) -> Callable[[None, HttpContext], Sequence[HttpRoute]]:
     return lambda settings, context: kind(context).routes()
 
@@ -126,5 +183,11 @@ def offer_of(kind: type[Right]) -> Offer:
     return Offer(kind.__name__, "planted", f"{__name__}:open_{kind.__name__}")
 
 
-globals().update({f"open_{kind.__name__}": opener(kind) for kind in (Right, *PLANTED.bugs)})
+globals().update({f"open_{kind.__name__}": opener(kind) for kind in (Right, OffersNothing, *PLANTED.bugs)})
+
+
+class TestOffersNothing(HttpRoutesSuite):
+    offer = offer_of(OffersNothing)
+
+
 globals().update(PLANTED.suites(HttpRoutesSuite, __name__, offer_of))
