@@ -23,7 +23,8 @@ _INTRODUCTION: Final = """\
 Metrics come with `pip install lmcache-observability`; a server that has it needs no flag. They are at
 
 * `http://127.0.0.1:9090/metrics`, a port of their own without a token (`--prometheus-host`, `--prometheus-port`; 0:
-  none). Where that port is taken and was not asked for, there is a warning and the server goes on without it;
+  none). Where that port is taken and was not asked for, there is a warning and the server goes on without it.
+  Bound to this machine, it answers names of this machine alone (421 otherwise), so that no web page can read it;
 * `/metrics` of the admin API, with its token;
 * an OTLP/HTTP collector, if `--otlp-endpoint http://host:4318` is given: every 15 seconds, at the same time as the
   other two. Headers, certificates and compression come from OpenTelemetry's own variables, such as

@@ -21,9 +21,9 @@ _FLAGS = (
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
+def browser(*flags: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_FLAGS, *flags])
         try:
             yield chromium
         finally:

@@ -165,4 +165,9 @@ class EngineSocket:
                 del self._peers[known]
                 self._lent.pop(known, None)
             self._peers_swept = max(_PEERS_SWEPT, 2 * len(self._peers))
-        self._peers[connection] = PeerSocket.of(int(frame.get(zmq.SRCFD)))
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # of no connection that libzmq knows a descriptor of
+            self._peers[connection] = None
+        else:
+            self._peers[connection] = PeerSocket.of(descriptor)

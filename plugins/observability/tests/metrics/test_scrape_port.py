@@ -61,7 +61,7 @@ def test_a_scrape_is_answered(port: ScrapePort) -> None:
 
 
 def test_accept_reaches_whoever_exposes(port: ScrapePort) -> None:
-    answer = ask(port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\nACCEPT: html\r\n\r\n")
+    answer = ask(port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\nACCEPT: html\r\n\r\n")
     assert "Content-Type: text/html" in head(answer)
 
 
@@ -73,6 +73,39 @@ def test_the_answer_is_packed_for_who_can_read_that(port: ScrapePort, accept: st
     body = answer.partition(b"\r\n\r\n")[2]
     assert (gzip.decompress(body) if is_packed else body) == BODY
     assert ("Content-Encoding: gzip" in head(answer)) == is_packed
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"127.0.0.1:9090", "200"),
+        (b"127.8.9.1", "200"),
+        (b"[::1]:9090", "200"),
+        (b"localhost:1", "200"),
+        (b"LOCALHOST.", "200"),
+        (b"a.localhost", "200"),
+        (b"pages.example:9090", "421"),
+        (b"localhost.pages.example", "421"),
+        (b"127.0.0.1.pages.example", "421"),
+        (b"10.0.0.1", "421"),
+        (b"[", "421"),
+        (b"", "421"),
+    ],
+)
+def test_only_names_of_this_machine_are_answered(port: ScrapePort, host: bytes, status: str) -> None:
+    answer = ask(port, b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+    assert head(answer).startswith(f"HTTP/1.1 {status} ")
+    assert answer.endswith(BODY) == (status == "200")
+
+
+def test_where_others_reach_it_every_name_is_answered() -> None:
+    port = ScrapePort("0.0.0.0", 0, lambda accept: Exposition("text/plain", BODY))
+    port.start()
+    try:
+        answer = ask(port, b"GET /metrics HTTP/1.1\r\nHost: node-1.cluster:9090\r\n\r\n")
+        assert head(answer).startswith("HTTP/1.1 200 ")
+    finally:
+        port.close()
 
 
 def test_head_has_no_body(port: ScrapePort) -> None:

@@ -9,7 +9,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from lmcache_observability.metrics.prometheus_text import Exposition
 
@@ -30,16 +32,20 @@ _GZIP: Final = re.compile(r"\s*gzip\s*(;\s*q=(1|1\.0*|0?\.0*[1-9]\d*))?\s*", re.
 class _Head(NamedTuple):
     method: str
     path: str
+    host: str | None
     accept: str
     takes_gzip: bool
 
 
 class ScrapePort:
-    """`GET /metrics`, one request for each connection.  Raises OSError where the port cannot be had."""
+    """`GET /metrics`, one request for each connection.  Bound to a loopback address, it answers names of this machine alone.
+    Raises OSError where the port cannot be had."""
 
     def __init__(self, host: str, port: int, expose: Callable[[str], Exposition]) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.create_server(address[:2], family=family)
+        self._host = host.strip("[]").lower()
+        self._local_only = ip_address(str(self._socket.getsockname()[0])).is_loopback
         self._expose = expose
         self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._thread = threading.Thread(target=self._accept, name="metrics-scrapes", daemon=True)
@@ -98,6 +104,9 @@ class ScrapePort:
             self._room.release()
 
     def _answer(self, head: _Head) -> bytes:
+        if self._local_only and head.host is not None and not self._is_ours(head.host):
+            # A web page that has its own name point to this machine could read what its visitor may.
+            return _message("421 Misdirected Request", b"only names of this machine are answered, such as localhost\n")
         if head.path.partition("?")[0] != _PATH:
             return _message("404 Not Found", b"metrics are at /metrics\n")
         if head.method not in ("GET", "HEAD"):
@@ -109,11 +118,24 @@ class ScrapePort:
         answer = _message("200 OK", body, more, media_type)
         return answer[: len(answer) - len(body)] if head.method == "HEAD" else answer
 
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if name in ("localhost", self._host) or name.endswith(".localhost"):
+            return True
+        try:
+            return ip_address(name).is_loopback
+        except ValueError:
+            return False
+
 
 def _message(status: str, body: bytes, more: str = "", media_type: str = "text/plain; charset=utf-8") -> bytes:
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n"
-        f"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n{more}\r\n"
+        f"Cache-Control: no-store\r\nCross-Origin-Resource-Policy: same-origin\r\nX-Content-Type-Options: nosniff\r\n"
+        f"Connection: close\r\n{more}\r\n"
     )
     return head.encode("ascii") + body
 
@@ -133,4 +155,4 @@ def _read_head(connection: socket.socket) -> _Head:
         raise ValueError("not HTTP/1")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     takes_gzip = any(map(_GZIP.fullmatch, headers.get("accept-encoding", "").split(",")))
-    return _Head(method, path, headers.get("accept", ""), takes_gzip)
+    return _Head(method, path, headers.get("host"), headers.get("accept", ""), takes_gzip)
