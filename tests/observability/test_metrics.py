@@ -24,6 +24,7 @@ from tests.observability.prometheus_process import PROMETHEUS, PROMTOOL, Prometh
 needs_prometheus = pytest.mark.skipif(not PROMETHEUS, reason="prometheus is not installed (scripts.system_packages)")
 
 WITHOUT_SERIES = {
+    "lmcache_condition": "nothing is wrong",
     "lmcache_mp_event_bus_dropped_events_total": "no subscriber was too far behind",
     "lmcache_mp_l2_prefetch_failure_chunks_total": "no load failed",
     "lmcache_l2_serde_refused_total": "the serde took every object",

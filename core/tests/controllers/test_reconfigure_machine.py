@@ -175,7 +175,7 @@ class ReconfigureMachine(StorageMachine):
         while self.eviction.changing:
             self.eviction.cycle()
         self.eviction._tell(self.cache.take_news())
-        known = self.eviction._policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
+        known = self.eviction.seat.policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
         there = [slot for slot, _ in self.cache.settled(range(self.cache.slot_numbers), RequestFacts())]
         assert sorted(known) == there
 

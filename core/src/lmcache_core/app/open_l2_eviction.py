@@ -9,6 +9,7 @@ from typing import Any
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
 from lmcache_core.app.open_eviction_policy import open_eviction_policy
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
@@ -57,7 +58,15 @@ def open_l2_eviction(
     """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
     check_capabilities(port.name, port.capabilities)
     policy = open_eviction_policy(spec.policy, plugins, kernels)
-    controller = L2EvictionController(port, policy, spec.trigger_watermark, spec.eviction_ratio, clock, events)
+    controller = L2EvictionController(
+        port,
+        policy,
+        spec.trigger_watermark,
+        spec.eviction_ratio,
+        clock,
+        events,
+        built_in=lambda: LeastRecentlyUsed(kernels),
+    )
     port.watch(controller)
     listing = L2Listing(port, controller) if Capability.LIST in port.capabilities else None
     return L2Eviction(port.name, spec.policy.name, controller, listing)

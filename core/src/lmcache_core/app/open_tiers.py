@@ -14,6 +14,8 @@ from lmcache_core.app.open_eviction_policy import open_eviction_policy
 from lmcache_core.app.open_l2 import AdapterOpener, open_l2
 from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.running_settings import RunningSettings
+from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.builtin.policies import LoadFromFirst, StoreEverywhere
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.controllers.eviction import EvictionController
@@ -64,7 +66,13 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
         prefetch=prefetch,
         quotas=_quotas(common, cache, policy),
         eviction=EvictionController(
-            cache, policy, settings.eviction_trigger_watermark, settings.eviction_ratio, common.bus
+            cache,
+            policy,
+            settings.eviction_trigger_watermark,
+            settings.eviction_ratio,
+            common.bus,
+            built_in=lambda: LeastRecentlyUsed(common.kernels),
+            clock=common.clock,
         ),
         storage=_storage(common, cache, store, prefetch, arena),
         isolates_salts=policy.isolates_salts,
@@ -94,6 +102,7 @@ def _store(common: CommonParts, cache: L1Cache, l2: L2Tier) -> StoreController:
         RunningSettings.of(settings).store_limits(settings.l1_size_gb),
         common.clock,
         common.bus,
+        built_in=StoreEverywhere,
     )
 
 
@@ -108,6 +117,7 @@ def _prefetch(common: CommonParts, cache: L1Cache, l2: L2Tier, arena: Arena) -> 
         common.bus,
         lookup_timeout_seconds=settings.lookup_timeout_seconds,
         l1_max_bytes=int(arena.size_bytes * settings.l1_prefetch_max_ratio),
+        built_in=LoadFromFirst,
     )
 
 

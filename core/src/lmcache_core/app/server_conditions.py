@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.app.policy_seats import policy_seats
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
@@ -38,6 +38,7 @@ def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
     conditions.add(lambda: _requests(parts, growth))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
+    conditions.add(lambda: (each for seat, _ in policy_seats(parts) for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.plugins.rows()))
     conditions.add(lambda: _programs(parts, growth))
     conditions.add(lambda: _subscribers(parts, growth))
@@ -52,13 +53,8 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
             _add(found, adapter_subject(adapter.name), adapter.port.adapter, L2Adapter)
     for name, module in parts.engine_port.modules.items():
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
-    names = parts.changes.settings.policies()
-    for word, policy, kind in (
-        ("eviction", parts.tiers.eviction.policy, EvictionPolicy),
-        ("store", parts.tiers.store.policy, StorePolicy),
-        ("prefetch", parts.tiers.prefetch.policy, PrefetchPolicy),
-    ):
-        _add(found, f"{word} policy {names[word]}", policy, kind)
+    for seat, kind in policy_seats(parts):
+        _add(found, seat.subject, seat.policy, kind)
     for name, subscriber in parts.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.events import ChunksEvicted, Publisher, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
 from lmcache_core.controllers.policy_change import PolicyChange
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
@@ -17,8 +19,6 @@ from lmcache_core.l1.departures import EVICTED, QUOTA
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
 from lmcache_core.l1.salt_accounts import SaltExcess
-
-logger = logging.getLogger(__name__)
 
 SLICE = 256
 """Victims freed under one lock acquisition, so that no request waits for a large eviction."""
@@ -28,16 +28,26 @@ RETRY_SECONDS = 0.25
 """How soon to try again when what could be freed is held."""
 WAITED_FOR_SECONDS = 0.004
 """The same while a store waits for it."""
+_METHODS: Final = {Inserted: "on_insert", Accessed: "on_access", Removed: "on_remove"}
 
 
 class EvictionController:
     """Owns the eviction policy: tells it what happened, asks it for victims.  `run` is its thread's body."""
 
     def __init__(
-        self, cache: L1Cache, policy: EvictionPolicy, watermark: float, ratio: float, events: Publisher
+        self,
+        cache: L1Cache,
+        policy: EvictionPolicy,
+        watermark: float,
+        ratio: float,
+        events: Publisher,
+        *,
+        built_in: Callable[[], EvictionPolicy] | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._cache = cache
-        self._policy = policy
+        self._seat = PolicySeat("eviction policy", policy, clock or SystemClock(), built_in)
         self._watermark = watermark
         self._ratio = ratio
         self._events = events
@@ -47,6 +57,8 @@ class EvictionController:
         self._wakes: Inbox[None] = Inbox()
         self._stop = False
         self._change: PolicyChange | None = None
+        self._is_rescue = False
+        """The change was not asked for: the policy has failed."""
         self.rounds = self.rounds_triggered = 0
         """Since the start; those in which room was to be made for the watermark or for stores that wait."""
         cache.call_on_pressure(self.wake, watermark)
@@ -57,9 +69,9 @@ class EvictionController:
         return self._cache.evicted
 
     @property
-    def policy(self) -> EvictionPolicy:
-        """The one that decides now."""
-        return self._policy
+    def seat(self) -> PolicySeat[EvictionPolicy]:
+        """The policy, and how it fares."""
+        return self._seat
 
     def limit(self, watermark: float, ratio: float) -> None:
         """These apply from the next round on, which comes at once.  Any thread."""
@@ -70,14 +82,14 @@ class EvictionController:
     def change_policy(self, policy: EvictionPolicy) -> PolicyChange:
         """Have another policy take over, as soon as it knows what there is.  Any thread, but one change at a time."""
         change = PolicyChange(self._cache, policy)
-        self._change = change
+        self._change, self._is_rescue = change, False
         self.wake()
         return change
 
     @property
     def changing(self) -> bool:
-        """Is another policy about to take over?"""
-        return self._change is not None
+        """Is another policy about to take over, because an operator wants it?"""
+        return self._change is not None and not self._is_rescue
 
     def wake(self) -> None:
         """Somebody waits for room, or the policy has much to be told.  Any thread."""
@@ -109,7 +121,7 @@ class EvictionController:
         self.rounds += 1
         notes, demand = self._cache.take_notes()
         self._tell(notes)
-        if self._change is not None and self._change.step(self._policy):
+        if self._change is not None and self._change.step(self._seat.policy):
             self._end_change(self._change)
         self._evict_over_quota()
         goal = 0
@@ -129,7 +141,7 @@ class EvictionController:
         victims = self._victims(EvictionDemand(sum(demand.values()), {}))
         freed = self._mover.bytes_by_size(victims)
         self._evict(victims)
-        if self._policy.evicts:
+        if self._seat.policy.evicts:
             if moved := self._mover.make_room(demand, freed, self._coldest):
                 self._publish(moved, 0)
             if dry := self._mover.still_dry(demand, freed):
@@ -165,10 +177,18 @@ class EvictionController:
 
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
         try:
-            return self._policy.victims(demand, self._cache.may_evict)
-        except (Exception, SystemExit):  # a plugin boundary
-            logger.exception("eviction policy failed to name victims")
+            victims = self._seat.policy.victims(demand, self._cache.may_evict)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+            self._failed("victims", error)
             return ()
+        self._seat.worked("victims")
+        return victims
+
+    def _failed(self, method: str, error: BaseException) -> None:
+        """Where it fails again and again, the built-in policy learns what L1 holds and takes over."""
+        built_in = self._seat.failed(method, error)
+        if built_in is not None and self._change is None:
+            self._change, self._is_rescue = PolicyChange(self._cache, built_in), True
 
     def _evict(self, victims: Sequence[int], reason: str = EVICTED) -> int:
         """Returns how many bytes were freed."""
@@ -188,7 +208,7 @@ class EvictionController:
 
     def _end_change(self, change: PolicyChange) -> None:
         if not change.failed:
-            self._policy = change.policy
+            self._seat.take(change.policy, because_it_failed=self._is_rescue)
         self._change = None
         change.finish()
 
@@ -201,14 +221,16 @@ class EvictionController:
             note = notes.pop()
             try:
                 self._tell_one(note)
-            except (Exception, SystemExit):  # a plugin boundary: the notes that follow must not be lost with this one
-                logger.exception("eviction policy failed to take note kind=%s", type(note).__name__)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
+                self._failed(_METHODS[type(note)], error)
+            else:
+                self._seat.worked(_METHODS[type(note)])
 
     def _tell_one(self, note: Note) -> None:
         match note:
             case Inserted(slots, facts):
-                self._policy.on_insert(slots, facts)
+                self._seat.policy.on_insert(slots, facts)
             case Accessed(slots, facts):
-                self._policy.on_access(slots, facts)
+                self._seat.policy.on_access(slots, facts)
             case Removed(slots):
-                self._policy.on_remove(slots)
+                self._seat.policy.on_remove(slots)

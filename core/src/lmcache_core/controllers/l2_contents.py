@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,9 +9,8 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.l2_objects import NumberedObjects
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.model.keys import KeySpace, ObjectKey
-
-logger = logging.getLogger(__name__)
 
 
 class Learned(NamedTuple):
@@ -25,9 +23,16 @@ class Learned(NamedTuple):
 class L2Contents:
     """Numbers the adapter's objects and tells the policy of them.  One thread, which owns the policy."""
 
-    def __init__(self, port: AdapterPort, policy: EvictionPolicy, clock: Clock) -> None:
+    def __init__(
+        self,
+        port: AdapterPort,
+        policy: EvictionPolicy,
+        clock: Clock,
+        built_in: Callable[[], EvictionPolicy] | None = None,
+    ) -> None:
+        """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._port = port
-        self._policy = policy
+        self.seat = PolicySeat(f"eviction policy of adapter {port.name}", policy, clock, built_in)
         self._clock = clock
         self.objects = NumberedObjects()
 
@@ -47,7 +52,7 @@ class L2Contents:
             else:
                 learned.known.append(number)
         if learned.known:
-            self._tell(lambda: self._policy.on_access(learned.known, AccessFacts(0, facts)))
+            self._tell("on_access", lambda: self.seat.policy.on_access(learned.known, AccessFacts(0, facts)))
         for (space, object_bytes), group in new.items():
             numbers = [self.objects.add(key, object_bytes) for key in group]
             identities = tuple(key.chunk_hash for key in group)
@@ -59,19 +64,21 @@ class L2Contents:
         for number in numbers:
             self.objects.remove(number)
         if numbers:
-            self._tell(lambda: self._policy.on_remove(numbers))
+            self._tell("on_remove", lambda: self.seat.policy.on_remove(numbers))
 
     def victims(self, wanted_bytes: int, may_evict: Callable[[int], bool]) -> list[int]:
         """What the policy would delete, each once, and only what may be."""
         try:
-            named = self._policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
-            return [number for number in dict.fromkeys(named) if may_evict(number)]
-        except (Exception, SystemExit):  # a plugin boundary
-            logger.exception("eviction policy failed to name victims adapter=%s", self._port.name)
+            named = self.seat.policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
+            victims = [number for number in dict.fromkeys(named) if may_evict(number)]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+            self._failed("victims", error)
             return []
+        self.seat.worked("victims")
+        return victims
 
     def _insert(self, numbers: Sequence[int], facts: InsertFacts) -> None:
-        self._tell(lambda: self._policy.on_insert(numbers, facts))
+        self._tell("on_insert", lambda: self.seat.policy.on_insert(numbers, facts))
 
     def _usual_size(self, key: ObjectKey) -> int:
         if (size := self.objects.usual_size(key.space)) is not None:
@@ -79,8 +86,18 @@ class L2Contents:
         usage = self._port.usage()
         return max(1, usage.used_bytes // usage.objects) if usage and usage.objects > 0 else 1
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, method: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except (Exception, SystemExit):  # a plugin boundary: the notes that follow must not be lost with this one
-            logger.exception("eviction policy failed to take a note adapter=%s", self._port.name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
+            self._failed(method, error)
+        else:
+            self.seat.worked(method)
+
+    def _failed(self, method: str, error: BaseException) -> None:
+        """Where it fails again and again, the built-in policy is told of all objects and takes over."""
+        if built_in := self.seat.failed(method, error):
+            self.seat.take(built_in, because_it_failed=True)
+            facts = RequestFacts(seconds=self._clock.monotonic())
+            for number, key, size in self.objects.everything():
+                built_in.on_insert([number], InsertFacts(size, key.space, 0, (key.chunk_hash,), facts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -16,6 +16,7 @@ from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
 from lmcache_core.controllers.l2_pressure import L2Pressure
 from lmcache_core.controllers.message_loop import MessageLoop
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
@@ -102,7 +103,10 @@ class L2EvictionController(MessageLoop[Message]):
         ratio: float,
         clock: Clock,
         events: Publisher,
+        *,
+        built_in: Callable[[], EvictionPolicy] | None = None,
     ) -> None:
+        """`built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
         self._port = port
         self._watermark = watermark
@@ -110,7 +114,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._clock = clock
         self._events = events
         self._pressure = L2Pressure(port, watermark)
-        self._contents = L2Contents(port, policy, clock)
+        self._contents = L2Contents(port, policy, clock, built_in)
         self._objects = self._contents.objects
         self._victims: deque[int] = deque()
         self._deletion: _Deletion | None = None
@@ -148,6 +152,11 @@ class L2EvictionController(MessageLoop[Message]):
 
     def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
         self._inbox.post(_Deleted(keys, gone))
+
+    @property
+    def seat(self) -> PolicySeat[EvictionPolicy]:
+        """The policy, and how it fares."""
+        return self._contents.seat
 
     @property
     def waiting(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterator
 
 from lmcache_core.model.keys import KeySpace, ObjectKey
 
@@ -80,6 +81,11 @@ class NumberedObjects:
     def key(self, number: int) -> ObjectKey:
         name = self._name(number)
         return ObjectKey(self._spaces[_SPACE.unpack_from(name)[0]].space, name[_SPACE.size :])
+
+    def everything(self) -> Iterator[tuple[int, ObjectKey, int]]:
+        """Number, key and size of each; nothing may change meanwhile."""
+        for number in self._numbers.values():
+            yield number, self.key(number), self.size(number)
 
     def size(self, number: int) -> int:
         return self._sizes[number]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from lmcache_core.contracts.clock import Clock
@@ -22,6 +22,7 @@ from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.message_loop import Change, MessageLoop
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.prefetch_load_job import LoadJob
 from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_lookups import LookupJob, Lookups
@@ -56,13 +57,14 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         *,
         lookup_timeout_seconds: float = LOOKUP_TIMEOUT_SECONDS,
         l1_max_bytes: int | None = None,
+        built_in: Callable[[], PrefetchPolicy] | None = None,
     ) -> None:
         """`max_in_flight` is the number of prefetches at work at once.  `l1_max_bytes` bounds what all of them may occupy
-        of L1; None: no bound."""
+        of L1; None: no bound.  `built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
         self._ports = tuple(ports)
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self._policy = policy
+        self._seat = PolicySeat("prefetch policy", policy, clock, built_in)
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
@@ -110,9 +112,9 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         )
 
     @property
-    def policy(self) -> PrefetchPolicy:
-        """The one that decides now."""
-        return self._policy
+    def seat(self) -> PolicySeat[PrefetchPolicy]:
+        """The policy, and how it fares."""
+        return self._seat
 
     def status(self) -> dict[str, object]:
         return {
@@ -172,7 +174,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         """Another policy says what is loaded from where."""
 
         def turn() -> None:
-            self._policy = policy
+            self._seat.take(policy)
 
         return self.change(turn)
 
@@ -283,7 +285,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if prefetch.over:
             self._end(prefetch)
         else:
-            plan_sources(prefetch, self._policy, self._ports, self._loads.under_way_bytes, self._events)
+            plan_sources(prefetch, self._seat, self._ports, self._loads.under_way_bytes, self._events)
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
@@ -309,7 +311,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         return True
 
     def _load_answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> None:
-        if self._policy.weighs_loads:
+        if self._seat.policy.weighs_loads:
             self._tell_policy(job, outcomes)
         for prefetch in self._loads.answered(job, outcomes, released):
             if prefetch.stale and not prefetch.answered:
@@ -322,9 +324,12 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
         seconds = self._clock.monotonic() - job.begun
         try:
-            self._policy.on_load(LoadFacts(job.port.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
-        except (Exception, SystemExit):  # a plugin boundary: what it learns is its own affair
-            logger.exception("prefetch policy failed adapter=%s", job.port.name)
+            self._seat.policy.on_load(LoadFacts(job.port.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: what it learns is its own affair
+            if built_in := self._seat.failed("on_load", error):
+                self._seat.take(built_in, because_it_failed=True)
+        else:
+            self._seat.worked("on_load")
 
     # --- the end
 

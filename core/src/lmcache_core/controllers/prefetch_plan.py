@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from lmcache_core.contracts.events import LoadsDeclined, Publisher
 from lmcache_core.contracts.policies import PrefetchFacts, PrefetchPlan, PrefetchPolicy, WantedObject
 from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, Source
 from lmcache_core.controllers.prefetch_slices import IN_FLIGHT_CELLS
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
 
-logger = logging.getLogger(__name__)
-
 
 def plan_sources(
     prefetch: Prefetch,
-    policy: PrefetchPolicy,
+    seat: PolicySeat[PrefetchPolicy],
     ports: Sequence[AdapterPort],
     loading_bytes: Callable[[AdapterPort], int],
     events: Publisher,
@@ -31,7 +29,7 @@ def plan_sources(
     the order of the cascade, in case that one fails."""
     size = len(prefetch.wanted)
     found = [prefetch.found.get(port, Bitmap(size)) for port in ports]
-    plan = _ask(policy, found, ports, prefetch, loading_bytes)
+    plan = _ask(seat, found, ports, prefetch, loading_bytes)
     prefetch.retain = plan.retain
     holders = [place for place, port in enumerate(ports) if prefetch.found.get(port)]
     planned: dict[Cell, list[Source]] = {}
@@ -78,7 +76,7 @@ def _facts(
 
 
 def _ask(
-    policy: PrefetchPolicy,
+    seat: PolicySeat[PrefetchPolicy],
     found: Sequence[Bitmap],
     ports: Sequence[AdapterPort],
     prefetch: Prefetch,
@@ -89,18 +87,21 @@ def _ask(
         return PrefetchPlan((None,) * size)
     try:
         adapters = [port.facts for port in ports]
-        if policy.weighs_loads and prefetch.wanted:
-            plan = policy.weigh(found, adapters, _facts(prefetch, ports, loading_bytes))
+        if seat.policy.weighs_loads and prefetch.wanted:
+            plan = seat.policy.weigh(found, adapters, _facts(prefetch, ports, loading_bytes))
         else:
-            plan = policy.plan(found, adapters)
+            plan = seat.policy.plan(found, adapters)
         sources, retain, declined = tuple(plan.sources), bool(plan.retain), tuple(plan.declined)
         if len(sources) != size:
             raise ValueError(f"the prefetch policy planned {len(sources)} of {size} keys")
         if any(place is not None and type(place) is not int for place in (*sources, *declined)):
             raise ValueError("the prefetch policy named an adapter by something else than its index")
-    except (Exception, SystemExit):  # a plugin boundary: without a plan nothing is loaded
-        logger.exception("prefetch policy failed keys=%d", size)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: without a plan nothing is loaded
+        if built_in := seat.failed("plan", error):
+            seat.take(built_in, because_it_failed=True)
+            return _ask(seat, found, ports, prefetch, loading_bytes)
         return PrefetchPlan((None,) * size)
+    seat.worked("plan")
     return PrefetchPlan(sources, retain, declined)
 
 

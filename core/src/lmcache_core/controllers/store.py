@@ -11,7 +11,7 @@ within its budget (`jobs/retry.py`), so its FAILED is final.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -22,6 +22,7 @@ from lmcache_core.contracts.policies import StorePolicy
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.message_loop import Change, MessageLoop
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.store_backlog import StoreBacklog
 from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.controllers.store_holds import StoreHolds
@@ -45,10 +46,13 @@ class StoreController(MessageLoop[Batch | Answer]):
         limits: StoreLimits,
         clock: Clock,
         events: Publisher,
+        *,
+        built_in: Callable[[], StorePolicy] | None = None,
     ) -> None:
+        """`built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
         self._cache = cache
-        self._policy = policy
+        self._seat = PolicySeat("store policy", policy, clock, built_in)
         self._limits = limits
         self._queues = tuple([StoreQueue(port, limits) for port in ports])
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
@@ -64,9 +68,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._enqueuing: list[StoreUnit] = []
 
     @property
-    def policy(self) -> StorePolicy:
-        """The one that decides now."""
-        return self._policy
+    def seat(self) -> PolicySeat[StorePolicy]:
+        """The policy, and how it fares."""
+        return self._seat
 
     @property
     def active(self) -> bool:
@@ -76,7 +80,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     @property
     def plans_hits(self) -> bool:
         """Does the policy want to hear of hits?"""
-        return self.active and self._policy.plans_hits
+        return self.active and self._seat.policy.plans_hits
 
     def admit(self, count: int, object_bytes: int, *, hit: bool = False) -> Lease | None:
         """Take `count` objects in: an empty lease to publish them with.  None where the controller is so far behind that
@@ -154,7 +158,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         """Another policy says what goes where."""
 
         def turn() -> None:
-            self._policy = policy
+            self._seat.take(policy)
 
         return self.change(turn)
 
@@ -223,7 +227,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _enqueue(self, batch: Batch) -> None:
         self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        plan = plan_stores(self._policy, items, batch.hit, [queue.facts for queue in self._queues])
+        plan = plan_stores(self._seat, items, batch.hit, [queue.facts for queue in self._queues])
         self._batches += 1
         now = self._clock.monotonic()
         units = [

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
-
-logger = logging.getLogger(__name__)
+from lmcache_core.controllers.policy_seat import PolicySeat
 
 
 def plan_stores(
-    policy: StorePolicy, items: Sequence[StoreItem], hit: bool, adapters: Sequence[AdapterFacts]
+    seat: PolicySeat[StorePolicy], items: Sequence[StoreItem], hit: bool, adapters: Sequence[AdapterFacts]
 ) -> StorePlan:
     """The adapters that each object goes to.  Where the policy raises, or names what is not there, none: the objects stay
-    in L1 only."""
+    in L1 only.  Where that happens again and again, the built-in policy is asked instead, from these objects on."""
     if not items:
         return StorePlan(())
     if not adapters:
@@ -23,7 +21,7 @@ def plan_stores(
     objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, hit) for item in items]
     known = range(len(adapters))
     try:
-        plan = policy.plan(objects, adapters)
+        plan = seat.policy.plan(objects, adapters)
         targets = tuple(tuple(chosen) for chosen in plan.targets)
         if len(targets) != len(items):
             raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
@@ -32,7 +30,11 @@ def plan_stores(
                 raise ValueError(f"the store policy named other adapters than 0 to {len(known) - 1}")
             if len(set(chosen)) != len(chosen):
                 raise ValueError("the store policy named an adapter twice")
-        return StorePlan(targets, bool(plan.drop_from_l1))
-    except (Exception, SystemExit):  # a plugin boundary
-        logger.exception("store policy failed objects=%d", len(items))
+        drops = bool(plan.drop_from_l1)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+        if built_in := seat.failed("plan", error):
+            seat.take(built_in, because_it_failed=True)
+            return plan_stores(seat, items, hit, adapters)
         return StorePlan(((),) * len(items))
+    seat.worked("plan")
+    return StorePlan(targets, drops)

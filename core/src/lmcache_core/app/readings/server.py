@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lmcache_core.app.policy_seats import policy_seats
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.controllers.conditions import server_state
@@ -117,6 +118,13 @@ THREAD_RESTARTS: Final = ReadingKind(
 THREADS_DOWN: Final = ReadingKind(
     "lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.", counts=False
 )
+POLICY_FAILURES: Final = ReadingKind(
+    "lmcache.policy.failures",
+    "{failure}",
+    "Calls of a policy that raised, or returned what makes no sense.",
+    counts=True,
+    labels=("policy",),
+)
 CPU: Final = ReadingKind("process.cpu.time", "s", "Processor time of the server.", counts=True, labels=("cpu.mode",))
 MEMORY: Final = ReadingKind("process.memory.usage", "By", "Resident memory, L1 included.", counts=False)
 FILES: Final = ReadingKind(
@@ -153,6 +161,7 @@ KINDS: Final = (
     PROMPT_TENANTS,
     THREAD_RESTARTS,
     THREADS_DOWN,
+    POLICY_FAILURES,
     CPU,
     MEMORY,
     FILES,
@@ -180,6 +189,8 @@ def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[Ac
     for name, restarts in parts.supervisor.restarts().items():
         yield THREAD_RESTARTS.of(restarts, name)
     yield THREADS_DOWN.of(parts.supervisor.down)
+    for seat, _ in policy_seats(parts):
+        yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
     yield from _process()
 
 
