@@ -27,8 +27,9 @@ HEALTHY: dict[str, Any] = {
     "quotas": {"largest": [{"cache_salt": "tenant-a", "limit_bytes": 2**30, "used_bytes": 2**29}]},
     "tenants": [{"cache_salt": "tenant-a", "hit_rate": 0.25, "lookups": 7, "requested_tokens": 70000}],
     "workers": [
-        {"model_name": "llama", "transport": "shared_memory", "silent_seconds": 3.0},
-        {"model_name": "llama", "transport": "shared_memory", "silent_seconds": 9.0},
+        {"model_name": "llama", "identity": "9f86d0", "transport": "shared_memory", "silent_seconds": 3.0},
+        {"model_name": "llama", "identity": "9f86d0", "transport": "shared_memory", "silent_seconds": 9.0},
+        {"model_name": "llama", "identity": "", "transport": "inline", "silent_seconds": 1.0},
     ],
     "l2": [
         {
@@ -64,7 +65,8 @@ def test_a_healthy_server_in_use() -> None:
     assert "40.0 % of 10 GiB" in " ".join(row(shown, "L1 "))
     assert "40.0 % of the chunks asked for were hit, 10.0 % by way of L2" in shown
     assert row(shown, "tenant-a") == ["tenant-a", "512", "MiB", "1", "GiB", "50.0", "%", "7", "70,000", "25.0", "%"]
-    assert row(shown, "llama") == ["llama", "2", "shared_memory", "9", "s"]
+    assert row(shown, "llama  -") == ["llama", "-", "1", "inline", "1", "s"]
+    assert row(shown, "llama  9f") == ["llama", "9f86d0", "2", "shared_memory", "9", "s"]
     assert row(shown, "fs ")[:4] == ["fs", "ok", "1", "MiB"]
     assert "6 (3 MiB)" in " ".join(row(shown, "fs "))
     assert shown[-1] == "no conditions: nothing is known to be wrong"

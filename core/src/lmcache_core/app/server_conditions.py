@@ -18,6 +18,7 @@ from lmcache_core.controllers.conditions import Conditions, counts_of
 from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
 from lmcache_core.events.lane_status import LaneState
 from lmcache_core.jobs.recent_growth import RecentGrowth
+from lmcache_core.server.model_conflicts import model_conflicts
 
 _LOG_SAYS: Final = "the log says why"
 _LANES_ILL: Final = {
@@ -36,6 +37,7 @@ def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
     conditions.add(lambda: _threads(parts, growth))
     conditions.add(lambda: _memory(parts))
     conditions.add(lambda: _requests(parts, growth))
+    conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: (each for seat, _ in policy_seats(parts) for each in seat.conditions()))
