@@ -18,7 +18,23 @@ SMALL, LARGE = ObjectLayout(1, 2, 16, 64, "float32"), ObjectLayout(1, 4, 16, 64,
 class Desk(Registrations):
     def __init__(self) -> None:
         self.clock, self.events, self.ended = FakeClock(), EventRecorder(), list[int]()
-        super().__init__(self.ended.append, 120.0, 3600.0, self.clock, self.events)
+        self.touching: set[int] = set()
+        self.quarantined: dict[int, bool] = {}
+        self.connected = {b"one", b"two"}
+        super().__init__(self, self.connected.__contains__, 120.0, 3600.0, self.clock, self.events)
+
+    def end_worker(self, worker: int) -> None:
+        self.ended.append(worker)
+
+    def quarantine_worker(self, worker: int, ends_reads: bool) -> bool:
+        self.quarantined[worker] = ends_reads
+        return worker in self.touching
+
+    def pass_time(self, seconds: int) -> None:
+        """With a look at the silent every second."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.reap()
 
 
 def of(*layouts: ObjectLayout) -> tuple[tuple[ObjectGroup, ...], ...]:
@@ -81,12 +97,10 @@ def test_the_dead_are_found_by_their_silence() -> None:
     desk = Desk()
     first, second = desk.register(worker(1)), desk.register(worker(2))
     desk.seen(1, pinged=True)
-    desk.clock.advance(121)
-    desk.reap()
+    desk.pass_time(121)
     assert desk.ended == [first.token], "the other one never pinged, and has an hour"
     assert desk.find(1) is None
-    desk.clock.advance(3600)
-    desk.reap()
+    desk.pass_time(3600)
     assert desk.ended == [first.token, second.token]
     assert [event.reason for event in desk.events.of(WorkerLeft)] == ["silent", "silent"]
 
@@ -96,9 +110,8 @@ def test_traffic_is_a_sign_of_life() -> None:
     desk.register(worker(1))
     desk.seen(1, pinged=True)
     for _ in range(5):
-        desk.clock.advance(100)
+        desk.pass_time(100)
         desk.seen(1, pinged=False)
-        desk.reap()
     assert desk.find(1)
 
 
@@ -128,11 +141,89 @@ def test_a_worker_that_speaks_while_the_dead_are_counted_lives() -> None:
     desk = Desk()
     one = desk.register(worker(1))
     desk.seen(1, pinged=True)
-    desk.clock.advance(121)
+    desk.pass_time(120)
     assert desk.touch(one)
-    desk.reap()
+    desk.pass_time(1)
     assert desk.find(1) is one
-    desk.clock.advance(121)
-    desk.reap()
+    desk.pass_time(120)
     assert not desk.touch(one)
     assert not desk.seen(1, pinged=True), "touching is not being told"
+
+
+def test_time_for_which_the_server_stood_still_is_nobodys_silence() -> None:
+    """What workers sent meanwhile is still to be read."""
+    desk = Desk()
+    lively = desk.register(worker(1))
+    desk.seen(1, pinged=True)
+    desk.pass_time(100)
+    desk.clock.advance(1000)
+    desk.pass_time(10)
+    assert desk.find(1) is lively
+    desk.pass_time(20)
+    assert desk.find(1) is None
+
+
+def silent_worker(desk: Desk, connection: bytes = b"one", fence_seconds: float = 0.0) -> Worker:
+    described = worker(1)
+    described.connection, described.fence_seconds = connection, fence_seconds
+    silent = desk.register(described)
+    desk.touching.add(silent.token)
+    desk.seen(1, pinged=True)
+    return silent
+
+
+def test_a_silent_worker_that_may_touch_slots_is_ended_with_its_connection() -> None:
+    desk = Desk()
+    silent = silent_worker(desk)
+    left: list[Worker] = []
+    desk.on_leave(left.append)
+    desk.pass_time(1000)
+    assert desk.find(1) is None
+    assert (desk.ended, left, desk.quarantined) == ([], [], {silent.token: False})
+    desk.connected.remove(b"one")
+    desk.pass_time(1)
+    desk.pass_time(1)
+    assert (desk.ended, left) == ([silent.token], [silent])
+
+
+def test_the_connection_that_a_worker_speaks_on_counts() -> None:
+    """It has connected anew."""
+    desk = Desk()
+    silent = silent_worker(desk)
+    desk.seen(1, pinged=True, connection=b"two")
+    desk.connected.remove(b"one")
+    desk.pass_time(1000)
+    assert desk.ended == []
+    desk.connected.remove(b"two")
+    desk.pass_time(1)
+    assert desk.ended == [silent.token]
+
+
+def test_a_worker_that_unregisters_touches_nothing_of_its_earlier_registrations() -> None:
+    desk = Desk()
+    silent = silent_worker(desk)
+    desk.pass_time(121)
+    again = silent_worker(desk)
+    assert desk.ended == []
+    desk.unregister(1, "unregistered")
+    assert desk.ended == [again.token, silent.token]
+
+
+@pytest.mark.parametrize(
+    ("fence_seconds", "ends_reads"), [(30.0, True), (60.0, True), (61.0, False), (0.0, False), (-1.0, False)]
+)
+def test_a_fence_counts_when_it_is_well_within_the_time_out(fence_seconds: float, ends_reads: bool) -> None:
+    desk = Desk()
+    silent = silent_worker(desk, fence_seconds=fence_seconds)
+    desk.pass_time(121)
+    assert desk.quarantined == {silent.token: ends_reads}
+
+
+def test_workers_that_touch_no_slot_are_ended_at_once() -> None:
+    desk = Desk()
+    for connection, inline in ((b"", False), (b"one", True)):
+        silent = silent_worker(desk, connection)
+        silent.inline = inline
+        desk.pass_time(121)
+        assert desk.ended.pop() == silent.token
+    assert desk.quarantined == {}

@@ -1,7 +1,7 @@
 """Hypothesis drives the storage manager with both controllers, two adapters that answer on cue, and workers that are late.
 
 Workers prepare and commit through the request module, several transfers at once, of requests of the same name and of
-others, and write into what they were given until they have committed.
+others, and write into what they were given until they have committed, also when they were taken for dead meanwhile.
 
 Whatever happens in whatever order: what is served is what was stored under that key, a slot has exactly one writer, no
 reader's slot is given away, every lookup is answered in time, and once all owners have ended or are known dead, nothing is
@@ -70,6 +70,8 @@ ROWS = (((0, None),), ((1, None),), ((0, None), (1, None)), ((0, 2),), ((0, None
 CONNECTIONS = (b"engine-a", b"engine-b")
 REQUESTS = ("0", "1")
 WORKERS = (1, 2)
+"""The second one keeps a fence."""
+SILENCE_SECONDS = 10.0
 SELF = 0
 """Worker token of what the machine stores and reads itself."""
 TRIPS = (
@@ -107,6 +109,10 @@ class Open:
     rank: int
     key: EngineKey
     slots: tuple[Slot, ...]
+
+
+def connection_of(worker: int) -> bytes:
+    return b"worker %d" % worker
 
 
 class WorkersCall:
@@ -198,7 +204,10 @@ class StorageMachine(RuleBasedStateMachine):
             self.cache, self.store, self.prefetch, READ_TTL, WRITE_TTL, self.clock, self.events
         )
         self.facts = FactCheck(self.cache, self.storage, self.store, self.prefetch, self.ports, self.events)
-        self.workers = Registrations(self.storage.end_worker, 120.0, 3600.0, self.clock, self.events)
+        self.connected: set[bytes] = set()
+        self.workers = Registrations(
+            self.storage, self.connected.__contains__, SILENCE_SECONDS, 3600.0, self.clock, self.events
+        )
         self.transfers = EngineDrivenModule(
             ModuleContext(
                 storage=self.storage,
@@ -364,7 +373,10 @@ class StorageMachine(RuleBasedStateMachine):
     def register(self, worker: int) -> None:
         part = LayoutPart(LAYOUT.kv_axis, LAYOUT.layers, LAYOUT.slots, LAYOUT.hidden, LAYOUT.dtype)
         shard = WORKERS.index(worker)
-        assert self.transfers.register_worker(CALL, WorkerRegistration(worker, "m", 2, shard, (part,))).shm_name
+        described = WorkerRegistration(worker, "m", 2, shard, (part,), shard * SILENCE_SECONDS / 4)
+        assert self.transfers.register_worker(CALL, described).shm_name
+        self.connected.add(connection_of(worker))
+        self.workers.seen(worker, pinged=True, connection=connection_of(worker))
 
     def key(self, rank: int, request: str, prompt: int, first: int, n: int) -> EngineKey:
         start, end = first * CHUNK_TOKENS, min(first + n, len(PROMPTS[prompt])) * CHUNK_TOKENS
@@ -470,11 +482,35 @@ class StorageMachine(RuleBasedStateMachine):
         (self.commit_store if opened in self.writes else self.commit_retrieve)(opened)
 
     @rule(worker=st.sampled_from(WORKERS))
-    def worker_is_known_dead(self, worker: int) -> None:
-        self.writes = [opened for opened in self.writes if opened.worker != worker]
-        self.reads = [opened for opened in self.reads if opened.worker != worker]
+    def worker_unregisters(self, worker: int) -> None:
+        self.touches_nothing(worker)
         self.workers.unregister(worker, "unregistered")
         self.register(worker)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def worker_dies(self, worker: int) -> None:
+        self.touches_nothing(worker)
+        self.connected.remove(connection_of(worker))
+        self.worker_is_silent(worker)
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def worker_is_silent(self, worker: int) -> None:
+        """And registers again at once, while threads of it may still be in the middle of a copy.  What it reads then is
+        thrown away, where it keeps a fence."""
+        for _ in range(int(SILENCE_SECONDS) + 2):
+            self.clock.advance(1.0)
+            for other in WORKERS:
+                if other != worker:
+                    self.workers.seen(other, pinged=True)
+            self.workers.reap()
+        assert self.workers.find(worker) is None
+        if worker == WORKERS[1]:
+            self.reads = [opened for opened in self.reads if opened.worker != worker]
+        self.register(worker)
+
+    def touches_nothing(self, worker: int) -> None:
+        self.writes = [opened for opened in self.writes if opened.worker != worker]
+        self.reads = [opened for opened in self.reads if opened.worker != worker]
 
     # --- the adapters, the clock, the controllers
 
@@ -619,6 +655,8 @@ class StorageMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.3, 11.0, 21.0, 31.0, 250.0, 601.0)))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
+        for worker in WORKERS:
+            self.workers.seen(worker, pinged=True)
         if seconds > READ_TTL:
             self.asked.clear()
         for port in self.ports:

@@ -19,6 +19,7 @@ from lmcache_vllm.metadata import StepPlan
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.transfer_pages import ChunkPages
+from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_task import TransferTask
 from lmcache_vllm.worker import COPY_SECONDS, FENCE_SECONDS, WorkerSide
 from lmcache_vllm.worker_board import TransferBoard
@@ -179,7 +180,7 @@ def test_a_worker_that_was_stopped_for_too_long_trusts_no_slot(
     with rig(running.port, fused_hnd()) as worker:
         if direction == "load":
             worker.store(transfer(TOKENS, BLOCKS))
-        monkeypatch.setattr(f"lmcache_vllm.transfer_{direction}.LEASE_SECONDS", -1.0)
+        monkeypatch.setattr(Registration, "is_fenced", True)
         one = transfer(TOKENS, OTHERS)
         worker.store(one) if direction == "store" else worker.load(one)
         assert worker.counts[f"failed_{direction}s:too_late"] == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.module_flags import operation_remedies
@@ -22,7 +21,7 @@ from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.reaper import Reaper
-from lmcache_core.server.registrations import Registrations
+from lmcache_core.server.registrations import ROUND_SECONDS, Registrations
 from lmcache_core.server.router import Router
 from lmcache_core.server.salt_gate import SaltGate
 from lmcache_core.server.unhandled import UnhandledRequests
@@ -31,9 +30,6 @@ from lmcache_core.wire.messages import EngineKey
 MIB = 2**20
 HASH_SEED = "vllm-none-hash"
 """Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
-
-
-REAPER_PERIOD_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +50,8 @@ class EnginePort:
 def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     """Modules and port are closed by `common.undo`.  Raises LMCacheError."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
-    workers = _registrations(common, tiers)
+    port = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
+    workers = _registrations(common, tiers, port)
     kind = HashChain.named(settings.hash_algorithm)
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)
     prompts = PromptMemory(settings.session_ttl_seconds, clock)
@@ -74,6 +71,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         instance_id=common.instance_id,
         boot_id=common.boot_id,
         operations=lambda: operations,
+        worker_timeout_seconds=settings.worker_reap_timeout_seconds,
         region=tiers.arena.region,
     )
     opened = open_request_modules(common.offers.request_modules, common.plugins, context)
@@ -84,7 +82,6 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
     unhandled = UnhandledRequests(operation_remedies(common.plugins))
-    port = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
     router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)
     undo.callback(router.close)
     handshakes = Handshakes(port, clock)
@@ -99,15 +96,16 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         affine=affine,
         router=router,
         handshakes=handshakes,
-        reaper=Reaper(REAPER_PERIOD_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire, bus.watch)),
+        reaper=Reaper(ROUND_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire, bus.watch)),
         endpoint=router.bind(settings.host, settings.port),
     )
 
 
-def _registrations(common: CommonParts, tiers: Tiers) -> Registrations:
+def _registrations(common: CommonParts, tiers: Tiers, port: EngineSocket) -> Registrations:
     settings = common.settings
     return Registrations(
-        tiers.storage.end_worker,
+        tiers.storage,
+        port.is_connected,
         settings.worker_reap_timeout_seconds,
         settings.worker_registration_grace_seconds,
         common.clock,

@@ -205,7 +205,10 @@ class L2Settings(BaseModel):
 class LifecycleSettings(BaseModel):
     """Workers and sessions"""
 
-    worker_reap_timeout_seconds: Seconds = Field(120.0, description="A worker silent for so long is dead; 0: never.")
+    worker_reap_timeout_seconds: Seconds = Field(
+        120.0,
+        description="A worker silent for so long is dropped; its slots come back when its connection is closed.  0: never.",
+    )
     worker_registration_grace_seconds: Seconds = Field(
         3600.0, description="A worker that never pinged is dead after so long; 0: never."
     )

@@ -70,6 +70,12 @@ class Worker:
     """True: chunks travel over the socket, because the worker cannot map L1 or L1 cannot be mapped."""
     proven: bool = False
     """True: it has been seen to use the transport that `inline` says."""
+    connection: bytes = b""
+    """Of a worker that copies to and from slots itself, where it registered or pinged last.  When it falls silent, its slots
+    are in quarantine until this connection is closed, because a frozen thread of it may go on.  Empty: it touches none."""
+    fence_seconds: float = 0.0
+    """It has promised that it begins no copy, and throws away what it has read, when it has not been heard for so long.  0: it
+    has promised nothing."""
     token: int = field(default_factory=itertools.count(1).__next__)
     """What its holds are held under: never used twice, so that ending one registration cannot touch the next."""
 
@@ -95,10 +101,12 @@ class Workers(Protocol):
         """Add a worker, or return the live one with that id, refreshed.  Raises ProtocolError when it is another."""
 
     def unregister(self, instance_id: int, reason: str) -> None:
-        """Forget a worker; its holds end.  Unknown ids are ignored."""
+        """Forget a worker, which touches no slot any more; its holds end, and those of its earlier registrations that fell
+        silent.  Unknown ids are ignored."""
 
-    def seen(self, instance_id: int, pinged: bool) -> bool:
-        """It is alive.  False when it is not registered and must be told so: once, then True."""
+    def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
+        """It is alive, and speaks on this connection.  False when it is not registered and must be told so: once, then
+        True."""
 
     def touch(self, worker: Worker) -> bool:
         """It has just spoken.  False when this registration has ended; nothing is remembered about it then."""
@@ -139,6 +147,8 @@ class ModuleContext:
     boot_id: str = ""
     operations: Callable[[], Sequence[str]] = tuple
     """Names of everything that is answered, sorted.  Empty until all modules are open."""
+    worker_timeout_seconds: float = 0.0
+    """A worker silent for so long is taken for dead; 0: never."""
     region: MemoryRegion | None = None
     """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
     _spaces: dict[tuple[SpaceFields, int, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)

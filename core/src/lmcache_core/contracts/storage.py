@@ -168,6 +168,11 @@ class Storage(Protocol):
     def end_worker(self, worker: int) -> None:
         """The worker has unregistered or is known dead: it touches nothing any more."""
 
+    def quarantine_worker(self, worker: int, ends_reads: bool) -> bool:
+        """The worker has fallen silent and may still touch its slots: what it writes will not be published, and its slots are
+        given to nobody until they are given back or the worker is ended.  With `ends_reads` only those that it writes.
+        False when it held none of these."""
+
     def payload(self, slot: int) -> memoryview:
         """The payload bytes of a held slot.  Raises OSError where L1 is a file and the disk fails."""
 

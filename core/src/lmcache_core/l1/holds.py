@@ -152,6 +152,22 @@ class HoldVerbs(CacheBooks):
         self._tell_departures()
         return held
 
+    def quarantine_all(self, owner: Owner, ends_reads: bool) -> int:
+        """Put the leases of an owner that may still touch their slots into quarantine; with `ends_reads`, end those that it
+        reads by.  Returns how many slots are in quarantine now."""
+        with self._lock:
+            leases = self._leases.owned_by(owner)
+        kept = 0
+        for lease in leases:  # one at a time: an owner may hold a large part of L1
+            with self._lock:
+                if ends_reads and lease.kind is LeaseKind.READ:
+                    self._end(lease)
+                else:
+                    self._quarantine(lease)
+                    kept += len(lease.slots)
+        self._tell_departures()
+        return kept
+
     def quarantine(self, lease: Lease) -> None:
         """What the lease was for has failed, but its owner may still touch the bytes: keep them apart until it ends."""
         with self._lock:

@@ -78,6 +78,12 @@ class EngineSocket:
             ) from None
         return self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
+    def is_connected(self, connection: bytes) -> bool:
+        """False when its client has closed it or is dead.  A connection that was hung up here says nothing of its client, and
+        counts as connected for ever.  Any thread."""
+        peer = self._peers.get(connection)
+        return (peer is not None and peer.is_open) or connection in self.waiting.hung_up
+
     def close(self) -> None:
         """Blocks until what was sent is on its way, for as long as the linger allows; later answers are dropped.
         Closing it again does nothing."""

@@ -47,6 +47,10 @@ class OpenStores:
         with self._lock:
             return sum(map(len, self._stores.values()))
 
+    def has(self, instance_id: int) -> bool:
+        with self._lock:
+            return instance_id in self._stores
+
     def add(self, ticket: Ticket, store: OpenStore) -> bool:
         """False, and it was not added, while there is one with this ticket: its slots may still be written, also after
         their deadline, and a commit could mean either."""
@@ -96,6 +100,10 @@ class OpenReads:
         """How many holds this instance has."""
         with self._lock:
             return sum(len(reads.holds) for reads in self._reads.get(worker.instance_id, {}).values())
+
+    def has(self, instance_id: int) -> bool:
+        with self._lock:
+            return instance_id in self._reads
 
     def ask(self, worker: Worker, ticket: Ticket) -> None:
         """A retrieve is prepared.  Its commit follows whatever the answer is, so a miss counts, too."""

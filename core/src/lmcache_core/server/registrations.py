@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
@@ -20,6 +21,19 @@ logger = logging.getLogger(__name__)
 WORKERS_MAX = 4096
 STRANGERS_MAX = 4096
 """Unknown instance ids that are remembered as having been told so."""
+ROUND_SECONDS: Final = 1.0
+"""Between two calls of `reap`."""
+STANDSTILL_ROUNDS: Final = 2
+"""When so many rounds have not been called, this process stood still (stopped, suspended, no CPU), and what workers sent
+meanwhile is still to be read."""
+
+
+class WorkerHolds(Protocol):
+    """What storage holds for workers, by token: two verbs of `contracts.storage.Storage`."""
+
+    def end_worker(self, worker: int) -> None: ...
+
+    def quarantine_worker(self, worker: int, ends_reads: bool) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -30,20 +44,26 @@ class _Registration:
 
 
 class Registrations:
-    """Implements `contracts.request_module.Workers`.  Safe from any thread."""
+    """Implements `contracts.request_module.Workers`.  Safe from any thread.
+
+    A silent worker is dropped when its time is over.  One that touches slots itself may be frozen in the middle of a copy:
+    its holds stay in quarantine until its connection is closed, it unregisters, or it commits after all."""
 
     def __init__(
         self,
-        end_holds: Callable[[int], None],
+        holds: WorkerHolds,
+        is_connected: Callable[[bytes], bool],
         reap_seconds: float,
         grace_seconds: float,
         clock: Clock,
         events: Publisher,
         learn_layout: Callable[[ChunkLayout], None] = lambda layout: None,
     ) -> None:
-        """`learn_layout` is told the layout of each object group that a worker registers, before anything can be stored with
-        it."""
-        self._end_holds = end_holds
+        """`is_connected` is asked on the reaper's thread; False means that the client has closed this connection, or is dead.
+        `learn_layout` is called with the layout of each object group that a worker registers, before anything can be stored
+        with it."""
+        self._holds = holds
+        self._is_connected = is_connected
         self._reap = reap_seconds
         self._grace = grace_seconds
         self._clock = clock
@@ -53,6 +73,9 @@ class Registrations:
         self._by_id: dict[int, _Registration] = {}
         self._told: OrderedDict[int, None] = OrderedDict()
         self._leave: list[Callable[[Worker], None]] = []
+        self._quarantined: list[Worker] = []
+        """Dropped, and perhaps still touching their slots."""
+        self._reaped_at = clock.monotonic()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -69,7 +92,8 @@ class Registrations:
             if known is None and len(self._by_id) >= WORKERS_MAX:
                 raise ProtocolError(f"{WORKERS_MAX} workers are registered already, as many as one server takes")
             if known is None:
-                self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic())
+                keeps_fence = worker.fence_seconds > 0  # and so it pings
+                self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic(), keeps_fence)
                 self._told.pop(worker.instance_id, None)
             else:
                 known.seen = self._clock.monotonic()
@@ -87,13 +111,16 @@ class Registrations:
                 f"instance {worker.instance_id} is registered for {there.model_name} with {layout_of(there)}, and cannot "
                 f"be registered again for {worker.model_name} with {layout_of(worker)}; it must unregister first"
             )
+        there.connection = worker.connection
         return there
 
     def unregister(self, instance_id: int, reason: str) -> None:
         with self._lock:
             registration = self._by_id.pop(instance_id, None)
         if registration is not None:
-            self._left(registration.worker, reason)
+            self._publish_left(registration.worker, reason)
+            self._end(registration.worker)
+        self._end_quarantined(lambda worker: worker.instance_id == instance_id)
 
     def touch(self, worker: Worker) -> bool:
         with self._lock:
@@ -103,12 +130,14 @@ class Registrations:
             registration.seen = self._clock.monotonic()
             return True
 
-    def seen(self, instance_id: int, pinged: bool) -> bool:
+    def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
         with self._lock:
             registration = self._by_id.get(instance_id)
             if registration is not None:
                 registration.seen = self._clock.monotonic()
                 registration.pinged = registration.pinged or pinged
+                if connection and registration.worker.connection:
+                    registration.worker.connection = connection
                 return True
             # It is told once, so that it registers again, and then left in peace (docs/engine-protocol.md, "Restart").
             if instance_id in self._told:
@@ -139,10 +168,15 @@ class Registrations:
         return tuple(sorted(name for name in found if parse_model_name(name).served == served))
 
     def reap(self) -> None:
-        """Drop workers that are known dead: silent for the reap time, or for the grace time if they never pinged."""
+        """Drop workers that have been silent for the reap time, or for the grace time if they never pinged.  To be called
+        every `ROUND_SECONDS`: time for which this process stood still is nobody's silence."""
         now = self._clock.monotonic()
+        passed, self._reaped_at = now - self._reaped_at, now
         dead: list[_Registration] = []
         with self._lock:
+            if passed > STANDSTILL_ROUNDS * ROUND_SECONDS:
+                for registration in self._by_id.values():
+                    registration.seen = min(now, registration.seen + passed)
             # Found and dropped under one lock: a worker that speaks in between is not dead.
             for instance_id, registration in list(self._by_id.items()):
                 limit = self._reap if registration.pinged else self._grace
@@ -155,7 +189,9 @@ class Registrations:
                 registration.worker.model_name,
                 now - registration.seen,
             )
-            self._left(registration.worker, "silent")
+            self._publish_left(registration.worker, "silent")
+            self._drop_silent(registration.worker)
+        self._end_quarantined(lambda worker: not self._is_connected(worker.connection))
 
     def everybody(self) -> list[Worker]:
         return [registration.worker for registration in list(self._by_id.values())]
@@ -176,10 +212,29 @@ class Registrations:
             for instance_id, registration in list(self._by_id.items())
         ]
 
-    def _left(self, worker: Worker, reason: str) -> None:
-        self._end_holds(worker.token)
+    def _drop_silent(self, worker: Worker) -> None:
+        keeps_fence = 0 < worker.fence_seconds <= self._reap / 2
+        touches = bool(worker.connection) and not worker.inline
+        if touches and self._holds.quarantine_worker(worker.token, ends_reads=keeps_fence):
+            with self._lock:
+                self._quarantined.append(worker)
+        else:
+            self._end(worker)
+
+    def _end_quarantined(self, is_gone: Callable[[Worker], bool]) -> None:
+        with self._lock:
+            gone = [worker for worker in self._quarantined if is_gone(worker)]
+            self._quarantined = [worker for worker in self._quarantined if worker not in gone]
+        for worker in gone:
+            self._end(worker)
+
+    def _end(self, worker: Worker) -> None:
+        """It touches nothing any more."""
+        self._holds.end_worker(worker.token)
         for function in self._leave:
             function(worker)
+
+    def _publish_left(self, worker: Worker, reason: str) -> None:
         self._events.publish(WorkerLeft(worker.instance_id, worker.model_name, reason))
 
 

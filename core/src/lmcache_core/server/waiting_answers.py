@@ -20,6 +20,8 @@ BYTES_MAX: Final = 64 * 2**20
 """While more than this waits for a connection, its further requests are answered negatively without being carried out."""
 ANSWERS_MAX: Final = 250_000
 """A connection for which more answers wait asks without reading, and is closed."""
+HUNG_UP_MAX: Final = 4096
+"""Connections that are remembered as closed by this server."""
 ANSWER_BYTES: Final = 400
 """What a waiting answer takes besides its frames."""
 PAUSE_FIRST_SECONDS: Final = 0.001
@@ -84,6 +86,8 @@ class WaitingAnswers:
         """Answers to connections that were closed while they waited."""
         self.closed = 0
         """Connections that were closed because they did not read."""
+        self.hung_up: deque[bytes] = deque(maxlen=HUNG_UP_MAX)
+        """The latest of these, whose clients may live.  Any thread."""
 
     def __contains__(self, connection: bytes) -> bool:
         return connection in self._queues
@@ -159,6 +163,7 @@ class WaitingAnswers:
     def _close(self, connection: bytes, queue: _Queue, reason: str) -> None:
         socket = self._socket_of(connection)
         if socket is not None:
+            self.hung_up.append(connection)
             socket.hang_up()
         queue.is_closed = True
         size, dropped = queue.bytes, queue.drop()

@@ -214,6 +214,9 @@ class StorageManager:
         with self._lock:
             self._worker_leases.pop(worker, None)
 
+    def quarantine_worker(self, worker: int, ends_reads: bool) -> bool:
+        return self._cache.quarantine_all(Owner(OwnerKind.WORKER, worker), ends_reads) > 0
+
     # --- the rest
 
     def payload(self, slot: int) -> memoryview:

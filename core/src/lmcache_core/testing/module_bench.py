@@ -91,7 +91,7 @@ class ModuleBench:
         )
         self._prefetch = PrefetchController(self.cache, ports, open_load_from_first(None), 2, self.clock, self.events)
         self.storage = StorageManager(self.cache, self._store, self._prefetch, 300, 600, self.clock, self.events)
-        self.workers = Registrations(self.storage.end_worker, 30, 300, self.clock, self.events)
+        self.workers = Registrations(self.storage, lambda connection: False, 30, 300, self.clock, self.events)
         self.layout = ObjectLayout(1, 2, CHUNK_TOKENS, 64, "float32")
         limit = LIMITED_CHUNKS * (self.layout.payload_bytes + HEADER_BYTES)
         self.cache.limit_salts(SaltLimits({LIMITED_SALT: limit}), [LIMITED_SALT])

@@ -60,6 +60,8 @@ class ServerHello(msgspec.Struct, frozen=True):
     """Size of L1, and of the segment where there is one."""
     operations: tuple[str, ...] = ()
     """Names of what is answered by more than its negative value, sorted."""
+    worker_timeout_seconds: float = 0.0
+    """A worker silent for so long is taken for dead; 0: never."""
 
 
 class EngineDrivenRegistration(msgspec.Struct, frozen=True):
@@ -101,6 +103,9 @@ class WorkerRegistration(msgspec.Struct, frozen=True):
     """The shard whose chunks it stores and retrieves."""
     parts: tuple[LayoutPart, ...]
     """One region behind the other, without padding, in the order of the engine's groups of layers."""
+    fence_seconds: float = 0.0
+    """The worker begins no copy, and throws away what it has read, when the server has not heard it for so long; at most half
+    of the server's time-out, or it counts as 0: no promise."""
 
 
 class SharedMemoryOffer(msgspec.Struct, frozen=True):

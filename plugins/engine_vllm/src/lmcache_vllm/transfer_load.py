@@ -9,7 +9,7 @@ from lmcache_core import COMMIT_RETRIEVE, LMCacheError, NoAnswerError, PrepareRe
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_session import ServerSession
-from lmcache_vllm.transfer_task import LEASE_SECONDS, CancelledError, Outcome, TransferTask
+from lmcache_vllm.transfer_task import CancelledError, Outcome, TransferTask
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
             try:
                 if not reply.success:
                     return Outcome(failure="missing", failed_chunks=everything)
-                return _read(task, registration, reply, asked)
+                registration.heard(asked)
+                return _read(task, registration, reply)
             finally:
                 registration.channel.tell(COMMIT_RETRIEVE, key, registration.instance_id)
         except NoAnswerError as error:
@@ -46,7 +47,7 @@ def load(task: TransferTask, session: ServerSession, placement: Placement) -> Ou
             raise
 
 
-def _read(task: TransferTask, registration: Registration, reply: PrepareRetrieveReply, asked: float) -> Outcome:
+def _read(task: TransferTask, registration: Registration, reply: PrepareRetrieveReply) -> Outcome:
     slots = reply.context.slots
     if not isinstance(slots, tuple) or len(slots) != task.chunks:
         raise ValueError(f"the server gave {slots!r:.100} for {task.chunks} chunks")
@@ -64,7 +65,7 @@ def _read(task: TransferTask, registration: Registration, reply: PrepareRetrieve
     except OSError as error:
         logger.error("a load could not be copied request=%s reason=%s", task.transfer.request_id, error)
         failure = "copy"
-    if time.monotonic() - asked > LEASE_SECONDS:
+    if registration.is_fenced:
         # The server may have taken this worker for dead, and given the slots to others while they were read.
         failure, done = "too_late", 0
     return Outcome(moved, failure, range(done, task.chunks))

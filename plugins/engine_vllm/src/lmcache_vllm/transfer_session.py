@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -29,6 +31,10 @@ UNREGISTER_SECONDS: Final = 1.0
 """How long the answer to that is waited for; what was sent counts anyway."""
 STOP_SECONDS: Final = 1.5
 """How long the end waits for the server. vLLM kills a worker that takes more than five seconds."""
+FENCE_SHARE: Final = 4
+"""This part of the time after which the server takes a silent worker for dead is the fence."""
+PINGS_PER_FENCE: Final = 3
+"""At least so many are due within a fence, so that it is not reached by one that is late."""
 FIRST_RETRY_SECONDS: Final = 0.2
 """After a failed registration; doubled up to the heartbeat."""
 CLIENT: Final = "lmcache-vllm worker"
@@ -37,9 +43,9 @@ CLIENT: Final = "lmcache-vllm worker"
 class ServerSession:
     """Keeps one worker registered. Owns its connections, the mappings and a thread.
 
-    The thread pings the server every heartbeat. A server that does not know the worker, or that was away, gets a new
-    registration under a new instance id. Whatever still waits for an answer to the earlier one is ended at once, and it
-    is unregistered and unmapped when nobody uses it any more.
+    The thread pings the server every heartbeat, or more often where the server takes silent workers for dead early. A server
+    that does not know the worker, or that was away, gets a new registration under a new instance id. Whatever still waits for
+    an answer to the earlier one is ended at once, and it is unregistered and unmapped when nobody uses it any more.
     """
 
     def __init__(
@@ -136,13 +142,15 @@ class ServerSession:
 
     def _tend(self, pause: float) -> float:
         """Look after the registration. Returns the seconds until the next time."""
-        if self._healthy and self._is_known():
-            pause = self._heartbeat
-        else:
+        if not (self._healthy and self._is_known()):
             self._retire()
-            pause = self._heartbeat if self._register() else min(2 * pause, self._heartbeat)
+            if not self._register():
+                self._sweep()
+                return min(2 * pause, self._heartbeat)
         self._sweep()
-        return pause
+        registration = self._current
+        fence = registration.fence_seconds if registration is not None else math.inf
+        return min(self._heartbeat, fence / PINGS_PER_FENCE)
 
     def _has_work(self) -> bool:
         suspected = self._current is not None and not self._healthy
@@ -152,6 +160,7 @@ class ServerSession:
         registration = self._current
         if registration is None:
             return False
+        asked = time.monotonic()
         try:
             known = self._control.ping(registration.instance_id, timeout_seconds=self._heartbeat)
         except LMCacheError as error:
@@ -159,6 +168,7 @@ class ServerSession:
             known = False
         else:
             if known:
+                registration.heard(asked)
                 _map_early(registration.segment)
             else:
                 logger.warning("the server does not know this worker any more url=%s", self._url)
@@ -214,9 +224,11 @@ class ServerSession:
             raise NoAnswerError(f"no server that this connector understands answers at {self._url}")
         pages = self._open_pages(hello.chunk_tokens)
         instance_id = secrets.randbits(62)
+        fence = hello.worker_timeout_seconds / FENCE_SHARE
         described = WorkerRegistration(
-            instance_id, placement.model_name, placement.world_size, placement.worker_id, pages.parts
+            instance_id, placement.model_name, placement.world_size, placement.worker_id, pages.parts, fence
         )
+        asked = time.monotonic()
         try:
             offer = self._control.register_worker(described)
             if not offer.shm_name:
@@ -238,7 +250,7 @@ class ServerSession:
             pages.chunk_tokens,
             pages.payload_bytes,
         )
-        return Registration(instance_id, EngineChannel(self._url, self._timeout), segment, pages)
+        return Registration(instance_id, EngineChannel(self._url, self._timeout), segment, pages, fence, asked)
 
     def _failed(self, reason: str) -> None:
         """Say why, once for each reason."""

@@ -10,7 +10,7 @@ from lmcache_core import ABANDON_STORE, EngineKey, LMCacheError, NoAnswerError, 
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_registration import Registration
 from lmcache_vllm.transfer_session import ServerSession
-from lmcache_vllm.transfer_task import LEASE_SECONDS, CancelledError, Outcome, TransferTask
+from lmcache_vllm.transfer_task import CancelledError, Outcome, TransferTask
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,9 @@ def store(
         try:
             registration.pages.check(task.transfer.block_ids, task.chunks)
             reply = registration.channel.prepare_store(key, registration.instance_id)
-            return _fill(task, registration, key, reply, asked, after_reading)
+            if reply.context.slots:
+                registration.heard(asked)
+            return _fill(task, registration, key, reply, after_reading)
         except NoAnswerError as error:
             logger.warning("a store was not answered request=%s reason=%s", task.transfer.request_id, error)
             session.suspect(registration)
@@ -54,7 +56,6 @@ def _fill(
     registration: Registration,
     key: EngineKey,
     reply: PrepareStoreReply,
-    asked: float,
     after_reading: Callable[[], None],
 ) -> Outcome:
     slots, indexes = reply.context.slots, reply.context.chunk_indices
@@ -65,7 +66,7 @@ def _fill(
         places = dict(zip(indexes, registration.addresses(slots), strict=True))
         if len(places) != len(slots) or not all(0 <= chunk < task.chunks for chunk in places):
             raise ValueError(f"the server asked for the chunks {indexes} of {task.chunks}")
-        moved = _gather(task, registration, places, asked)
+        moved = _gather(task, registration, places)
     except CancelledError:
         failure = "cancelled"
     except TimeoutError:
@@ -82,12 +83,12 @@ def _fill(
     return Outcome(moved)
 
 
-def _gather(task: TransferTask, registration: Registration, places: dict[int, int], asked: float) -> int:
-    """Copy chunks, by number, to addresses. Raises TimeoutError when the lease is too old to be written to."""
+def _gather(task: TransferTask, registration: Registration, places: dict[int, int]) -> int:
+    """Copy chunks, by number, to addresses. Raises TimeoutError when the registration is fenced."""
     moved = 0
     for batch in registration.pages.batches(sorted(places)):
         with task.touching():
-            if time.monotonic() - asked > LEASE_SECONDS:
+            if registration.is_fenced:
                 raise TimeoutError
             moved += registration.pages.gather(task.transfer.block_ids, batch, [places[chunk] for chunk in batch])
     return moved

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -15,10 +14,6 @@ from lmcache_core import EngineKey
 from lmcache_kv_identity import with_variant
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
-
-LEASE_SECONDS: Final = 30.0
-"""A worker that was stopped for longer between two copies takes its slots for lost: by then the server may have given
-them to others. Far below the time after which a server takes a silent worker for dead."""
 
 
 class CancelledError(Exception):

@@ -93,11 +93,11 @@ class EngineDrivenModule(RequestModule):
     def register(self, call: Call, payload: EngineDrivenRegistration) -> SharedMemoryOffer:
         """An empty offer means in-band transfer, or, with a reason in log and status, a refusal: the engine then runs
         uncached."""
-        return self._admit(payload.instance_id, lambda: self._stock_worker(payload))
+        return self._admit(payload.instance_id, lambda: self._stock_worker(call, payload))
 
     def register_worker(self, call: Call, payload: WorkerRegistration) -> SharedMemoryOffer:
         """An empty offer is a refusal, with a reason in log and status: the worker then runs uncached."""
-        return self._admit(payload.instance_id, lambda: self._mapping_worker(payload))
+        return self._admit(payload.instance_id, lambda: self._mapping_worker(call, payload))
 
     def _admit(self, instance_id: int, described: Callable[[], Worker]) -> SharedMemoryOffer:
         context = self._context
@@ -113,7 +113,7 @@ class EngineDrivenModule(RequestModule):
     def unregister(self, call: Call, instance_id: int) -> None:
         self._context.workers.unregister(instance_id, "unregistered")
 
-    def _stock_worker(self, payload: EngineDrivenRegistration) -> Worker:
+    def _stock_worker(self, call: Call, payload: EngineDrivenRegistration) -> Worker:
         slots = payload.num_physical_slots or self._context.chunk_tokens
         layout = ObjectLayout(
             1 if payload.use_mla else 2,
@@ -128,9 +128,18 @@ class EngineDrivenModule(RequestModule):
         # In a world of one there is no doubt which shard it is; others are known from their first transfer.
         shard = 0 if payload.world_size == 1 else None
         inline = self._context.segment is None
-        return Worker(payload.instance_id, payload.model_name, payload.world_size, groups, shard, inline, proven=inline)
+        return Worker(
+            payload.instance_id,
+            payload.model_name,
+            payload.world_size,
+            groups,
+            shard,
+            inline,
+            proven=inline,
+            connection=call.connection,
+        )
 
-    def _mapping_worker(self, payload: WorkerRegistration) -> Worker:
+    def _mapping_worker(self, call: Call, payload: WorkerRegistration) -> Worker:
         if self._context.segment is None:
             raise ProtocolError("L1 is not in shared memory, which this worker needs; make /dev/shm larger than L1")
         parts = [
@@ -157,6 +166,8 @@ class EngineDrivenModule(RequestModule):
             payload.worker_id,
             inline=False,
             proven=True,
+            connection=call.connection,
+            fence_seconds=payload.fence_seconds,
         )
 
     # --- storing
@@ -193,6 +204,7 @@ class EngineDrivenModule(RequestModule):
             return ELSEWHERE  # bytes have to be copied
         chunks = self._range(key, instance_id)
         if chunks is None:
+            self._give_back_late(key, instance_id)
             return False
         storage, worker = self._context.storage, chunks.worker
         if len(data) and worker.proven and not worker.inline:
@@ -209,11 +221,19 @@ class EngineDrivenModule(RequestModule):
     def abandon_store(self, call: Call, key: EngineKey, instance_id: int) -> bool:
         """The worker could not fill what it prepared, and touches none of it any more.  True when there was something."""
         chunks = self._range(key, instance_id)
-        store = self._stores.take(instance_id, chunks.ticket) if chunks else None
-        if store is None:
-            return False
-        self._context.storage.discard(store.hold)
-        return True
+        if chunks is None:
+            return self._give_back_late(key, instance_id)
+        store = self._stores.take(instance_id, chunks.ticket)
+        if store is not None:
+            self._context.storage.discard(store.hold)
+        return store is not None
+
+    def _give_back_late(self, key: EngineKey, instance_id: int) -> bool:
+        """A worker that was taken for dead has answered: it touches these slots no more.  True when there were some."""
+        store = self._stores.take(instance_id, self._ticket(key)) if self._stores.has(instance_id) else None
+        if store is not None:
+            self._context.storage.discard(store.hold)
+        return store is not None
 
     def _commit_inband(
         self, call: Call, key: EngineKey, chunks: _Range, prepared: OpenStore | None, data: memoryview
@@ -300,10 +320,10 @@ class EngineDrivenModule(RequestModule):
         self._context.storage.release(hold)
 
     def commit_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> bool:
-        """Follows each prepare, also one that missed."""
+        """Follows each prepare, also one that missed, and may come from a worker that was taken for dead."""
         chunks = self._range(key, instance_id)
-        if chunks is not None:
-            for hold in self._reads.commit(instance_id, chunks.ticket):
+        if chunks is not None or self._reads.has(instance_id):
+            for hold in self._reads.commit(instance_id, chunks.ticket if chunks else self._ticket(key)):
                 self._context.storage.release(hold)
         return True
 
@@ -313,9 +333,15 @@ class EngineDrivenModule(RequestModule):
         chunks = transfer_range(self._context, key, instance_id)
         if chunks is None:
             return None
-        last_hash = chunks.hashes[-1] if chunks.hashes else b""
-        ticket = Ticket(key.request_id, key.cache_salt, key.start, key.end, last_hash)
+        ticket = self._ticket(key, chunks.hashes)
         return _Range(chunks.worker, chunks.space(self._context), chunks.hashes, chunks.first_chunk, ticket)
+
+    def _ticket(self, key: EngineKey, hashes: Sequence[bytes] | None = None) -> Ticket:
+        """`hashes` are those of the range, where they are known."""
+        if hashes is None:
+            first = key.start // self._context.chunk_tokens
+            hashes = self._context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)[first:]
+        return Ticket(key.request_id, key.cache_salt, key.start, key.end, hashes[-1] if hashes else b"")
 
     def _descriptors(self, layout: ChunkLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:
         offset = self._context.storage.payload_offset

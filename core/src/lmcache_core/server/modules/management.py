@@ -55,6 +55,7 @@ class ManagementModule(RequestModule):
             segment=context.segment or "",
             l1_bytes=context.l1_bytes,
             operations=tuple(context.operations()),
+            worker_timeout_seconds=context.worker_timeout_seconds,
         )
 
     def ping(self, call: Call, instance_id: int | None) -> bool:
@@ -62,7 +63,7 @@ class ManagementModule(RequestModule):
         if instance_id is None:
             self._context.storage.renew_lookups(call.connection)
             return True
-        return self._context.workers.seen(instance_id, pinged=True)
+        return self._context.workers.seen(instance_id, pinged=True, connection=call.connection)
 
     def noop(self, call: Call) -> str:
         return "OK"
