@@ -108,7 +108,7 @@ class Worker:
         with set_current_vllm_config(config):
             layers = {
                 name: Attention(
-                    4, kind.head_size, 0.125, num_kv_heads=kind.heads, cache_config=config.cache_config, prefix=name
+                    8, kind.head_size, 0.125, num_kv_heads=kind.heads, cache_config=config.cache_config, prefix=name
                 )
                 for name in self.names
             }

@@ -53,7 +53,10 @@ def test_slots_with_rows_of_their_own_are_named_as_ever() -> None:
     assert replace(FULL, block_slots=64, order="0123").fingerprint.hex() == "6fff688c51bca99bf1ec281836fd4975"
 
 
-@pytest.mark.parametrize(("block_slots", "order"), [(-1, ""), (2**32, ""), (0, "a"), (16, "a" * (ORDER_CHARS_MAX + 1))])
+@pytest.mark.parametrize(
+    ("block_slots", "order"),
+    [(-1, ""), (2**32, ""), (0, "a"), (16, "a" * (ORDER_CHARS_MAX + 1)), (16, "a\n"), (16, "\0")],
+)
 def test_an_order_is_that_of_blocks(block_slots: int, order: str) -> None:
     with pytest.raises(ValueError, match="block_slots"):
         replace(FULL, block_slots=block_slots, order=order)

@@ -14,7 +14,7 @@ from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
 from lmcache_core.testing.fake_engine import FakeEngine
 from lmcache_core.testing.stock_pickle import stock_pickle
-from lmcache_core.wire.operations import WAIT_PREFETCH_STATUS
+from lmcache_core.wire.operations import UNREGISTER_ENGINE_DRIVEN, WAIT_PREFETCH_STATUS
 
 TOKENS = list(range(1000))
 CHUNKS = 62
@@ -42,6 +42,24 @@ def test_what_one_engine_stores_another_one_reads(server: Server, endpoint: str)
         assert second.retrieve(TOKENS) == [second.content(TOKENS, chunk) for chunk in range(CHUNKS)]
         second.end()
         quiet(server)
+
+
+def test_engines_with_other_blocks_do_not_read_each_others_chunks(server: Server, endpoint: str) -> None:
+    """In which order a block has its elements, stock engines do not say: only blocks of one size are taken for alike.  While
+    both live, a chunk is a hit when both can read it."""
+    with FakeEngine(endpoint, block_tokens=8) as first, FakeEngine(endpoint, block_tokens=16) as second:
+        assert first.store(TOKENS)
+        assert (first.lookup(TOKENS), second.lookup(TOKENS)) == (0, 0)
+        assert second.retrieve(TOKENS) is None
+        assert second.store(TOKENS)
+        assert (first.lookup(TOKENS), second.lookup(TOKENS)) == (CHUNKS, CHUNKS)
+        first.end()
+        second.end()
+        first.worker.call(UNREGISTER_ENGINE_DRIVEN, first.instance_id)
+        only_second = [token + 5_000 for token in TOKENS]
+        assert second.store(only_second)
+        assert second.lookup(only_second) == CHUNKS
+        second.end()
 
 
 def test_a_prompt_that_differs_hits_up_to_the_difference(endpoint: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import CHUNKS, TOKENS, quiet
 from lmcache_core.app.server import Server
 from lmcache_core.testing.fake_engine import FakeEngine
 from lmcache_core.wire.messages import LayoutPart, PrepareStoreReply, SharedMemoryOffer, WorkerRegistration
-from lmcache_core.wire.operations import ABANDON_STORE, REGISTER_WORKER
+from lmcache_core.wire.operations import ABANDON_STORE, REGISTER_WORKER, UNREGISTER_ENGINE_DRIVEN
 
-PART = LayoutPart(1, 2, 16, 64, "float32")
+PART = LayoutPart(1, 2, 16, 64, "float32", block_slots=16)
 
 
 def mapping(engine: FakeEngine, *parts: LayoutPart, worker_id: int = 0, world_size: int = 1) -> SharedMemoryOffer:
@@ -34,6 +35,21 @@ def test_one_part_makes_the_objects_of_the_stock_registration(endpoint: str) -> 
         assert reply.data == b""  # nothing in-band, though it has not shown yet that it maps
         ours.worker.commit_retrieve(ours.key(TOKENS, "r", 0, 32), ours.instance_id)
         ours.close()
+
+
+@pytest.mark.parametrize(
+    "other", [LayoutPart(1, 2, 16, 64, "float32"), replace(PART, block_slots=8), replace(PART, order="a")]
+)
+def test_chunks_of_other_blocks_and_orders_are_no_hit(endpoint: str, other: LayoutPart) -> None:
+    first, second = FakeEngine(endpoint), FakeEngine(endpoint)
+    assert mapping(first, PART).shm_name
+    assert first.store(TOKENS)
+    first.worker.call(UNREGISTER_ENGINE_DRIVEN, first.instance_id)
+    assert mapping(second, other).shm_name
+    assert second.lookup(TOKENS) == 0
+    assert not second.worker.prepare_retrieve(second.key(TOKENS, "r", 0, 32), second.instance_id).success
+    first.close()
+    second.close()
 
 
 def test_several_parts_are_one_flat_object(endpoint: str) -> None:

@@ -12,6 +12,7 @@ from lmcache_kv_layout import (
     LayoutHints,
     TensorView,
     detect_groups,
+    object_layout,
 )
 from lmcache_kv_layout.limits import PLANES_MAX
 
@@ -89,6 +90,14 @@ def test_the_folded_pool_of_trtllm_is_parted_by_hints() -> None:
     (plain,) = detect_groups([view(9, 3, 2, 4, 16, 32)], LayoutHints(), engine="trtllm")
     assert folded == plain
     assert (folded.format, folded.layers, folded.slots_per_block) == (F.NB_NL_TWO_NH_BS_HS, 3, 16)
+
+
+def test_chunks_of_host_pages_depend_on_the_block_size_and_those_of_a_gpu_do_not() -> None:
+    def layout(slots: int, device: str) -> bytes:
+        return object_layout(detect_groups([view(9, 4, slots, 64)], HND, device=device), 64).fingerprint
+
+    assert layout(16, "cuda") == layout(32, "cuda")
+    assert len({layout(16, "cuda"), layout(16, "cpu"), layout(32, "cpu")}) == 3
 
 
 def test_layers_of_two_tensors() -> None:

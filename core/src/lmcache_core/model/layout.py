@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ ORDER_CHARS_MAX = 64
 
 _SHAPE = struct.Struct("<BIIQ")
 _BLOCK = struct.Struct("<I")
+_ORDER = re.compile("[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,11 @@ class ObjectLayout:
             raise ValueError(f"a dimension is too large: {self!r}")
         if not 0 <= self.block_slots < 2**32:
             raise ValueError(f"a block has 1 to {2**32 - 1} slots, or 0 where chunks do not depend on it: {self!r}")
-        if len(self.order) > ORDER_CHARS_MAX or (self.order and not self.block_slots):
+        if self.order and not (
+            self.block_slots and len(self.order) <= ORDER_CHARS_MAX and _ORDER.fullmatch(self.order)
+        ):
             raise ValueError(
-                f"the order within blocks is named by {ORDER_CHARS_MAX} characters at most, and needs block_slots: {self!r}"
+                f"an order within blocks has 1 to {ORDER_CHARS_MAX} letters and digits, and needs block_slots: {self!r}"
             )
         object.__setattr__(self, "fingerprint", blake3(self._identity()).digest(16))
         object.__setattr__(self, "payload_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])

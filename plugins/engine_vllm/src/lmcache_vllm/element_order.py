@@ -85,28 +85,31 @@ class _Block:
         self._paged = replace(paged, layers=1, bases=tuple(paged.bases[place] for place in places))
         self._bases = [bases[place] for place in places]
         self._pages = PageCopier()
-        self._chunk = np.zeros(paged.kv_axis * paged.slots_per_block * paged.token_bytes, np.uint8)
+        self._elements = paged.kv_axis * paged.slots_per_block * paged.token_bytes // paged.item_bytes
 
-    def read(self) -> npt.NDArray[np.uint8]:
-        """Its bytes, as they would stand in a chunk."""
-        self._pages.gather(self._paged, self._bases, [self._paged.blocks - 1], [self._chunk.ctypes.data])
-        return self._chunk.copy()
+    def read(self) -> npt.NDArray[Any]:
+        """Its elements, as they would stand in a chunk, taken for integers."""
+        found = np.zeros(self._elements, f"u{self._paged.item_bytes}")
+        self._pages.gather(self._paged, self._bases, [self._paged.blocks - 1], [found.ctypes.data])
+        return found
 
-    def write(self, saved: npt.NDArray[np.uint8]) -> None:
+    def write(self, saved: npt.NDArray[Any]) -> None:
         self._pages.scatter(self._paged, self._bases, [self._paged.blocks - 1], [saved.ctypes.data])
 
     def bits(self) -> Bits:
         """Which elements are not zero."""
-        return np.asarray(self.read().reshape(-1, self._paged.item_bytes).any(axis=1))
+        found: Bits = np.not_equal(self.read(), 0)
+        return found
 
 
 def _order(block: _Block, write: Callable[[Bits], None]) -> Order:
     numbers = np.arange(len(block.bits()), dtype=np.uint32)
     found = np.zeros_like(numbers)
     for bit in range(max(1, int(numbers[-1]).bit_length())):
-        write((numbers >> np.uint32(bit) & np.uint32(1)).astype(bool))
-        found |= block.bits().astype(np.uint32) << np.uint32(bit)
-    if not np.array_equal(np.sort(found), numbers):
+        mask = np.uint32(1 << bit)
+        write(np.not_equal(numbers & mask, 0))
+        found += block.bits() * mask
+    if found.max() >= len(found) or np.bincount(found, minlength=len(found)).min() != 1:
         raise ValueError("what was written does not come back, each element once")
     return found
 
