@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from typing import Any
 
 import pytest
 
@@ -121,14 +123,39 @@ def test_what_is_no_request_is_a_problem(api: AdminServer, said: bytes, caplog: 
     assert caplog.text == "", "whoever reaches the port could fill the log"
 
 
-def test_connections_are_bounded(api: AdminServer) -> None:
-    held = [connect(api) for _ in range(QUICK.connections)]
-    try:
-        time.sleep(0.1)
-        with connect(api) as one_more:
-            assert rest(one_more) == b""
-    finally:
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HT", b"POST /cache/clear HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"]
+)
+def test_slow_clients_keep_no_probe_out(said: bytes) -> None:
+    """Whoever has kept the server waiting for longest gives way to the next connection."""
+    with running(limits=HttpLimits(request_seconds=600, connections=8)) as server:
+        held = [connect(server) for _ in range(8)]
+        for client in held:
+            client.sendall(said)
+            time.sleep(0.02)
+        assert ask(server, "/healthcheck").code == 200
+        assert rest(held[0]) == b""
+        for number in range(20):
+            assert ask(server, "/healthcheck").code == 200, number
         for client in held:
             client.close()
-    time.sleep(0.1)
-    assert ask(api, "/").code == 200
+
+
+def test_connections_that_are_being_answered_give_way_to_none() -> None:
+    release = threading.Event()
+
+    def status() -> dict[str, Any]:
+        release.wait(10)
+        return {}
+
+    with running(limits=HttpLimits(connections=4), status=status) as server:
+        held = [connect(server) for _ in range(4)]
+        for client in held:
+            client.sendall(b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(0.2)
+        with connect(server) as one_more:
+            assert rest(one_more) == b""
+        release.set()
+        for client in held:
+            assert rest(client).startswith(b"HTTP/1.1 200")
+            client.close()

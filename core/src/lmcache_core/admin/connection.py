@@ -27,13 +27,32 @@ class Connection(H11Protocol):
         super().__init__(*arguments, **named)
         self._request_deadline: asyncio.TimerHandle | None = None
         self._reading_deadline: asyncio.TimerHandle | None = None
+        self._since = 0.0
+        """When it began to wait for a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
+        self._since = self.loop.time()
+        if len(self.connections) > self.limits.connections and not self._make_room():
             transport.abort()
             return
         self._await_request()
+
+    def _make_room(self) -> bool:
+        """Hang up on the connection that has kept the server waiting for a request for longest, so that clients that send
+        slowly, or nothing, cannot keep others out.  False where all are being answered."""
+        others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
+        waiting = [each for each in others if not each.is_being_answered]
+        if not waiting:
+            return False
+        min(waiting, key=lambda each: each._since).transport.abort()
+        return True
+
+    @property
+    def is_being_answered(self) -> bool:
+        """A whole request has come, and its answer is not complete."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        return is_answering and self.conn.their_state not in _STILL_SENDING
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_request()
@@ -42,6 +61,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._request_deadline is None:
+            self._since = self.loop.time()
             self._await_request()
         super().data_received(data)
         if self.conn.their_state not in _STILL_SENDING:

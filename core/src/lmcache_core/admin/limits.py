@@ -21,5 +21,6 @@ class HttpLimits:
     plugin_seconds: float = 30.0
     """How long a plugin's route may take to answer."""
     connections: int = 256
+    """Beyond them, the one that has kept the server waiting for a request for longest is hung up on."""
     requests: int = 64
     """That are being answered at once."""

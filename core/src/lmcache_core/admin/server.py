@@ -148,7 +148,7 @@ def _bind(host: str, port: int) -> socket.socket:
     """A socket that is bound and does not listen yet.  Raises ResourceError."""
     where = f"--http-host {host} --http-port {port}"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise ResourceError(f"{where}: the host is not known here: {error.strerror}") from None
     bound = socket.socket(family, kind, protocol)

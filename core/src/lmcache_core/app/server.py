@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import lmcache_core
 from lmcache_core.admin.plugin_route import PluginRoute
@@ -29,6 +29,8 @@ from lmcache_core.server.router import LAST_CALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
+HASTY_CLOSE_SECONDS: Final = 0.5
+"""How long an adapter may take to close where `drain_seconds` are over."""
 JOIN_SECONDS = 2.0
 """How long a thread may take to end once it has been told to."""
 
@@ -77,6 +79,7 @@ class Server:
         parts = self._parts
         if self._stopped:
             return True
+        deadline = time.monotonic() + drain_seconds
         parts.plugins.stopping(parts.info)
         if parts.runtime_plugins:
             parts.runtime_plugins.stop(STOP_SECONDS if drain_seconds else HASTY_STOP_SECONDS)
@@ -104,7 +107,8 @@ class Server:
             l2_eviction.stop()
         for adapter in parts.tiers.l2.adapters:
             if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
-                adapter.port.close(ADAPTER_CLOSE_SECONDS if drained else min(drain_seconds, ADAPTER_CLOSE_SECONDS))
+                seconds = max(deadline - time.monotonic(), min(drain_seconds, HASTY_CLOSE_SECONDS))
+                adapter.port.close(min(seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
         parts.bus.close(JOIN_SECONDS)
         if parts.runtime_plugins and parts.runtime_plugins.wait_stopped():

@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field
 from lmcache_core.app.quota_setting import LIMIT_GB_MAX
 from lmcache_core.kernels.choice import NativeMode
 
-Count = Annotated[int, Field(ge=1)]
-Gigabytes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Gigabytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=10**8, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Limit = Annotated[float, Field(ge=0, le=LIMIT_GB_MAX)]
 
@@ -26,14 +27,18 @@ class EnginePortSettings(BaseModel):
 
     host: str = Field("localhost", min_length=1, description="Where engines connect. Their protocol has no passwords.")
     port: int = Field(5555, ge=0, le=65535, description="TCP port for engines; 0: any free one.")
-    max_workers: Count = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
-    max_cpu_workers: Count | None = Field(None, description="Threads for requests that any thread may answer.")
-    max_gpu_workers: Count | None = Field(None, description="Threads for requests that stay on one thread per engine.")
+    max_workers: Threads = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
+    max_cpu_workers: Threads | None = Field(None, description="Threads for requests that any thread may answer.")
+    max_gpu_workers: Threads | None = Field(
+        None, description="Threads for requests that stay on one thread per engine."
+    )
     max_message_mb: Count = Field(4096, description="Largest frame in MiB that an engine may send; more is dropped.")
     send_patience_seconds: PositiveSeconds = Field(
         60.0, description="How long an engine may leave its answers unread; then its connection is closed."
     )
-    drain_seconds: Seconds = Field(10.0, description="How long a stop waits for stores that are on their way to L2.")
+    drain_seconds: Seconds = Field(
+        10.0, description="How long a stop may take to get stores to L2; adapters are closed in what is left of it."
+    )
 
 
 class CacheSettings(BaseModel):
@@ -45,7 +50,7 @@ class CacheSettings(BaseModel):
         max_length=128,
         description="Stable name of this server; without one it gets a random UUID at each start.",
     )
-    chunk_size: Count = Field(256, description="Tokens per chunk, the unit of storing and reuse.")
+    chunk_size: int = Field(256, ge=1, le=2**20, description="Tokens per chunk, the unit of storing and reuse.")
     hash_algorithm: Literal["blake3", "sha256_cbor"] = Field("blake3", description="Chain that names chunks.")
     engine_type: str = Field(
         "default", min_length=1, description="Request module to add: default, or that of a plugin."
@@ -64,7 +69,10 @@ class TransferSettings(BaseModel):
         "handles; engines need `lmcache.mp.isolated_ipc` then.",
     )
     null_block_id: int = Field(
-        0, ge=0, description="Block of an engine's cache that stands for none: it is never read, written or stored."
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="Block of an engine's cache that stands for none: it is never read, written or stored.",
     )
     separate_object_groups: bool = Field(
         False,
@@ -76,7 +84,7 @@ class TransferSettings(BaseModel):
 class L1Settings(BaseModel):
     """L1 (memory)"""
 
-    l1_size_gb: Gigabytes = Field(5.0, description="Size of L1 in GiB.")
+    l1_size_gb: float = Field(5.0, ge=2**-10, le=2**20, allow_inf_nan=False, description="Size of L1 in GiB.")
     l1_overcommit: bool = Field(
         False,
         description="Start although L1 and the server need more memory than the machine or the control group has: the kernel "
@@ -88,7 +96,11 @@ class L1Settings(BaseModel):
         "on, while the server already serves.",
     )
     l1_init_size_gb: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="GiB of L1 to allocate at the start, where the rest is as needed."
+        0.0,
+        ge=0,
+        le=2**20,
+        allow_inf_nan=False,
+        description="GiB of L1 to allocate at the start, where the rest is as needed.",
     )
     l1_use_hugepages: bool = Field(
         False,
@@ -104,11 +116,12 @@ class L1Settings(BaseModel):
     l1_allocation_wait_ms: float = Field(
         20.0,
         ge=0,
+        le=10**6,
         allow_inf_nan=False,
         description="How long a store that finds L1 full waits for eviction before it stores what there is room for; it "
         "stands still as long as that, and stops waiting when other engines wait for its thread. 0: never.",
     )
-    l1_align_bytes: int = Field(4096, ge=4096, description="Alignment of objects in L1: a power of two.")
+    l1_align_bytes: int = Field(4096, ge=4096, le=2**30, description="Alignment of objects in L1: a power of two.")
     l1_shared_memory: bool = Field(
         True, description="Engines map L1; without it their bytes travel through the engine port."
     )

@@ -55,6 +55,7 @@ def connect(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socke
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
     try:
+        socket.setsockopt(zmq.IPV6, "[" in endpoint)
         socket.connect(endpoint)
     except zmq.ZMQError as error:
         socket.close()

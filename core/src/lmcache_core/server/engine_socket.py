@@ -69,8 +69,11 @@ class EngineSocket:
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
+        address = host.removeprefix("[").removesuffix("]")
+        is_ipv6 = ":" in address
         try:
-            self.socket.bind(f"tcp://{host}:{port or '*'}")
+            self.socket.setsockopt(zmq.IPV6, is_ipv6)
+            self.socket.bind(f"tcp://{f'[{address}]' if is_ipv6 else address}:{port or '*'}")
         except zmq.ZMQError as error:
             raise ResourceError(
                 f"port {port} on {host} cannot be opened for engines ({error}); another server may be running there: "
