@@ -34,6 +34,7 @@ VERBS: list[tuple[str, tuple[object, ...], object]] = [
     ("lookup", (KEY,), None),
     ("query_prefetch_status", ("r1",), None),
     ("query_prefetch_status", ("r1",), 4),
+    ("query_prefetch_lookup_hits", ("r1",), 4),
     ("wait_prefetch_status", ("r1", 1), 4),
     ("lookup_hits", (KEY,), 4),
     ("free_lookup_locks", (KEY,), None),

@@ -111,7 +111,7 @@ def test_every_readable_envelope_is_answered(
     assert answer[:2] == [uid, operation]
 
 
-@pytest.mark.parametrize("code", [0, -5, 11, 34, 10**9, "no_such_operation", "x" * 10_000, None, 1.5, [1], {"a": 1}])
+@pytest.mark.parametrize("code", [0, -5, 34, 10**9, "no_such_operation", "x" * 10_000, None, 1.5, [1], {"a": 1}])
 def test_unknown_operations_are_answered_without_a_result(peer: Peer, code: object) -> None:
     operation = msgspec.msgpack.encode(code)
     assert peer.ask(b"\x01", operation, b"\xc0") == [b"\x01", operation]

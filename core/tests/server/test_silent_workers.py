@@ -50,7 +50,9 @@ def lively(server: Server) -> FakeEngine:
 def announce(engine: FakeEngine, fence_seconds: float) -> None:
     """Register as workers do that keep a fence."""
     layout = engine.layout
-    part = LayoutPart(layout.kv_axis, layout.layers, layout.slots, layout.hidden, layout.dtype)
+    part = LayoutPart(
+        layout.kv_axis, layout.layers, layout.slots, layout.hidden, layout.dtype, layout.block_slots, layout.order
+    )
     described = WorkerRegistration(engine.instance_id, "model", 1, 0, (part,), fence_seconds)
     engine.worker.unregister_engine_driven(engine.instance_id)
     assert engine.worker.register_worker(described).shm_name
@@ -111,9 +113,9 @@ def test_a_silent_worker_that_unregisters_gives_its_slots_back(start_server: Sta
 
 def test_a_fence_ends_the_reads_of_a_silent_worker_and_not_its_writes(start_server: StartServer) -> None:
     """It throws away what it reads too late; what a frozen thread writes nobody can throw away."""
-    server = start_server(worker_reap_timeout_seconds=0.4)
+    server = start_server(worker_reap_timeout_seconds=2.0)
     with FakeEngine(server.info.engine_endpoint) as frozen, lively(server) as other:
-        announce(frozen, 0.1)
+        announce(frozen, 0.5)
         assert other.store(OTHERS)
         assert frozen.worker.prepare_store(frozen.key(TOKENS, "s", 0, END), frozen.instance_id).context.slots
         assert frozen.worker.prepare_retrieve(frozen.key(OTHERS, "r", 0, END), frozen.instance_id).success
@@ -125,9 +127,9 @@ def test_a_fence_ends_the_reads_of_a_silent_worker_and_not_its_writes(start_serv
 
 
 def test_a_fence_as_long_as_the_time_out_is_none(start_server: StartServer) -> None:
-    server = start_server(worker_reap_timeout_seconds=0.4)
+    server = start_server(worker_reap_timeout_seconds=2.0)
     with FakeEngine(server.info.engine_endpoint) as frozen, lively(server) as other:
-        announce(frozen, 0.4)
+        announce(frozen, 2.0)
         assert other.store(OTHERS)
         assert frozen.worker.prepare_retrieve(frozen.key(OTHERS, "r", 0, END), frozen.instance_id).success
         fall_silent(server, frozen)

@@ -102,7 +102,7 @@ def test_an_operation_is_found_by_number_and_by_name(operation: Operation) -> No
 @pytest.mark.parametrize(
     "frame",
     [b"", b"\x00", b"\xff", b"\xc0", b"\xc3", b"\xcb\x40\x35" + bytes(6), b"\x15\x15", b"\xc4\x04ping", b"\x91\x15", b"\x81",
-     b"\xa4pin", b"\xa2\xff\xfe", b"\xdb\xff\xff\xff\xff", b"\x91" * 5000, b"\x0b", b"\x7f", b"\xa4Ping", b"\xa0"],
+     b"\xa4pin", b"\xa2\xff\xfe", b"\xdb\xff\xff\xff\xff", b"\x91" * 5000, b"\x22", b"\x7f", b"\xa4Ping", b"\xa0"],
 )  # fmt: skip
 def test_other_operation_frames_are_refused_and_answered_empty(frame: bytes) -> None:
     with pytest.raises(ProtocolError, match="operation frame"):

@@ -7,10 +7,11 @@ from lmcache_core.wire.codec import OperationCodec
 from lmcache_core.wire.messages import PrepareRetrieveReply, PrepareStoreReply, SharedMemoryOffer, StoreContext
 from lmcache_core.wire.operations import KNOWN_REQUESTS, OPERATIONS
 
-# As the protocol's table gives them; 11 is retired.
+# As the protocol's table gives them.
 NUMBERS = {
     1: "register_kv_cache", 2: "unregister_kv_cache", 3: "register_q_cache", 4: "unregister_q_cache", 5: "store_q",
     6: "store", 7: "retrieve", 8: "lookup", 9: "query_prefetch_status", 10: "wait_prefetch_status",
+    11: "query_prefetch_lookup_hits",
     12: "free_lookup_locks", 13: "end_session", 14: "register_kv_cache_engine_driven_context",
     15: "unregister_kv_cache_engine_driven_context", 16: "prepare_store", 17: "commit_store", 18: "prepare_retrieve",
     19: "commit_retrieve", 20: "clear", 21: "get_chunk_size", 22: "ping", 23: "report_block_allocation", 24: "noop",
@@ -42,6 +43,7 @@ def test_what_a_failed_operation_answers() -> None:
         "noop": "",
         "query_prefetch_status": 0,
         "wait_prefetch_status": 0,
+        "query_prefetch_lookup_hits": 0,
         "register_kv_cache_engine_driven_context": SharedMemoryOffer("", 0),
         "register_worker": SharedMemoryOffer("", 0),
         "abandon_store": False,

@@ -136,6 +136,11 @@ class AsyncEngineClient:
         hits: int | None = await self.call(ops.QUERY_PREFETCH_STATUS, request_id)
         return hits
 
+    async def query_prefetch_lookup_hits(self, request_id: str) -> int | None:
+        """Chunks that will be hit, before all of them are there; None while that is not known."""
+        hits: int | None = await self.call(ops.QUERY_PREFETCH_LOOKUP_HITS, request_id)
+        return hits
+
     async def wait_prefetch_status(self, request_id: str, timeout_seconds: float) -> int | None:
         """As `query_prefetch_status`, but the server waits.  None after that time; the answer has the client's own
         time-out on top."""

@@ -107,6 +107,11 @@ class Storage(Protocol):
     def lookup_result(self, connection: bytes, request_id: str) -> int | None:
         """Chunks found and held; None while the lookup runs.  Given once; 0 afterwards and for unknown lookups."""
 
+    def expected_hits(self, connection: bytes, request_id: str) -> int | None:
+        """Chunks that `lookup_result` will say, as far as it is known: None until every adapter has said what it has, less
+        afterwards if something cannot be loaded.  As often as one likes, until the request ends; 0 afterwards, and for
+        unknown and sparse lookups."""
+
     def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
         """Call `function` with what `lookup_result` would give, as soon as that is not None: at once, or later on a thread of
         the server's, which it must not keep waiting; what it raises there is logged.  The answer counts as given when it

@@ -88,6 +88,8 @@ class Prefetch:
     """What is under way, be it for another prefetch."""
     needed: Sequence[Container[int]] = ()
     """By row, the chunks that it aims for."""
+    expected: int | None = None
+    """Chunks of the prefix that it aims for; None until it is planned.  Other threads may look."""
     stale: bool = False
     """Something cannot be had any more that it may be aiming for."""
     short_since: float | None = None
@@ -130,7 +132,9 @@ class Prefetch:
         for cell, sources in self.sources.items():
             if sources or cell in self.loading:
                 flags[cell.row][cell.chunk] = 1
-        needed = self._reach(flags).needed
+        reach = self._reach(flags)
+        needed = reach.needed
+        self.expected = reach.answer if isinstance(reach.answer, int) else None
         cells = [
             Cell(chunk, number)
             for number, chunks in enumerate(needed)

@@ -125,6 +125,16 @@ class Lookups:
             lookup.given = lookup.answer is not None
             return lookup.answer
 
+    def expected(self, connection: bytes, request_id: str) -> int | None:
+        """See `Storage.expected_hits`."""
+        with self._lock:
+            lookup = self._table.find(connection, request_id)
+        if lookup is None or lookup.sparse:
+            return 0
+        if lookup.answer is None:
+            return lookup.prefetch.expected if lookup.prefetch else None
+        return lookup.hit_chunks
+
     def on_result(self, connection: bytes, request_id: str, function: Callable[[Any], bool], *, sparse: bool) -> None:
         with self._lock:
             lookup = self._table.find(connection, request_id)

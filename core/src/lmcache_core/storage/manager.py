@@ -93,6 +93,9 @@ class StorageManager:
         found: int | None = self._lookups.result(connection, request_id, sparse=False)
         return found
 
+    def expected_hits(self, connection: bytes, request_id: str) -> int | None:
+        return self._lookups.expected(connection, request_id)
+
     def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
         self._lookups.on_result(connection, request_id, function, sparse=False)
 

@@ -1,6 +1,6 @@
 """The request types of the engine protocol: the ones that core can decode, and the answer to every other known one.
 
-A number is never given to a second request type; 11 is retired.
+A number is never given to a second request type.  11 is `query_prefetch_lookup_hits`, which newer clients do not send.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ HELLO = Operation("hello", None, (ClientHello,), ServerHello, None)
 LOOKUP = Operation("lookup", 8, (EngineKey, int), None)
 QUERY_PREFETCH_STATUS = Operation("query_prefetch_status", 9, (str,), int | None, 0)
 WAIT_PREFETCH_STATUS = Operation("wait_prefetch_status", 10, (str, float), int | None, 0)
+QUERY_PREFETCH_LOOKUP_HITS = Operation("query_prefetch_lookup_hits", 11, (str,), int | None, 0)
 FREE_LOOKUP_LOCKS = Operation("free_lookup_locks", 12, (EngineKey, int), None)
 END_SESSION = Operation("end_session", 13, (str,), None)
 REPORT_BLOCK_ALLOCATION = Operation("report_block_allocation", 23, (int, str, list[BlockAllocation]), None)
@@ -68,6 +69,7 @@ OPERATIONS = (
     LOOKUP,
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
+    QUERY_PREFETCH_LOOKUP_HITS,
     FREE_LOOKUP_LOCKS,
     END_SESSION,
     REPORT_BLOCK_ALLOCATION,

@@ -19,6 +19,7 @@ from lmcache_core.wire.operations import (
     END_SESSION,
     FREE_LOOKUP_LOCKS,
     LOOKUP,
+    QUERY_PREFETCH_LOOKUP_HITS,
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
 )
@@ -40,6 +41,7 @@ class LookupModule(RequestModule):
         return [
             Handler(LOOKUP, self.lookup, HandlerMode.ORDERED),
             Handler(QUERY_PREFETCH_STATUS, self.query, HandlerMode.INLINE),
+            Handler(QUERY_PREFETCH_LOOKUP_HITS, self.expected, HandlerMode.INLINE),
             Handler(WAIT_PREFETCH_STATUS, self.wait, HandlerMode.ORDERED),
             Handler(FREE_LOOKUP_LOCKS, self.free, HandlerMode.ORDERED),
             Handler(END_SESSION, self.end_session, HandlerMode.ORDERED),
@@ -84,6 +86,9 @@ class LookupModule(RequestModule):
 
     def query(self, call: Call, request_id: str) -> int | None:
         return self._context.storage.lookup_result(call.connection, request_id)
+
+    def expected(self, call: Call, request_id: str) -> int | None:
+        return self._context.storage.expected_hits(call.connection, request_id)
 
     def wait(self, call: Call, request_id: str, timeout: float) -> object:
         if not math.isfinite(timeout):
