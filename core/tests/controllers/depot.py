@@ -60,7 +60,7 @@ class Depot:
         onward = self.store.admit(len(slots), OBJECT)
         assert self.cache.publish(write, slots, [onward] if onward else [], first_chunk)
         if onward:
-            self.store.offer(Batch(onward, slots, len(slots) * OBJECT, first_chunk=first_chunk))
+            self.store.offer(Batch(onward, slots, range(first_chunk, first_chunk + len(slots)), len(slots) * OBJECT))
         return len(slots) if onward else 0
 
     def turn(self) -> None:

@@ -1,13 +1,20 @@
-"""What an eviction policy is told of the requests behind inserts and hits."""
+"""What eviction and store policies know of the requests behind inserts, stores and hits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
-from lmcache_core.contracts.policies import PrefetchPlan, PrefetchPolicy
+from lmcache_core.contracts.policies import (
+    AdapterFacts,
+    PrefetchPlan,
+    PrefetchPolicy,
+    StoredObject,
+    StorePlan,
+    StorePolicy,
+)
 from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -35,13 +42,13 @@ class Retain(PrefetchPolicy):
 class House:
     """Storage with one adapter that answers on cue."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: StorePolicy | None = None) -> None:
         self.clock, events, self.adapter = FakeClock(), EventRecorder(), CueAdapter()
         self.arena = anonymous_arena(2 * PAYLOAD * 64)
         self.cache = L1Cache(self.arena, 4096)
         self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
         self.store = StoreController(
-            self.cache, [self.port], open_store_everywhere(None), StoreLimits(1 << 20), self.clock, events
+            self.cache, [self.port], policy or open_store_everywhere(None), StoreLimits(1 << 20), self.clock, events
         )
         self.prefetch = PrefetchController(self.cache, [self.port], Retain(), 2, self.clock, events)
         self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, events)
@@ -166,3 +173,65 @@ def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(house: Hou
     assert all(isinstance(note, Inserted) for note in notes)
     assert sorted(note.facts.first_chunk for note in notes) == [0, 1, 2, 3]
     assert {note.facts.request.prompt_chunks for note in notes if isinstance(note, Inserted)} == {4}
+
+
+class LongPromptsOnly(StorePolicy):
+    """Prompts of more than four chunks, and everything that is hit again."""
+
+    plans_hits = True
+
+    def __init__(self) -> None:
+        self.asked: list[StoredObject] = []
+
+    def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
+        self.asked += objects
+        return StorePlan(tuple((0,) if each.hit or each.request.prompt_chunks > 4 else () for each in objects))
+
+
+@pytest.fixture
+def picky() -> Iterator[tuple[House, LongPromptsOnly]]:
+    policy = LongPromptsOnly()
+    house = House(policy)
+    yield house, policy
+    house.cache.audit()
+    house.adapter.close(0)
+    house.arena.close()
+
+
+def test_a_store_policy_can_keep_only_long_prompts(picky: tuple[House, LongPromptsOnly]) -> None:
+    house, policy = picky
+    house.ask(*CHUNKS[:4], request="short")
+    house.put(0, *CHUNKS[:4], request="short")
+    house.settle()
+    assert not house.adapter.objects
+    house.storage.end_lookup(b"c", "short")
+    policy.asked.clear()
+    house.ask(*CHUNKS, request="long")
+    house.settle()
+    assert [(each.hit, each.chunk, each.request.prompt_chunks) for each in policy.asked] == [
+        (True, chunk, 8) for chunk in range(4)
+    ]
+    policy.asked.clear()
+    house.put(4, *CHUNKS[4:], request="long")
+    house.settle()
+    assert [(each.hit, each.chunk, *each.request[2:]) for each in policy.asked] == [
+        (False, chunk, 8, 4) for chunk in range(4, 8)
+    ]
+    assert {each.space.cache_salt for each in policy.asked} == {"salt"}
+    assert len({each.request.request for each in policy.asked} - {0}) == 1
+    assert len(house.adapter.objects) == 8
+
+
+def test_of_hits_with_gaps_a_store_policy_knows_the_places(picky: tuple[House, LongPromptsOnly]) -> None:
+    """Chunks 2 and 3 come back from L2, so that only the others are hits in L1."""
+    house, policy = picky
+    house.ask(*CHUNKS, request="first")
+    house.put(0, *CHUNKS, request="first")
+    house.settle()
+    house.storage.end_lookup(b"c", "first")
+    house.cache.drop(SPACE.space, CHUNKS[2:4], force=False)
+    policy.asked.clear()
+    house.ask(*CHUNKS, request="second")
+    house.settle()
+    assert house.storage.lookup_result(b"c", "second") == 8
+    assert [each.chunk for each in policy.asked if each.hit] == [0, 1, 4, 5, 6, 7]

@@ -11,9 +11,11 @@ import pytest
 from core.tests.testing.mutants import (
     backends,
     every_mutant,
+    eviction_policies,
     http_routes,
     request_modules,
     storage_modules,
+    store_policies,
     subscribers,
 )
 from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
@@ -22,6 +24,8 @@ from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
 TABLES = [
     every_mutant.PLANTED,
     backends.PLANTED,
+    eviction_policies.PLANTED,
+    store_policies.PLANTED,
     http_routes.PLANTED,
     request_modules.PLANTED,
     storage_modules.PLANTED,

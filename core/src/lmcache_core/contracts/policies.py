@@ -91,6 +91,8 @@ class EvictionPolicy(Policy, ABC):
 
     evicts: bool = True
     """False: it leaves demands unmet although slots could go."""
+    keeps_hits: bool = True
+    """False: what is hit again and again may be the first to go, as with MRU.  The suite holds all others to it."""
     isolates_salts: bool = False
     """True: it serves `EvictionDemand.by_salt`, out of nobody else's objects.  Quotas need that."""
 
@@ -129,6 +131,10 @@ class StoredObject(NamedTuple):
     object_bytes: int
     hit: bool = False
     """False: it has just been stored in L1.  True: it has been hit there, and the policy wants to hear of that."""
+    chunk: int = 0
+    """Its position in its prompt, in chunks; in a sparse lookup, among those that it asked for."""
+    request: RequestFacts = RequestFacts()
+    """Of the request that stored or hit it: length of its prompt, and how much of that was a hit.  Its salt is in `space`."""
 
 
 class AdapterFacts(NamedTuple):

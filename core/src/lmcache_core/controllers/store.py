@@ -227,7 +227,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _enqueue(self, batch: Batch) -> None:
         self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        plan = plan_stores(self._seat, items, batch.hit, [queue.facts for queue in self._queues])
+        plan = plan_stores(self._seat, items, batch, [queue.facts for queue in self._queues])
         self._batches += 1
         now = self._clock.monotonic()
         units = [
@@ -236,12 +236,12 @@ class StoreController(MessageLoop[Batch | Answer]):
                 batch.lease,
                 item,
                 self._batches,
-                batch.first_chunk + place,
+                chunk,
                 now,
                 batch.request_id,
                 plan.drop_from_l1 and self._open,
             )
-            for place, (slot, item) in enumerate(zip(batch.slots, items, strict=True))
+            for slot, item, chunk in zip(batch.slots, items, batch.chunks, strict=True)
         ]
         self._holds.begin(batch.slots)
         self._enqueuing = units
@@ -263,6 +263,9 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _without_busy(self, batch: Batch) -> Batch:
         """What was hit while it is on its way, or while its store is not here yet, is not planned again."""
         busy = self._holds.busy
+        chunks = dict(
+            zip(reversed(batch.slots), reversed(batch.chunks), strict=True)
+        )  # of one that is there twice, the first
         left = tuple(slot for slot in dict.fromkeys(batch.slots) if slot not in busy)
         if len(left) == len(batch.slots):
             return batch
@@ -271,7 +274,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._backlog.shrink(size)
         if not left:
             self._cache.end(batch.lease)
-        return replace(batch, slots=left, size_bytes=batch.size_bytes - size)
+        return replace(batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size)
 
     def _pump(self, queue: StoreQueue) -> None:
         if not queue.port.answers:

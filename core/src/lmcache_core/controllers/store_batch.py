@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.l1.leases import Lease
+from lmcache_core.l1.writes import NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +16,11 @@ class Batch:
 
     lease: Lease
     slots: tuple[int, ...]
+    chunks: Sequence[int]
+    """Position of each in its prompt."""
     size_bytes: int
     hit: bool = False
     """True: they have been there, and were hit."""
-    first_chunk: int = 0
-    """Position of the first one in its prompt."""
     request_id: str = ""
+    request: RequestFacts = NO_REQUEST
+    """What policies may know of it."""

@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.controllers.policy_seat import PolicySeat
+from lmcache_core.controllers.store_batch import Batch
 
 
 def plan_stores(
-    seat: PolicySeat[StorePolicy], items: Sequence[StoreItem], hit: bool, adapters: Sequence[AdapterFacts]
+    seat: PolicySeat[StorePolicy], items: Sequence[StoreItem], batch: Batch, adapters: Sequence[AdapterFacts]
 ) -> StorePlan:
-    """The adapters that each object goes to.  Where the policy raises, or names what is not there, none: the objects stay
-    in L1 only.  Where that happens again and again, the built-in policy is asked instead, from these objects on."""
+    """The adapters that each object of the batch goes to.  Where the policy raises, or names what is not there, none: the
+    objects stay in L1 only.  Where that happens again and again, the built-in policy is asked instead, from these objects
+    on."""
     if not items:
         return StorePlan(())
     if not adapters:
         return StorePlan(((),) * len(items))
-    objects = [StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, hit) for item in items]
+    objects = [
+        StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, batch.hit, chunk, batch.request)
+        for item, chunk in zip(items, batch.chunks, strict=True)
+    ]
     known = range(len(adapters))
     try:
         plan = seat.policy.plan(objects, adapters)
@@ -34,7 +39,7 @@ def plan_stores(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
         if built_in := seat.failed("plan", error):
             seat.take(built_in, because_it_failed=True)
-            return plan_stores(seat, items, hit, adapters)
+            return plan_stores(seat, items, batch, adapters)
         return StorePlan(((),) * len(items))
     seat.worked("plan")
     return StorePlan(targets, drops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.controllers.store import StoreController
@@ -32,13 +32,13 @@ class AccessNotes:
             hit = row.take_hits(first)
             self._cache.note_access(hit, facts)
             if hit and self._offers and self._store.plans_hits:
-                self._offer(lookup, hit)
+                self._offer(lookup, hit, row.positions(), facts.request)
 
     def read_unasked(self, slots: Sequence[int], first_chunk: int, request: RequestFacts) -> None:
         """A worker reads what no lookup of its request has told of."""
         self._cache.note_access(list(slots), AccessFacts(first_chunk, request))
 
-    def _offer(self, lookup: Lookup, slots: Sequence[int]) -> None:
+    def _offer(self, lookup: Lookup, slots: Sequence[int], positions: Mapping[int, int], request: RequestFacts) -> None:
         """The store policy may want what was used again in L2 after all."""
         sizes = self._cache.object_sizes(lookup.lease, dict.fromkeys(slots))
         for object_bytes, alike in sizes.items():
@@ -50,6 +50,9 @@ class AccessNotes:
                 self._store.forgo(missing, object_bytes)
             if shared:
                 size = len(shared) * object_bytes
-                self._store.offer(Batch(lease, tuple(shared), size, hit=True, request_id=lookup.request_id))
+                chunks = [positions[slot] for slot in shared]
+                self._store.offer(
+                    Batch(lease, tuple(shared), chunks, size, hit=True, request_id=lookup.request_id, request=request)
+                )
             else:
                 self._cache.end(lease)

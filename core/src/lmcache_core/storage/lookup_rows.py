@@ -35,6 +35,9 @@ class Row(Protocol):
     def take_hits(self, first_chunk: int) -> list[int]:
         """What the answer takes and was in L1 at once, of the chunks from this one on.  Given once."""
 
+    def positions(self) -> dict[int, int]:
+        """The chunk of each slot that the answer takes."""
+
 
 class PrefixRow:
     """A run of chunks of a prompt.  After `settle`, `slots[0]` is that of chunk `first`."""
@@ -85,6 +88,9 @@ class PrefixRow:
         if len(found) != len(self.slots) or first_chunk > self.first:
             found = found[max(first_chunk, self.first) : self.first + len(self.slots)]
         return [slot for slot in found if slot != ABSENT] if ABSENT in found else found
+
+    def positions(self) -> dict[int, int]:
+        return {slot: chunk for chunk, slot in enumerate(self.slots, self.first)}
 
     def _claim_run(self, begin: int, slots: Sequence[int], reads: int) -> list[int]:
         if not reads:
@@ -137,6 +143,9 @@ class SparseRow:
         """A sparse lookup that comes again tells nothing new."""
         found, self.in_l1 = set(self.in_l1), []
         return [slot for slot in self._reads_left if slot in found] if first_chunk == 0 else []
+
+    def positions(self) -> dict[int, int]:
+        return {slot: chunk for chunk, slot in reversed(list(enumerate(self.slots)))}
 
     def _count(self, slot: int, reads: int) -> list[int]:
         self._reads_left[slot] -= reads

@@ -189,7 +189,8 @@ class StorageManager:
         published = self._cache.publish(lease, hold.slots, [onward] if onward else [], first_chunk, request=request)
         if onward is not None and published:
             size = len(hold.slots) * object_bytes
-            self._store.offer(Batch(onward, hold.slots, size, first_chunk=first_chunk, request_id=request_id))
+            chunks = range(first_chunk, first_chunk + len(hold.slots))
+            self._store.offer(Batch(onward, hold.slots, chunks, size, request_id=request_id, request=request))
         elif onward is not None:
             self._store.withdraw(onward, len(hold.slots), object_bytes)
         if not published:

@@ -16,12 +16,16 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.testing.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_core.testing.policy_model import LARGE, SALTS, SMALL, ModelledPolicy, line_budget, policy_machine, space_of
 
 BATCH = 16
 EVERYTHING = 10**12
+NAMED_BESIDE_MAX = 8
+"""Slots that may be named beside twice what is wanted."""
+PROMPT, HITS = 20, 30
+HIT_SLOTS, HIT_ROUNDS, HIT_BYTES_MAX = 100, 500, 131_072
 
 
 class EvictionPolicySuite(OfferSuite):
@@ -109,6 +113,30 @@ class EvictionPolicySuite(OfferSuite):
         assert all(modelled.live[slot].salt == SALTS[1] for slot in victims)
         modelled.victims(SMALL, None, {SALTS[0]: 2 * SMALL, SALTS[1]: EVERYTHING, "nobody": 7})
 
+    def test_not_much_more_is_named_than_is_wanted(self, modelled: ModelledPolicy) -> None:
+        """What leaves without need is computed again."""
+        modelled.insert(range(400))
+        modelled.access(range(0, 400, 7))
+        for wanted in (1, 5, 20):
+            named = len(modelled.victims(wanted * SMALL))
+            assert named <= 2 * wanted + NAMED_BESIDE_MAX, f"{named} slots were named where {wanted} are wanted"
+
+    def test_what_is_hit_again_and_again_is_not_the_first_to_go(self, modelled: ModelledPolicy) -> None:
+        """Ten prompts alike; the newest is hit by many requests, the others by none.  By chance, one in ten would be of it."""
+        if not (modelled.policy.evicts and modelled.policy.keeps_hits):
+            pytest.skip("the policy evicts nothing, or says that it does not keep what is hit (keeps_hits)")
+        prompts = [range(first, first + PROMPT) for first in range(0, 10 * PROMPT, PROMPT)]
+        for number, prompt in enumerate(prompts, 1):
+            modelled.insert(prompt, request=number)
+        for request in range(100, 100 + HITS):
+            modelled.access(prompts[-1], request)
+        victims = modelled.victims(PROMPT * SMALL)[:PROMPT]
+        hot = [slot for slot in victims if slot in prompts[-1]]
+        assert len(hot) <= PROMPT // 2, (
+            f"{len(hot)} of the first {len(victims)} victims are of the prompt that {HITS} requests have hit, and "
+            f"{9 * PROMPT} slots were never hit"
+        )
+
     # What it remembers.
 
     def test_victims_stay_known_until_they_are_removed(self, modelled: ModelledPolicy) -> None:
@@ -173,6 +201,25 @@ class EvictionPolicySuite(OfferSuite):
     def test_the_work_per_slot_does_not_grow_with_the_number_of_slots(self, under_test: OpenableOffer) -> None:
         few, many = (_steps_per_slot(under_test.open(), slots) for slots in (2048, 32_768))
         assert many <= 2.5 * few, f"{few:.0f} steps per slot among 2048 slots, {many:.0f} among 32768"
+
+    def test_memory_does_not_grow_with_hits(self, under_test: OpenableOffer) -> None:
+        """No victims are wanted meanwhile: what is put off until then must be bounded."""
+        modelled = ModelledPolicy(under_test.open())
+        modelled.insert(range(HIT_SLOTS))
+        facts = [AccessFacts(0, RequestFacts(float(request), request, HIT_SLOTS, HIT_SLOTS)) for request in range(64)]
+        tracemalloc.start()
+        try:
+            grown = []
+            for _ in range(2):
+                begin = _traced_bytes()
+                for number in range(HIT_ROUNDS):
+                    modelled.policy.on_access(list(range(HIT_SLOTS)), facts[number % 64])
+                grown.append(_traced_bytes() - begin)
+        finally:
+            tracemalloc.stop()
+        assert grown[1] <= HIT_BYTES_MAX, (
+            f"{grown[1]} bytes more after {HIT_ROUNDS} more hits of {HIT_SLOTS} slots each"
+        )
 
     def test_memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed(self, under_test: OpenableOffer) -> None:
         slots = 5000

@@ -38,6 +38,8 @@ class Mru(Algorithm):
 class MruPolicy(SizedPolicy):
     """Turns batches round: here the end of a prompt goes first when it is the newest."""
 
+    keeps_hits = False
+
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
         super().on_insert(slots[::-1], facts._replace(keys=facts.keys[::-1]))
 

@@ -1,0 +1,93 @@
+"""Eviction policies: a right one and mutants."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from core.tests.testing.mutants.planted import Planted
+from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, InsertFacts
+from lmcache_core.testing.eviction_suite import EvictionPolicySuite
+
+MayEvict = Callable[[int], bool]
+
+
+class OldestFirst(LeastRecentlyUsed):
+    """Right in everything; each mutant below is wrong in one thing."""
+
+    def __init__(self, settings: None) -> None:
+        super().__init__()
+
+
+PLANTED = Planted("eviction_policies.py", OldestFirst)
+
+
+@PLANTED.killed_by("memory_does_not_grow_with_hits", "bytes more after")
+class PushesEachHit(OldestFirst):
+    """A heap by last use; outdated entries are dropped where victims are wanted, and nowhere else."""
+
+    def __init__(self, settings: None) -> None:
+        super().__init__(settings)
+        self.heap: list[tuple[int, int]] = []
+        self.used: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.now = 0
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        super().on_insert(slots, facts)
+        self.sizes |= dict.fromkeys(slots, facts.slot_bytes)
+        self.use(slots)
+
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        super().on_access(slots, facts)
+        self.use([slot for slot in slots if slot in self.sizes])
+
+    def on_remove(self, slots: Sequence[int]) -> None:
+        super().on_remove(slots)
+        for slot in slots:
+            self.used.pop(slot, None)
+            self.sizes.pop(slot, None)
+
+    def use(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            self.now += 1
+            self.used[slot] = self.now
+            heapq.heappush(self.heap, (self.now, slot))
+
+    def victims(self, demand: EvictionDemand, may_evict: MayEvict) -> Sequence[int]:
+        while self.heap and self.used.get(self.heap[0][1]) != self.heap[0][0]:
+            heapq.heappop(self.heap)
+        return super().victims(demand, may_evict)
+
+
+@PLANTED.killed_by("not_much_more_is_named_than_is_wanted", "where 20 are wanted|where 5 are wanted")
+class NamesTenTimesAsMuch(OldestFirst):
+    def victims(self, demand: EvictionDemand, may_evict: MayEvict) -> Sequence[int]:
+        return super().victims(demand._replace(any_bytes=10 * demand.any_bytes), may_evict)
+
+
+@PLANTED.killed_by("what_is_hit_again_and_again_is_not_the_first_to_go", "20 of the first 20 victims")
+class NamesTheMostValuableFirst(OldestFirst):
+    """Sorted by hits, and in the wrong direction."""
+
+    def __init__(self, settings: None) -> None:
+        super().__init__(settings)
+        self.hits: dict[int, int] = {}
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        super().on_insert(slots, facts)
+        self.hits |= dict.fromkeys(slots, 0)
+
+    def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
+        super().on_access(slots, facts)
+        for slot in slots:
+            self.hits[slot] = self.hits.get(slot, 0) + 1
+
+    def victims(self, demand: EvictionDemand, may_evict: MayEvict) -> Sequence[int]:
+        enough = super().victims(demand, may_evict)
+        everything = super().victims(EvictionDemand(10**12, {}), may_evict)
+        return sorted(everything, key=lambda slot: -self.hits.get(slot, 0))[: len(enough)]
+
+
+globals().update(PLANTED.suites(EvictionPolicySuite, __name__))
