@@ -68,6 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--dtype", default="float32", help="bfloat16 rounds differently from batch to batch, and near-ties flip"
     )
+    parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument(
         "--prefix-caching", action="store_true", help="the engine's own; without it every hit is the server's"
     )
@@ -93,6 +94,7 @@ def engine_options(args: argparse.Namespace) -> dict[str, Any]:
         "skip_tokenizer_init": True,
         "enforce_eager": True,
         "dtype": args.dtype,
+        "kv_cache_dtype": args.kv_cache_dtype,
         "enable_prefix_caching": args.prefix_caching,
         "disable_hybrid_kv_cache_manager": True,
         "disable_log_stats": False,  # the time to first token comes from the engine's statistics

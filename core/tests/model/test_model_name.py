@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import ModelName, parse_model_name
-from lmcache_core.model.model_name import names_model
+from lmcache_core.model.model_name import names_model, registered_name
 
 ENGINE, ADAPTER = "9f86d081884c7d65", "60303ae22b998861"
 
@@ -34,7 +34,11 @@ def test_parts(name: str, parts: ModelName) -> None:
 @given(st.text())
 def test_any_text_is_a_name(name: str) -> None:
     parts = parse_model_name(name)
-    assert parts.registered + (parts.variant and f"%%{parts.variant}") == name
+    identity, variant = (
+        mark + digits if digits else "" for mark, digits in (("##", parts.identity), ("%%", parts.variant))
+    )
+    assert parts.served + identity + variant == name
+    assert registered_name(name) == parts.served + identity
 
 
 def test_whom_somebody_means() -> None:

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmcache_kv_identity import parse_model_name
+import lmcache_core
+from lmcache_kv_identity import parse_model_name, with_variant
 from lmcache_vllm.model_identity import EngineIdentity, agreed_name, engine_identity
 from lmcache_vllm.placement import CacheGroup
 from plugins.engine_vllm.tests.scheduler_rig import PROMPT, Rig
@@ -115,6 +118,30 @@ def test_weights_count_by_content(tmp_path: Path) -> None:
     assert name_of("a", b"merged") != base
     (tmp_path / "b/model.bin").write_bytes(b"other")
     assert name(model=str(tmp_path / "b"), load_format="pt") not in (base, name(load_format="pt"))
+
+
+def test_a_commit_counts_wherever_it_is_known_from(tmp_path: Path) -> None:
+    """By its name on the hub with a network, and by the folder of its cache without."""
+
+    class Resolved(str):
+        resolved = "c" * 40
+
+    def name_of(folder: str, revision: Any = None) -> str:
+        path = tmp_path / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "model.safetensors").write_bytes(b"base")
+        return name(model=str(path), load_format="auto", revision=revision)
+
+    cached = name_of("models--org--m/snapshots/" + "c" * 40)
+    (tmp_path / "link").symlink_to(tmp_path / "models--org--m/snapshots" / ("c" * 40))
+    assert cached == name_of("link") == name_of("copy", Resolved("main"))
+    assert len({cached, name_of("copy"), name_of("copy", "main"), name_of("x/snapshots/" + "d" * 40)}) == 4
+
+
+@given(st.text(max_size=8), st.dictionaries(st.text(max_size=4), st.integers()), st.sampled_from(["", "0" * 16]))
+def test_the_server_splits_names_as_the_library_joins_them(served: str, facts: dict[str, int], variant: str) -> None:
+    sent = with_variant(EngineIdentity(served, facts).model_name(), variant)
+    assert tuple(lmcache_core.parse_model_name(sent)) == tuple(parse_model_name(sent))
 
 
 def test_weights_that_are_nowhere_count_by_where_they_are_from(

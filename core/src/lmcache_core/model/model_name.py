@@ -27,11 +27,6 @@ class ModelName(NamedTuple):
     variant: str = ""
     """16 hex digits of what a request adds to that; empty: nothing."""
 
-    @property
-    def registered(self) -> str:
-        """The name that the engine's workers have registered under."""
-        return f"{self.served}##{self.identity}" if self.identity else self.served
-
 
 @lru_cache(_NAMES_KEPT)
 def parse_model_name(name: str) -> ModelName:
@@ -41,10 +36,16 @@ def parse_model_name(name: str) -> ModelName:
     return ModelName(found[1], found[2] or "", found[3] or "")
 
 
+@lru_cache(_NAMES_KEPT)
+def registered_name(name: str) -> str:
+    """The name that the engine's workers have registered under: without the variant of a request."""
+    variant = parse_model_name(name).variant
+    return name.removesuffix(f"%%{variant}") if variant else name
+
+
 def names_model(asked: str, name: str) -> bool:
     """Whether somebody who asks for the model `asked` means what `name` stands for: the served name means all of its engines,
     the name of an engine all of its requests."""
     if asked == name:
         return True
-    parts = parse_model_name(name)
-    return asked in (parts.served, parts.registered)
+    return asked in (parse_model_name(name).served, registered_name(name))

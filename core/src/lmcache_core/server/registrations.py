@@ -14,7 +14,7 @@ from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistere
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.layout import ChunkLayout
-from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.model.model_name import parse_model_name, registered_name
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Registrations:
         self._leave.append(function)
 
     def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
-        names = (model_name, parse_model_name(model_name).registered)
+        names = (model_name, registered_name(model_name))
         with self._lock:
             group = [
                 registration.worker

@@ -10,7 +10,7 @@ from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Wo
 from lmcache_core.contracts.storage import StoredSpace
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.model.model_name import registered_name
 from lmcache_core.server.request_names import check_names
 from lmcache_core.wire.messages import EngineKey
 
@@ -43,7 +43,7 @@ def transfer_range(context: ModuleContext, key: EngineKey, instance_id: int) -> 
     if worker is None or not context.workers.touch(worker):
         return None
     check_names(key)
-    names = (key.model_name, parse_model_name(key.model_name).registered)
+    names = (key.model_name, registered_name(key.model_name))
     if worker.model_name not in names or key.world_size != worker.world_size:
         raise ProtocolError(
             f"instance {instance_id} is registered for {worker.model_name} (world size {worker.world_size}), "

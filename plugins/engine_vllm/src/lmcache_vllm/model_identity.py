@@ -83,7 +83,6 @@ def _model_facts(model: Any) -> dict[str, Fact]:
         "dtype": _plain(model.dtype),
         "quantization": _plain(getattr(model, "quantization", None)),
         "quantization_config": _plain(getattr(model, "quantization_config", None)),
-        "revision": _revision(getattr(model, "revision", None)),
         "code_revision": _plain(getattr(model, "code_revision", None)),
         "model_class_overrides": _plain(getattr(model, "model_class_overrides", None) or None),
         "disable_sliding_window": bool(getattr(model, "disable_sliding_window", False)),
@@ -110,11 +109,6 @@ def _cache_facts(vllm_config: Any, float8: str) -> dict[str, Fact]:
         "skipped_layers": sorted(map(str, getattr(cache, "kv_cache_dtype_skip_layers", None) or ())),
         "scales": str(vllm_config.kv_transfer_config.engine_id) if own_scales else "checkpoint",
     }
-
-
-def _revision(revision: Any) -> str | None:
-    """The commit, where vLLM has found it out."""
-    return None if revision is None else str(getattr(revision, "resolved", None) or revision)
 
 
 def _scales_with_length(config: Any) -> bool:
