@@ -86,6 +86,14 @@ def test_sizes_are_bounded() -> None:
         assert ask(server, "/").code == 200
 
 
+@pytest.mark.parametrize("size", [20_000, 100_000])
+def test_headers_are_bounded_also_when_they_come_at_once(api: AdminServer, size: int) -> None:
+    answer = ask(api, "/", **{"X-Long": "x" * size})
+    assert (answer.code, answer.kind) == (431, "application/problem+json")
+    assert answer.body["detail"] == "request line and headers have at most 16384 bytes"
+    assert ask(api, "/", **{"X-Long": "x" * 15_000}).code == 200
+
+
 @pytest.mark.parametrize("method", ["OPTIONS", "POST", "TRACE", "PATCH"])
 def test_a_method_that_a_path_has_not_is_refused_with_those_that_it_has(api: AdminServer, method: str) -> None:
     refused = ask(api, "/quota/a", method)

@@ -285,6 +285,31 @@ def test_nobody_can_pass_for_those_without_a_salt(server: Server, endpoint: str)
         unsalted.end()
 
 
+@pytest.mark.parametrize("salt", ["a@b", "a/b", "a\\b", "a\0b", "s" * 129])
+def test_salts_that_no_quota_could_name_are_refused(server: Server, endpoint: str, salt: str) -> None:
+    with FakeEngine(endpoint, salt=salt) as engine:
+        engine.store(TOKENS)  # is answered that there is nothing to do
+        assert engine.lookup(TOKENS) == 0
+        assert server.status()["l1"]["cached"] == 0
+        assert server.status()["tenants"] == []
+    with FakeEngine(endpoint, salt="s" * 128) as engine:
+        assert engine.store(TOKENS)
+        assert engine.lookup(TOKENS) == CHUNKS
+
+
+def test_a_model_without_a_name_is_refused(server: Server, endpoint: str) -> None:
+    engine = FakeEngine(endpoint, model="")
+    try:
+        assert not engine.register()
+        assert any(
+            "model_name is empty" in reason
+            for reason in server.status()["modules"]["engine_driven"]["registrations_refused"]
+        )
+        assert engine.lookup(TOKENS) == 0
+    finally:
+        engine.close()
+
+
 def test_a_prompt_comes_back_from_l2_and_the_same_one_to_two_engines_at_once(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -90,6 +90,11 @@ class Gate:
             return HTTPStatus.NOT_FOUND, HTTPStatus.NOT_FOUND.phrase
         if len(headers) > limits.header_count:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {limits.header_count} headers"
+        if _head_bytes(scope) > limits.header_bytes:  # h11 has this limit for headers that come in pieces alone
+            return (
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                f"request line and headers have at most {limits.header_bytes} bytes",
+            )
         host = _header(headers, b"host")
         if self._local_only and host is not None and not self._is_ours(host):
             return (
@@ -133,6 +138,12 @@ def _is_of_another_page(headers: Headers, host: str | None) -> bool:
         return True
     origin = _header(headers, b"origin")
     return origin is not None and origin.partition("://")[2].lower() != (host or "").lower()
+
+
+def _head_bytes(scope: Any) -> int:
+    """Of the request line and the headers, as they are sent."""
+    line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + len("  HTTP/1.1\r\n")
+    return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
 def _header(headers: Headers, name: bytes) -> str | None:

@@ -4,13 +4,15 @@ Callers import this, too, so it stands on no web framework."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 GIB: Final = 2**30
 LIMIT_GB_MAX: Final = 2.0**30
 """An EiB."""
+PAGE_SIZE_MAX: Final = 5000
+"""Entries of one page."""
 _DIGITS: Final = 9  # a byte is the ninth digit of a GiB
 
 
@@ -31,11 +33,17 @@ class QueryParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+def _at_most_a_page(size: int) -> int:
+    return min(size, PAGE_SIZE_MAX)
+
+
 class PageQuery(QueryParameters):
     """Of a list that comes in pages.  Its answer has `next_page_token`, null at the end of the list; whoever asks with it, and
     with the same other parameters, gets the next page."""
 
-    page_size: int = Field(500, ge=1, le=5000, description="How many at once.")
+    page_size: Annotated[int, AfterValidator(_at_most_a_page)] = Field(
+        500, ge=1, description=f"How many at once; more than {PAGE_SIZE_MAX} are taken for {PAGE_SIZE_MAX}."
+    )
     page_token: str | None = Field(
         None, min_length=1, max_length=512, description="`next_page_token` of the page before; none: the first page."
     )

@@ -10,6 +10,7 @@ from typing import Final
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.server.request_names import check_model_name
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ def check_groups(
     context: ModuleContext, model_name: str, world_size: int, shard: int, groups: Sequence[ObjectGroup]
 ) -> None:
     """Raises ProtocolError or ValueError, now and not at the first store, if a worker's keys or objects cannot be kept."""
+    check_model_name(model_name)
     for number, group in enumerate(groups):
         context.space(SpaceFields(model_name, ""), pack_kv_rank(world_size, shard), group.layout, number)
     chunk_bytes = sum(group.layout.payload_bytes for group in groups)
