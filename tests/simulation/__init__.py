@@ -1,0 +1,1 @@
+"""A whole server and its engines under one seed: see simulation.py."""

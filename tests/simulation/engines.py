@@ -1,0 +1,401 @@
+"""Simulated engines: what stock workers and ours do, and clients that misbehave within the protocol.
+
+`StockEngine` is a model of the stock connector with its asynchronous context: one registration, one channel for the worker
+and one for the scheduler, several requests at a time, no retries.  `NodeEngine` runs the code of our connector's worker
+(`lmcache_vllm.transfer_*`) over simulated pages.  `BurstClient` sends many requests before it reads an answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+import zmq as real_zmq
+from blake3 import blake3
+
+from lmcache_core import EngineChannel, EngineKey, L1Segment, LayoutPart, LMCacheError, SlotDescriptor
+from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.wire import operations as ops
+from lmcache_core.wire.messages import EngineDrivenRegistration
+from lmcache_core.wire.tokens import encode_tokens
+from lmcache_vllm.metadata import Transfer
+from lmcache_vllm.placement import Placement
+from lmcache_vllm.transfer_load import load
+from lmcache_vllm.transfer_session import ServerSession
+from lmcache_vllm.transfer_store import store
+from lmcache_vllm.transfer_task import TransferTask
+from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content
+from tests.simulation.network import the_zmq
+from tests.simulation.runtime import Process, Runtime, Task
+
+ENDPOINT: Final = "tcp://127.0.0.1:5555"
+CHUNK_TOKENS: Final = 16
+MODEL: Final = "m"
+SALTS: Final = ("", "", "", "tenant")
+PROMPTS: Final = tuple(
+    tuple(range(CHUNK_TOKENS * shared))
+    + tuple(1000 * (family + 1) + at for at in range(CHUNK_TOKENS * (chunks - shared)))
+    for family, (shared, chunks) in enumerate(((0, 4), (0, 2), (1, 3), (2, 4), (0, 1), (0, 5)))
+)
+"""Few, with common beginnings, so that engines meet at the same chunks."""
+HEARTBEAT_SECONDS: Final = 0.4
+TIMEOUT_SECONDS: Final = 30.0
+LAYOUT: Final = ObjectLayout(1, 1, CHUNK_TOKENS, PAYLOAD_BYTES // CHUNK_TOKENS // 4, "float32")
+
+
+@lru_cache(4096)
+def chunk_hashes(tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    """By the documented chain (docs/engine-protocol.md)."""
+    previous = blake3(bytes(8) + bytes(4)).digest()
+    hashes = []
+    for begin in range(0, len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS, CHUNK_TOKENS):
+        chunk = b"".join(token.to_bytes(4, "big") for token in tokens[begin : begin + CHUNK_TOKENS])
+        previous = blake3(previous + chunk).digest()
+        hashes.append(previous)
+    return tuple(hashes)
+
+
+class World:
+    """What engines share: the scheduler, the ledger, the server that runs now."""
+
+    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
+        self.runtime = runtime
+        self.ledger = ledger
+        self.calm = False
+        """No request begins any more."""
+        self.ended = 0
+        """Requests that have come to their end."""
+        self.answered = 0
+
+    def prompt(self) -> tuple[int, ...]:
+        """Often the one that everybody asks for at the moment."""
+        if self.runtime.random.random() < 0.4:
+            return PROMPTS[int(self.runtime.now) % len(PROMPTS)]
+        return self.runtime.random.choice(PROMPTS)
+
+    def pause(self) -> None:
+        """As long as the copy of a chunk takes, and now and then much longer."""
+        dice = self.runtime.random
+        self.runtime.sleep(dice.expovariate(1 / 0.02) * (20 if dice.random() < 0.12 else 1))
+
+
+class StockEngine:
+    def __init__(self, world: World, name: str, requests: int) -> None:
+        self.world = world
+        self.process = Process(name)
+        self.process.on_killed.append(lambda: world.ledger.forget(self.process))
+        self._numbers = itertools.count()
+        self._requests = requests
+        self._live: list[str] = []
+        self._segment: L1Segment | None = None
+        world.runtime.spawn(self.process, f"{name}-main", self._main)
+
+    def _main(self) -> None:
+        world, process = self.world, self.process
+        self.instance_id = world.runtime.random.getrandbits(62)
+        self.scheduler = EngineChannel(ENDPOINT, TIMEOUT_SECONDS)
+        self.worker = EngineChannel(ENDPOINT, TIMEOUT_SECONDS)
+        self._register()
+        world.runtime.spawn(process, f"{process.name}-heartbeat", self._beat)
+        for number in range(self._requests):
+            world.runtime.spawn(process, f"{process.name}-requests-{number}", self._serve)
+
+    def _register(self) -> None:
+        self.world.ledger.note(f"{self.process} registers")
+        self._segment = None  # what is answered from now on may be about another server's memory
+        registration = EngineDrivenRegistration(
+            self.instance_id, MODEL, 1, CHUNK_TOKENS, LAYOUT.layers, LAYOUT.hidden, LAYOUT.dtype, True
+        )
+        with suppress(LMCacheError, OSError):
+            offer = self.worker.register_engine_driven(registration)
+            if offer.shm_name:
+                self._segment = L1Segment(offer.shm_name, offer.pool_size)
+
+    def _beat(self) -> None:
+        runtime = self.world.runtime
+        while True:
+            runtime.sleep(HEARTBEAT_SECONDS)
+            with suppress(LMCacheError):
+                self.scheduler.ping(None, timeout_seconds=HEARTBEAT_SECONDS)
+                if not self.worker.ping(self.instance_id, timeout_seconds=HEARTBEAT_SECONDS):
+                    self._register()
+
+    def _serve(self) -> None:
+        runtime = self.world.runtime
+        while not self.world.calm:
+            runtime.sleep(runtime.random.expovariate(1 / 0.05))
+            try:
+                self._request()
+            except LMCacheError:  # the server is away, or the connection was lost; a stock engine goes on
+                runtime.sleep(0.2)
+            self.world.ended += 1
+
+    def _request(self) -> None:
+        runtime = self.world.runtime
+        dice = runtime.random
+        tokens, salt = self.world.prompt(), dice.choice(SALTS)
+        # Engines number their requests alike; a preempted request comes again under its number.
+        again = self._live and dice.random() < 0.1
+        request = dice.choice(self._live) if again else f"r{next(self._numbers)}"
+        self._live.append(request)
+        try:
+            self._answer(tokens, salt, request)
+        finally:
+            self._live.remove(request)
+
+    def _answer(self, tokens: tuple[int, ...], salt: str, request: str) -> None:
+        dice = self.world.runtime.random
+        hits = self._look_up(tokens, salt, request)
+        if hits and dice.random() < 0.85:
+            self._retrieve(tokens, salt, request, hits * CHUNK_TOKENS)
+        elif hits:
+            self.scheduler.tell(ops.FREE_LOOKUP_LOCKS, self._key(tokens, salt, request, 0, hits * CHUNK_TOKENS), 1)
+        begin = hits * CHUNK_TOKENS if dice.random() < 0.8 else 0
+        while begin < len(tokens):
+            end = min(len(tokens), begin + CHUNK_TOKENS * dice.randint(1, 4))  # chunked prefill
+            self._store(tokens, salt, request, begin, end)
+            begin = end
+        if dice.random() < 0.9:
+            self.scheduler.tell(ops.END_SESSION, request)
+        if dice.random() < 0.12:
+            self.scheduler.clear(force=dice.random() < 0.7)
+
+    def _look_up(self, tokens: tuple[int, ...], salt: str, request: str) -> int:
+        runtime = self.world.runtime
+        end = len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS
+        self.scheduler.lookup(self._key(tokens, salt, request, 0, end, worker_id=None), 1)
+        for _ in range(200):
+            hits = self.scheduler.query_prefetch_status(request)
+            if hits is not None:
+                return hits
+            runtime.sleep(runtime.random.random() * 0.1)
+        return 0
+
+    def _retrieve(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
+        key, segment = self._key(tokens, salt, request, 0, end), self._segment
+        if segment is None:
+            return
+        holder = Holder(self.process, f"retrieve of {request}")
+        reply = self.worker.prepare_retrieve(key, self.instance_id)
+        slots = reply.context.slots if reply.success and isinstance(reply.context.slots, tuple) else ()
+        if segment is not self._segment:
+            slots = ()
+        try:
+            with self._claimed(segment.name, slots, holder, writes=False):
+                self.world.pause()
+                for slot, chunk_hash in zip(slots, chunk_hashes(tokens), strict=False):
+                    found = ctypes.string_at(segment.payload_address(slot), slot.length)
+                    self.world.ledger.compare(found, MODEL, salt, chunk_hash, str(holder))
+                    self.world.pause()
+        finally:
+            self.worker.commit_retrieve(key, self.instance_id)
+
+    def _store(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> None:
+        key, segment = self._key(tokens, salt, request, begin, end), self._segment
+        if segment is None:
+            return
+        holder = Holder(self.process, f"store of {request} from {begin} to {end}")
+        reply = self.worker.prepare_store(key, self.instance_id)
+        slots, indexes = reply.context.slots, reply.context.chunk_indices
+        if not isinstance(slots, tuple) or not isinstance(indexes, tuple) or not slots:
+            return
+        if segment is not self._segment:
+            return
+        hashes = chunk_hashes(tokens)[begin // CHUNK_TOKENS :]
+        with self._claimed(segment.name, slots, holder, writes=True):
+            for slot, index in zip(slots, indexes, strict=True):
+                right = content(MODEL, salt, hashes[index])
+                half = len(right) // 2
+                address = segment.payload_address(slot)
+                ctypes.memmove(address, right[:half], half)
+                self.world.pause()
+                ctypes.memmove(address + half, right[half:], len(right) - half)
+        if self.world.runtime.random.random() < 0.02:
+            return  # an exception in the engine: it never commits
+        self.world.ledger.note(f"{holder} is committed: {self.worker.commit_store(key, self.instance_id)}")
+
+    def _claimed(self, segment: str, slots: Sequence[SlotDescriptor], holder: Holder, *, writes: bool) -> _Claimed:
+        return _Claimed(self.world.ledger, segment, [slot.offset for slot in slots], holder, writes)
+
+    @staticmethod
+    def _key(
+        tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int, worker_id: int | None = 0
+    ) -> EngineKey:
+        return EngineKey(MODEL, 1, worker_id, encode_tokens(tokens), begin, end, request, salt, None, 1)
+
+
+class _Claimed:
+    """While an engine may touch these slots."""
+
+    def __init__(self, ledger: Ledger, segment: str, offsets: Sequence[int], holder: Holder, writes: bool) -> None:
+        self._ledger, self._segment, self._offsets, self._holder, self._writes = (
+            ledger,
+            segment,
+            offsets,
+            holder,
+            writes,
+        )
+
+    def __enter__(self) -> None:
+        for offset in self._offsets:
+            self._ledger.claim(self._segment, offset, self._holder, writes=self._writes)
+
+    def __exit__(self, *error: object) -> None:
+        for offset in self._offsets:
+            self._ledger.release(self._segment, offset, self._holder)
+
+
+class NodeEngine:
+    """Our connector's worker: one thread loads, one stores, as in `WorkerSide`; its scheduler asks over a channel."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.process = Process(name)
+        self.process.on_killed.append(lambda: world.ledger.forget(self.process))
+        self._numbers = itertools.count()
+        self._placement = Placement(MODEL, 1, 0)
+        world.runtime.spawn(self.process, f"{name}-main", self._main)
+
+    def _main(self) -> None:
+        self.scheduler = EngineChannel(ENDPOINT, TIMEOUT_SECONDS)
+        self.session = ServerSession(
+            ENDPOINT,
+            self._placement,
+            lambda chunk_tokens: SimulatedPages(self),  # type: ignore[arg-type, return-value]
+            timeout_seconds=TIMEOUT_SECONDS,
+            heartbeat_seconds=HEARTBEAT_SECONDS,
+            on_lost=lambda: None,
+        )
+        self.session.start(2.0)
+        for kind in (self._loads, self._stores):
+            self.world.runtime.spawn(self.process, f"{self.process.name}-{kind.__name__[1:]}", kind)
+        self.world.runtime.spawn(self.process, f"{self.process.name}-heartbeat", self._beat)
+
+    def _beat(self) -> None:
+        while True:
+            self.world.runtime.sleep(HEARTBEAT_SECONDS)
+            with suppress(LMCacheError):
+                self.scheduler.ping(None, timeout_seconds=HEARTBEAT_SECONDS)
+
+    def _loads(self) -> None:
+        runtime = self.world.runtime
+        while not self.world.calm:
+            runtime.sleep(runtime.random.expovariate(1 / 0.05))
+            tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
+            request = f"r{next(self._numbers)}"
+            with suppress(LMCacheError):
+                key = StockEngine._key(tokens, salt, request, 0, len(tokens), worker_id=None)
+                hits = self.scheduler.submit_lookup(key, wait_seconds=5.0).result()
+                if hits:
+                    self._load(tokens, salt, request, hits * CHUNK_TOKENS)
+                self.scheduler.tell(ops.END_SESSION, request)
+            self.world.ended += 1
+
+    def _load(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
+        task = TransferTask(self._transfer(tokens, salt, request, 0, end))
+        self.loaded: dict[int, bytes] = {}
+        outcome = load(task, self.session, self._placement)
+        failed = set(outcome.failed_chunks)
+        for chunk, chunk_hash in enumerate(chunk_hashes(tokens)[: task.chunks]):
+            if chunk not in failed:
+                where = f"load of {request} by {self.process}"
+                self.world.ledger.compare(self.loaded[chunk], MODEL, salt, chunk_hash, where)
+
+    def _stores(self) -> None:
+        runtime = self.world.runtime
+        while not self.world.calm:
+            runtime.sleep(runtime.random.expovariate(1 / 0.05))
+            tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
+            begin = CHUNK_TOKENS * runtime.random.randrange(len(tokens) // CHUNK_TOKENS)
+            self.storing = [content(MODEL, salt, each) for each in chunk_hashes(tokens)[begin // CHUNK_TOKENS :]]
+            task = TransferTask(self._transfer(tokens, salt, f"r{next(self._numbers)}", begin, len(tokens)))
+            store(task, self.session, self._placement, lambda: None)
+            self.world.ended += 1
+
+    def _transfer(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> Transfer:
+        encoded = bytes(encode_tokens(tokens))
+        return Transfer(next(self._numbers), request, encoded, begin, end, CHUNK_TOKENS, ((),), salt)
+
+
+class SimulatedPages:
+    """`ChunkPages` of an engine whose pages hold the right bytes of what it stores."""
+
+    chunk_tokens = CHUNK_TOKENS
+    payload_bytes = PAYLOAD_BYTES
+    parts = (LayoutPart(LAYOUT.kv_axis, LAYOUT.layers, LAYOUT.slots, LAYOUT.hidden, LAYOUT.dtype),)
+
+    def __init__(self, engine: NodeEngine) -> None:
+        self._engine = engine
+        self.copier = self
+
+    def attach(self, address: int, length: int) -> None:
+        self._address = address
+
+    def _note(self, address: int, verb: str) -> None:
+        offset = address - self._address
+        self._engine.world.ledger.note(f"{self._engine.process} {verb} {offset}", offset)
+
+    def detach(self, address: int) -> None: ...
+
+    def check(self, tables: Sequence[Sequence[int]], chunks: int) -> None: ...
+
+    def batches(self, chunks: Sequence[int]) -> Iterator[Sequence[int]]:
+        for chunk in chunks:
+            yield (chunk,)
+            self._engine.world.pause()
+
+    def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+        for chunk, address in zip(chunks, addresses, strict=True):
+            self._note(address, "writes")
+            ctypes.memmove(address, self._engine.storing[chunk], PAYLOAD_BYTES)
+        return PAYLOAD_BYTES * len(chunks)
+
+    def scatter(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+        for chunk, address in zip(chunks, addresses, strict=True):
+            self._note(address, "reads")
+            self._engine.loaded[chunk] = ctypes.string_at(address, PAYLOAD_BYTES)
+        return PAYLOAD_BYTES * len(chunks)
+
+
+class BurstClient:
+    """Asks many things before it reads the first answer, as a stock client whose thread is busy does."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.process = Process(name)
+        world.runtime.spawn(self.process, name, self._main)
+
+    def _main(self) -> None:
+        runtime, zmq = self.world.runtime, the_zmq()
+        socket: Any = zmq.Context().socket(real_zmq.DEALER)
+        socket.setsockopt(real_zmq.RCVHWM, 16)
+        socket.connect(ENDPOINT)
+        number = 0
+        questions = (msgspec.msgpack.encode("noop"), msgspec.msgpack.encode(ops.GET_CHUNK_SIZE.wire_id))
+        while not self.world.calm:
+            for _ in range(runtime.random.choice((1, 5, 60))):
+                number += 1
+                with suppress(real_zmq.Again):
+                    socket.send_multipart([msgspec.msgpack.encode(number), runtime.random.choice(questions)])
+                if runtime.random.random() < 0.1:
+                    runtime.sleep(0.001)
+            runtime.sleep(runtime.random.expovariate(1 / 0.5))
+            for _ in range(200):
+                while socket.getsockopt(real_zmq.EVENTS) & real_zmq.POLLIN:
+                    socket.recv_multipart()
+                    self.world.answered += 1
+                runtime.sleep(0.002)
+        while True:
+            while socket.getsockopt(real_zmq.EVENTS) & real_zmq.POLLIN:
+                socket.recv_multipart()
+                self.world.answered += 1
+            runtime.sleep(0.01)
+
+
+AnyEngine = StockEngine | NodeEngine | BurstClient
+__all__ = ["AnyEngine", "BurstClient", "NodeEngine", "StockEngine", "Task", "World"]

@@ -1,0 +1,151 @@
+"""What must hold after every step: who may touch which slot, what its bytes must be, and what the server owes.
+
+Everybody who may touch a slot claims it here: engines between the answer to a prepare and their commit, backends while a
+buffer is lent to them.  The bytes of a chunk follow from its key, so that a byte of anybody else is seen wherever it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from blake3 import blake3
+
+from lmcache_core.app.server import Server
+from tests.simulation.network import Connection, Network
+from tests.simulation.runtime import Process
+
+PAYLOAD_BYTES: Final = 256
+HEADER_BYTES: Final = 4096
+STORY_LINES: Final = 30
+ANSWER_SECONDS: Final = 10.0
+"""Longest that a request may wait for its answer while its engine reads and the server runs."""
+
+
+class ViolationError(AssertionError):
+    """Something happened that must not."""
+
+
+class Holder(NamedTuple):
+    """Who touches a slot: a process, for a request of its or for a backend's job."""
+
+    process: Process
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.process} ({self.what})"
+
+
+@lru_cache(65536)
+def content(model: str, salt: str, chunk_hash: bytes) -> bytes:
+    """The only right bytes of a chunk."""
+    return blake3(b"\0".join((model.encode(), salt.encode(), chunk_hash))).digest(PAYLOAD_BYTES)
+
+
+class Ledger:
+    """Claims by shared-memory segment, of which each server has its own, and payload offset."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._history: deque[tuple[float, int, str]] = deque(maxlen=2000)
+        """When, which slot (0: all), what."""
+        self._writers: dict[tuple[str, int], Holder] = {}
+        self._readers: dict[tuple[str, int], list[Holder]] = {}
+        self.violation: ViolationError | None = None
+        """The first one: it may have been raised in a thread that goes on after exceptions."""
+        self.chunks_compared = 0
+
+    def claim(self, segment: str, offset: int, holder: Holder, *, writes: bool) -> None:
+        place = (segment, offset)
+        writer, readers = self._writers.get(place), self._readers.get(place, ())
+        if writer is not None:
+            verb = "written" if writes else "read"
+            self._fail(f"slot {offset} is given to {holder} to be {verb} while {writer} may write it", offset)
+        if writes and readers:
+            self._fail(f"slot {offset} is given to {holder} to be written while {readers[0]} reads it", offset)
+        self.note(f"{holder} may {'write' if writes else 'read'} {offset}", offset)
+        if writes:
+            self._writers[place] = holder
+        else:
+            self._readers.setdefault(place, []).append(holder)
+
+    def release(self, segment: str, offset: int, holder: Holder) -> None:
+        place = (segment, offset)
+        self.note(f"{holder} lets go of {offset}", offset)
+        if self._writers.get(place) is holder:
+            del self._writers[place]
+        readers = self._readers.get(place)
+        if readers and holder in readers:
+            readers.remove(holder)
+            if not readers:
+                del self._readers[place]
+
+    def forget(self, process: Process) -> None:
+        """It was killed: it touches nothing any more."""
+        self._writers = {place: holder for place, holder in self._writers.items() if holder.process is not process}
+        kept = {
+            place: [each for each in holders if each.process is not process] for place, holders in self._readers.items()
+        }
+        self._readers = {place: holders for place, holders in kept.items() if holders}
+
+    @property
+    def claims(self) -> int:
+        return len(self._writers) + len(self._readers)
+
+    def compare(self, found: bytes, model: str, salt: str, chunk_hash: bytes, where: str, slot: int = 0) -> None:
+        self.chunks_compared += 1
+        if found != content(model, salt, chunk_hash):
+            self._fail(
+                f"{where} has the bytes of another chunk than {chunk_hash.hex()[:8]} of {model!r} {salt!r}", slot
+            )
+
+    def note(self, what: str, slot: int = 0) -> None:
+        """For the story that is told with a violation."""
+        self._history.append((self._network.runtime.now, slot, what))
+
+    def _fail(self, what: str, slot: int = 0) -> None:
+        if self.violation is None:
+            story = [f"{when:.4f} {text}" for when, of, text in self._history if of in (0, slot)]
+            story.append(f"{self._network.runtime.now:.4f} that is seen")
+            self.violation = ViolationError("\n    ".join([what, *story[-STORY_LINES:]]))
+        raise self.violation
+
+    # --- after every step
+
+    def audit(self, server: Server) -> None:
+        """Every byte of every chunk that can be found is the one that its key names."""
+        cache: Any = server._parts.tiers.cache
+        if cache._lock.locked():
+            return  # a thread stands in the middle of a change
+        table, spaces, view = cache._table, cache._spaces, cache._arena.region.view
+        for slot in range(len(table)):
+            state = table.state(slot)
+            if state is None or not state[3]:
+                continue
+            number, chunk_hash = state[0], state[1]
+            space = spaces.numbered(number).space
+            begin = cache.payload_offset(slot)
+            self.compare(
+                bytes(view[begin : begin + PAYLOAD_BYTES]),
+                space.model_name,
+                space.cache_salt,
+                chunk_hash,
+                f"slot {begin}",
+                begin,
+            )
+
+    def answers(self, server: Process, now: float) -> None:
+        """Every request that was read is answered while its connection lives."""
+        for connection in self._network.connections:
+            if connection.owed and not server.frozen and not connection.client.frozen:
+                self._check_owed(connection, server, now)
+
+    def _check_owed(self, connection: Connection, server: Process, now: float) -> None:
+        uid, since = next(iter(connection.owed.items()))
+        since = max(since, connection.read_at, server.thawed_at, connection.client.thawed_at)
+        if now - since > ANSWER_SECONDS:
+            self._fail(
+                f"request {uid.hex()} of {connection.client} and {len(connection.owed) - 1} more are not answered after "
+                f"{now - since:.0f} s"
+            )

@@ -1,0 +1,266 @@
+"""The whole server, its backends and its engines under one seed.
+
+    python -m tests.simulation --seed 7 --steps 20000
+
+prints `ok`, or what went wrong with the command that shows it again.  The server is the one that `app.build` makes, with all
+of its threads (runtime.py); engines are in engines.py, the network in network.py, the backend in l2.py, and what must hold
+in ledger.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pkgutil
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import zmq
+
+import lmcache_core
+from lmcache_core.app.build import build
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.server import Server
+from lmcache_core.app.settings import ServerSettings
+from lmcache_core.server import peer_socket
+from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine, StockEngine, World
+from tests.simulation.l2 import Media, insert_media
+from tests.simulation.ledger import Ledger, ViolationError
+from tests.simulation.network import Network, PeerSocket
+from tests.simulation.runtime import DeadlockError, Process, Runtime
+
+REAP_SECONDS: Final = 2.0
+SLOT_BYTES: Final = 1 << 16
+QUIET_SECONDS: Final = 300.0
+"""Simulated time in which everything must come to its end once no request begins and no fault happens any more."""
+SKIPPED: Final = (
+    "lmcache_core.testing",
+    "lmcache_core.app.console",
+    "lmcache_core.app.doctor",
+    "lmcache_core.app.bench",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    seed: int
+    steps: int
+    violation: str = ""
+    trace: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def import_everything() -> None:
+    """What is imported later would not see the simulation."""
+    for module in pkgutil.walk_packages(lmcache_core.__path__, "lmcache_core."):
+        if not module.name.startswith(SKIPPED) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+class Simulation:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.runtime = Runtime(seed)
+        self.network = Network(self.runtime)
+        self.ledger = Ledger(self.network)
+        self.media = Media(self.ledger)
+        self.world = World(self.runtime, self.ledger)
+        self.server: Server | None = None
+        self.server_process = Process("server")
+        self.engines: list[AnyEngine] = []
+        self.kills = self.freezes = 0
+        self._engine_numbers = iter(range(1 << 30))
+        self._plugins = load_plugins(("tests.simulation.l2",))
+
+    # --- a run
+
+    def run(self, steps: int) -> Result:
+        violation = ""
+        replaced = [(zmq, self.network.zmq()), (peer_socket.PeerSocket, PeerSocket)]
+        with self.runtime.installed(("lmcache_core", "lmcache_vllm"), replaced):
+            insert_media(self.media)
+            try:
+                self._start_server()
+                for make in (self._stock, self._stock, self._node, self._burst):
+                    make()
+                while self.runtime.steps < steps:
+                    self._step()
+                    self._fault()
+                self._quiet()
+            except (ViolationError, DeadlockError) as error:
+                violation = f"{type(error).__name__}: {error}"
+            except Exception:  # noqa: BLE001 - whatever goes wrong is told with the seed
+                violation = traceback.format_exc()
+        figures = {
+            "seconds": self.runtime.now - 1000,
+            "requests": self.world.ended,
+            "compared": self.ledger.chunks_compared,
+            "cuts": self.network.cuts,
+            "freezes": self.freezes,
+            "kills": self.kills,
+            "objects_in_l2": len(self.media.objects),
+        }
+        return Result(self.seed, self.runtime.steps, violation, self.runtime.trace, figures)
+
+    def _step(self) -> None:
+        runtime = self.runtime
+        runtime.step()
+        if self.ledger.violation is not None:
+            raise self.ledger.violation
+        if self.network.wronged:
+            raise ViolationError(self.network.wronged)
+        if runtime.crashed:
+            task, error = runtime.crashed[0]
+            frames = "".join(traceback.format_exception(error))
+            raise ViolationError(f"thread {task.name} of {task.process} ended by an exception:\n{frames}")
+        if self.server is not None and not self.server_process.dead:
+            if not runtime.steps % 8:
+                self.ledger.audit(self.server)
+            if not runtime.steps % 64:
+                self.ledger.answers(self.server_process, runtime.now)
+        if not runtime.steps % 4096:
+            gc.collect()
+
+    def _fault(self) -> None:
+        dice = self.runtime.random.random()
+        if dice > 0.004:
+            return
+        pick = self.runtime.random
+        if dice < 0.0012:
+            engine = pick.choice(self.engines)
+            self._freeze(engine.process, pick.choice((0.05, 0.5, 1.5 * REAP_SECONDS, 3 * REAP_SECONDS)))
+        elif dice < 0.0016:
+            self._freeze(self.server_process, pick.choice((0.05, 0.5, 2 * REAP_SECONDS)))
+        elif dice < 0.0022 and self.network.connections:
+            connection = pick.choice(list(self.network.connections))
+            self.ledger.note(f"a connection of {connection.client} is cut")
+            connection.cut()
+        elif dice < 0.0025:
+            self._kill_engine(pick.choice(self.engines))
+        elif dice < 0.00258:
+            self._kill_server()
+
+    def _freeze(self, process: Process, seconds: float) -> None:
+        self.freezes += 1
+        self.ledger.note(f"{process} is frozen for {seconds} s")
+        self.runtime.freeze(process, seconds)
+
+    def _kill_engine(self, engine: AnyEngine) -> None:
+        self.kills += 1
+        self.ledger.note(f"{engine.process} is killed")
+        self.runtime.kill(engine.process)
+        self.engines.remove(engine)
+        {StockEngine: self._stock, NodeEngine: self._node, BurstClient: self._burst}[type(engine)]()
+
+    def _kill_server(self) -> None:
+        server, self.server = self.server, None
+        if server is None:
+            return
+        self.kills += 1
+        self.ledger.note("the server is killed")
+        self.runtime.kill(self.server_process)
+        self.ledger.forget(self.server_process)
+        self._bury(server)
+        self.server_process = Process("server")
+        self.runtime.at(self.runtime.now + self.runtime.random.random() * 3, self._start_server)
+
+    def _bury(self, server: Server) -> None:
+        """What the kernel gives back when a process ends."""
+        arena: Any = server._parts.tiers.arena
+        arena.close()
+
+    def _start_server(self) -> None:
+        self.runtime.spawn(self.server_process, "main", self._serve)
+
+    def _serve(self) -> None:
+        given: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": 5555,
+            "chunk_size": 16,
+            "l1_size_gb": (1 << 20) / (1 << 30),
+            "l1_align_bytes": SLOT_BYTES,
+            "shm_name": f"simulated-{os.getpid()}-{self.runtime.random.getrandbits(40):x}",
+            "http_enabled": False,
+            "prometheus_port": 0,
+            "disable_observability": True,
+            "native": "off",
+            "l1_read_ttl_seconds": 8.0,
+            "l1_write_ttl_seconds": 10.0,
+            "worker_reap_timeout_seconds": REAP_SECONDS,
+            "worker_registration_grace_seconds": 20.0,
+            "lookup_timeout_seconds": 3.0,
+            "l2_timeout_seconds": 4.0,
+            "session_ttl_seconds": 20.0,
+            "send_patience_seconds": 5.0,
+            "max_workers": 2,
+            "l2_adapter": ({"type": "simulated"},),
+        }
+        server = build(ServerSettings(**given), self._plugins)
+        server.start()
+        self.ledger.note("a server has started")
+        self.server = server
+
+    def _quiet(self) -> None:
+        """Faults and new requests end, and then everything else does.  When the engines are gone, nothing is held."""
+        self.world.calm, self.media.faulty = True, False
+        for process in (self.server_process, *(engine.process for engine in self.engines)):
+            self.runtime.thaw(process)
+        self._until_nothing_is_left(self._begun, "all engines are calm")
+        for engine in self.engines:
+            self.runtime.kill(engine.process)
+        self._until_nothing_is_left(self._held, "all engines are gone")
+        self._stop_server()
+
+    def _until_nothing_is_left(self, look: Callable[[], dict[str, object]], since: str) -> None:
+        end = self.runtime.now + QUIET_SECONDS
+        while left := {name: value for name, value in look().items() if value}:
+            if self.runtime.now > end:
+                raise ViolationError(f"{QUIET_SECONDS:.0f} s after {since} there is still something left: {left}")
+            for _ in range(64):
+                self._step()
+
+    def _begun(self) -> dict[str, object]:
+        return {
+            "server is down": self.server is None,
+            "claims": self.ledger.claims,
+            "owed": sum(len(connection.owed) for connection in self.network.connections),
+        }
+
+    def _held(self) -> dict[str, object]:
+        assert self.server is not None
+        census = self.server._parts.tiers.storage.census()
+        return {
+            "census does not add up": not census.holds,
+            "held": census.held,
+            "quarantined": census.quarantined,
+            "lookups": self.server._parts.tiers.storage.lookups_open,
+            "workers": len(self.server._parts.engine_port.workers),
+        }
+
+    def _stop_server(self) -> None:
+        server, stopped = self.server, []
+        assert server is not None
+        self.runtime.spawn(self.server_process, "stop", lambda: stopped.append(server.stop(5.0)))
+        end = self.runtime.now + 60
+        while not stopped:
+            self.runtime.step()
+            if self.runtime.now > end:
+                raise ViolationError("an orderly stop did not end")
+        self.server = None
+
+    # --- engines
+
+    def _stock(self) -> None:
+        self._add(StockEngine(self.world, f"stock-{next(self._engine_numbers)}", 6))
+
+    def _node(self) -> None:
+        self._add(NodeEngine(self.world, f"node-{next(self._engine_numbers)}"))
+
+    def _burst(self) -> None:
+        self._add(BurstClient(self.world, f"burst-{next(self._engine_numbers)}"))
+
+    def _add(self, engine: AnyEngine) -> None:
+        self.engines.append(engine)
