@@ -31,11 +31,12 @@ SPACES = (
 )
 REQUESTS = (
     RequestFacts(),
+    RequestFacts(0.5, 6),
     RequestFacts(1.5, 7, prompt_chunks=1),
     RequestFacts(2.5, 8, prompt_chunks=512, hit_chunks=512),
     RequestFacts(3.5, 2**63, prompt_chunks=100_000, hit_chunks=1),
 )
-"""One without a lookup, then short, hit in full, and long."""
+"""One of which nothing is known, one without a lookup, then short, hit in full, and long."""
 
 
 class StorePolicySuite(OfferSuite):

@@ -69,25 +69,39 @@ class NamesTenTimesAsMuch(OldestFirst):
 
 @PLANTED.killed_by("what_is_hit_again_and_again_is_not_the_first_to_go", "20 of the first 20 victims")
 class NamesTheMostValuableFirst(OldestFirst):
-    """Sorted by hits, and in the wrong direction."""
+    """Its list is read from the wrong end."""
 
     def __init__(self, settings: None) -> None:
         super().__init__(settings)
-        self.hits: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
 
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
         super().on_insert(slots, facts)
-        self.hits |= dict.fromkeys(slots, 0)
+        for slot in slots:
+            self.sizes.pop(slot, None)
+            self.sizes[slot] = facts.slot_bytes
 
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
         super().on_access(slots, facts)
         for slot in slots:
-            self.hits[slot] = self.hits.get(slot, 0) + 1
+            if slot in self.sizes:
+                self.sizes[slot] = self.sizes.pop(slot)
+
+    def on_remove(self, slots: Sequence[int]) -> None:
+        super().on_remove(slots)
+        for slot in slots:
+            self.sizes.pop(slot, None)
 
     def victims(self, demand: EvictionDemand, may_evict: MayEvict) -> Sequence[int]:
-        enough = super().victims(demand, may_evict)
-        everything = super().victims(EvictionDemand(10**12, {}), may_evict)
-        return sorted(everything, key=lambda slot: -self.hits.get(slot, 0))[: len(enough)]
+        victims = list(super().victims(demand._replace(any_bytes=0), may_evict))
+        wanted = demand.any_bytes
+        for slot in reversed(self.sizes):
+            if wanted <= 0:
+                break
+            if slot not in victims and may_evict(slot):
+                victims.append(slot)
+                wanted -= self.sizes[slot]
+        return victims
 
 
 globals().update(PLANTED.suites(EvictionPolicySuite, __name__))

@@ -30,7 +30,7 @@ class ExpectsAnOrganisation(Everywhere):
 @PLANTED.killed_by("every_key_and_every_request_is_planned", "ZeroDivisionError")
 class ExpectsALookup(Everywhere):
     def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
-        shares = [each.request.hit_chunks / each.request.prompt_chunks for each in objects if each.request.request == 0]
+        shares = [each.request.hit_chunks / each.request.prompt_chunks for each in objects if each.request.request]
         return super().plan(objects, adapters if len(shares) <= len(objects) else ())
 
 
