@@ -82,9 +82,13 @@ LINES = [
     (
         WorkerRegistered(1, "m", 2, "ab", True),
         "INFO",
-        "worker registered instance=1 model=m world_size=2 layout=ab shared_memory=True",
+        "worker registered instance=1 model=m identity=- world_size=2 layout=ab shared_memory=True",
     ),
-    (WorkerLeft(1, "m", "silent"), "INFO", "worker left instance=1 model=m reason=silent"),
+    (
+        WorkerLeft(1, "m##9f86d081884c7d65", "silent"),
+        "INFO",
+        "worker left instance=1 model=m identity=9f86d081884c7d65 reason=silent",
+    ),
     (
         ObjectRejected("fs", "0a", "damaged", "short"),
         "WARNING",
