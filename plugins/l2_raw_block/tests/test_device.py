@@ -222,3 +222,21 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_refused(
     with pytest.raises(ResourceError, match="was replaced while it was opened"):
         open_here()
     open_here()
+
+
+def test_a_device_that_is_replaced_while_it_is_in_use_is_a_condition(
+    device: Path, open_here: OpenHere, memory: LentMemory, tmp_path: Path
+) -> None:
+    driver = open_here()
+    put(driver, memory, 2)
+    assert driver.adapter.conditions() == []
+    device.rename(tmp_path / "away")
+    (gone,) = driver.adapter.conditions()
+    device.write_bytes(bytes(100))
+    (replaced,) = driver.adapter.conditions()
+    assert gone.name == replaced.name == "medium_replaced"
+    assert str(device) in replaced.reason
+    (tmp_path / "away").rename(device)
+    assert driver.adapter.conditions() == [], "it ends with its fault"
+    driver.close(10)
+    assert driver.adapter.conditions() in ([], ())

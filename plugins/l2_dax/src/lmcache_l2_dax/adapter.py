@@ -97,4 +97,5 @@ def _adapter(
     return SlotAdapter(
         context, medium, concurrency=_QUEUED * (settings.num_store_workers + settings.num_load_workers),
         release=release, volume=volume if settings.persist_enabled else None,
+        devices={device.path: device.descriptor for device in mapped},
     )  # fmt: skip

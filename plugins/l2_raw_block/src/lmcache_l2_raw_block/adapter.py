@@ -97,6 +97,7 @@ def _adapter(
     adapter = RawBlockAdapter(
         context, medium, concurrency=_depth(settings), release=device.close,
         volume=volume, times=times, verify=settings.meta_verify_on_load,
+        devices={settings.device_path.absolute(): device.fd},
     )  # fmt: skip
     context.logger.info(
         "l2 device opened adapter=%s path=%s engine=%s direct=%s slots=%d",

@@ -6,8 +6,10 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Self
 
 from lmcache_core import AdapterContext, ResourceError
@@ -54,6 +56,19 @@ class Ownership:
                 "l2 medium is full: it does not say who has it, and takes no stores adapter=%s error=%s",
                 context.name, error.strerror,
             )  # fmt: skip
+
+
+def stands_at(descriptor: int, path: Path) -> bool:
+    """Does the path still name what the descriptor is open on?  Of a device its number counts, since its node may be made anew.
+    Raises OSError where that cannot be seen."""
+    own = os.fstat(descriptor)
+    try:
+        there = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISREG(own.st_mode):
+        return os.path.samestat(own, there)
+    return (stat.S_IFMT(own.st_mode), own.st_rdev) == (stat.S_IFMT(there.st_mode), there.st_rdev)
 
 
 def _owner(region: MetaRegion, owner_at: int) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from lmcache_core import (
@@ -13,17 +15,20 @@ from lmcache_core import (
     AdapterContext,
     AsyncL2Adapter,
     Capability,
+    Condition,
     KeyPage,
     LentBuffer,
     ObjectHeader,
     ObjectKey,
     Outcome,
+    Severity,
     Usage,
     check,
     inspect,
 )
 from lmcache_object_slots.header_reads import keys_at
 from lmcache_object_slots.medium import SlotMedium
+from lmcache_object_slots.ownership import stands_at
 from lmcache_object_slots.recovery import Recovery
 from lmcache_object_slots.slot_index import ID_BYTES, SlotIndex
 from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper
@@ -36,6 +41,7 @@ VOLATILE: Final = (
     | Capability.ANY_LENGTH
 )  # fmt: skip
 DURABLE: Final = VOLATILE | Capability.DURABLE
+NO_DEVICES: Final[Mapping[Path, int]] = MappingProxyType({})
 START_PATIENCE_SECONDS: Final = 0.5
 """So long the opening waits for the recovery, which goes on behind it."""
 WRITE_PATIENCE_SECONDS: Final = 5.0
@@ -56,12 +62,15 @@ class SlotAdapter(AsyncL2Adapter):
     def __init__(
         self, context: AdapterContext, medium: SlotMedium, *, concurrency: int, release: Callable[[], None],
         volume: Volume | None = None, times: CheckpointTimes | None = None, verify: bool = False,
+        devices: Mapping[Path, int] = NO_DEVICES,
     ) -> None:  # fmt: skip
         """Takes over the medium and the volume; `release` is called when nothing uses them any more, also where this raises.
-        Without a volume, slots are empty and blank at the start.  With `verify`, an exact checkpoint is not believed."""
+        Without a volume, slots are empty and blank at the start.  With `verify`, an exact checkpoint is not believed.
+        `devices`: where the medium lies, and as what it was opened; open until `release`."""
         self.max_object_bytes = medium.geometry.max_object_bytes
         self._medium = medium
         self._release = release
+        self._devices = devices
         self._times = times or CheckpointTimes()
         self._volume = volume
         self.capabilities = DURABLE if volume else VOLATILE
@@ -164,6 +173,23 @@ class SlotAdapter(AsyncL2Adapter):
         slots = self._index.count - self._index.slots_in(SlotState.WITHHELD)
         each = used / objects if objects else self._medium.geometry.max_object_bytes
         return Usage(used, max(used, round(each * slots)), objects)
+
+    def conditions(self) -> Sequence[Condition]:
+        """Is the medium still the one that its path names?  The descriptors go on working, so that nothing else shows it."""
+        try:
+            lost = [path for path, descriptor in self._devices.items() if not stands_at(descriptor, path)]
+        except OSError as error:
+            self.context.logger.debug("a device cannot be looked at adapter=%s error=%s", self.context.name, error)
+            return ()
+        return [
+            Condition(
+                "medium_replaced",
+                Severity.WARNING,
+                f"'{path}' is not what this server has opened any more; what is stored is lost at its end",
+                "move it back, or remove and add the adapter to take what is there now",
+            )
+            for path in lost[:1]
+        ]
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         """In the order of object ids; the cursor is the last one that was looked at, as hex digits.  Reads one header page for
