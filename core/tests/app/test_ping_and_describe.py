@@ -18,6 +18,7 @@ from lmcache_core import Severity
 from lmcache_core.app.cli import main
 from lmcache_core.app.console.description import describe_server, description_page
 from lmcache_core.app.console.page import plain_page
+from lmcache_core.model.layout import ObjectLayout
 
 Captured = pytest.CaptureFixture[str]
 MODELS = {
@@ -193,6 +194,16 @@ def test_how_many_tokens_fit() -> None:
     assert "keeps up to 10 GiB of them in memory (L1)" in text
     assert "L2: fs, asked in this order." in text
     assert json.loads(json.dumps(described)) == described
+
+
+@pytest.mark.parametrize("blocks", [" in blocks of 32", " in blocks of 32 ordered 5f1c0a9b8d7e6f21"])
+def test_a_layout_with_an_order_of_its_own_has_the_same_size(blocks: str) -> None:
+    """As the server writes it."""
+    plain, ordered = (
+        describe_server({**HEALTHY, "workers": [worker(0, LAYOUT + end)]})["models"][0] for end in ("", blocks)
+    )
+    assert ordered["chunk_bytes"] == plain["chunk_bytes"] > 0
+    assert str(ObjectLayout(2, 32, 256, 1024, "bfloat16", block_slots=32, order=blocks[25:])) == LAYOUT + blocks
 
 
 @pytest.mark.parametrize("layout", ["", "odd", "int3[2, 3, 4]", "float16[2]", "float16[0, 0, 0]"])

@@ -11,7 +11,7 @@ from lmcache_core.model.layout import ITEM_BYTES
 from lmcache_core.model.object_header import HEADER_BYTES
 
 ALIGN_BYTES: Final = 4096
-_LAYOUT: Final = re.compile(r"(?P<dtype>\w+)\[(?P<shape>\d+(?:, \d+)*)\]")
+_LAYOUT: Final = re.compile(r"(?P<dtype>\w+)\[(?P<shape>\d+(?:, \d+)*)\](?: in blocks of \d+(?: ordered \w+)?)?")
 
 
 @dataclass(frozen=True, slots=True)
