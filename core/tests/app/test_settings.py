@@ -133,7 +133,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--por", "1"], "no flag is called --por; did you mean --port?"),
         (["stray"], "'stray' is not expected here"),
         (["--port"], "--port: expected one argument"),
-        (["--p2p-listen-url", "x"], "--p2p-listen-url is a flag of lmcache-p2p, which is not installed"),
+        (["--p2p-listen-url", "x"], "--p2p-listen-url is a flag of the public LMCache server"),
         (["--l1-init-size-gb", "-1"], "--l1-init-size-gb is '-1': input should be"),
         (["--l1-numa", "both"], "--l1-numa is 'both'"),
         (["--port", "x"], "--port is 'x': input should be a valid integer"),

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_FLAGS
+from lmcache_core.app.plugins.known_names import FLAGS_OF_OTHERS
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import GROUPS, ServerSettings
 from lmcache_core.model.errors import ConfigError
@@ -40,9 +40,10 @@ class ServerFlags(Parser):
 
     def refuse(self, argument: str) -> NoReturn:
         flag = argument.partition("=")[0]
-        owner = next((owner for beginning, owner in DISTRIBUTIONS_OF_FLAGS if flag.startswith(beginning)), None)
-        if owner:
-            raise ConfigError(f"{flag} is a flag of {owner}, which is not installed: pip install {owner}")
+        if flag.startswith(FLAGS_OF_OTHERS):
+            raise ConfigError(
+                f"{flag} is a flag of the public LMCache server, for something that this server does not have"
+            )
         super().refuse(argument)
 
 

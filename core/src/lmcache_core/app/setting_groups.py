@@ -84,7 +84,7 @@ class TransferSettings(BaseModel):
 class L1Settings(BaseModel):
     """L1 (memory)"""
 
-    l1_size_gb: float = Field(5.0, ge=2**-10, le=2**20, allow_inf_nan=False, description="Size of L1 in GiB.")
+    l1_size_gb: float = Field(5.0, ge=0.001, le=2**20, allow_inf_nan=False, description="Size of L1 in GiB.")
     l1_overcommit: bool = Field(
         False,
         description="Start although L1 and the server need more memory than the machine or the control group has: the kernel "

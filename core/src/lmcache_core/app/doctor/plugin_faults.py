@@ -9,6 +9,7 @@ from lmcache_core.app.configuration import advice
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.model.errors import LMCacheError
 
 
@@ -18,6 +19,11 @@ def plugin_faults(case: Case) -> Iterator[Finding]:
     warnings = list(case.plugins.warnings)
     for line in warnings:
         yield Finding("plugins", Level.WARN, line, "lmcache plugins list --verbose says more", facts=facts)
+    for row in rows:
+        for line in missing_modules(row):
+            warnings.append(line)
+            remedy = f"install it, or what {row.candidate.owner} requires, where the server runs"
+            yield Finding("plugins", Level.WARN, f"plugin '{row.candidate.name}': {line}", remedy, facts=facts)
     if not warnings:
         yield Finding("plugins", Level.OK, f"{len(rows)} found, none of them at fault", facts=facts)
 

@@ -13,6 +13,7 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 
 _POLICIES = "lmcache-policies"
 _OBSERVABILITY = "lmcache-observability"
+_L2_PLUGINS = ("dax", "fs", "fs_native", "nixl", "raw_block", "redis", "s3")
 
 DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
     {
@@ -46,37 +47,28 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
         ),
         OfferKind.STORE_POLICY: dict.fromkeys(("skip_l1", "second_use"), _POLICIES),
         OfferKind.PREFETCH_POLICY: {"retain": _POLICIES},
-        OfferKind.REQUEST_MODULE: {
-            "blend": "lmcache-blend",
-            "blend_legacy": "lmcache-blend",
-            "lmcache_driven": "lmcache-transfer-torch",
-        },
+        OfferKind.REQUEST_MODULE: {"lmcache_driven": "lmcache-transfer-torch"},
         OfferKind.SUBSCRIBER: dict.fromkeys(("metrics", "tracing", "lookup_hash", "trace"), _OBSERVABILITY),
         OfferKind.HTTP_ROUTES: {"metrics": _OBSERVABILITY},
-        OfferKind.COMMAND: {"simulate": _POLICIES, "trace": _OBSERVABILITY, "coordinator": "lmcache-coordinator"},
+        OfferKind.COMMAND: {"simulate": _POLICIES, "trace": _OBSERVABILITY},
     }
 )
 """Offers of this project's own distributions."""
 
 DISTRIBUTIONS_OF_PLUGINS: Final = MappingProxyType(
     {
-        **DISTRIBUTIONS_OF_OFFERS[OfferKind.L2_ADAPTER],
+        **{name: f"lmcache-l2-{name.replace('_', '-')}" for name in _L2_PLUGINS},
+        "mooncake_store": "lmcache-l2-mooncake",
         "policies": _POLICIES,
-        "blend": "lmcache-blend",
         "observability": _OBSERVABILITY,
-        "coordinator": "lmcache-coordinator",
-        "p2p": "lmcache-p2p",
         "serde": "lmcache-serde",
         "transfer_torch": "lmcache-transfer-torch",
     }
 )
 """Names that `--plugin` may give before the distribution is installed."""
 
-DISTRIBUTIONS_OF_FLAGS: Final = (
-    ("--coordinator-", "lmcache-coordinator"),
-    ("--p2p-", "lmcache-p2p"),
-)
-"""Beginnings of flags that other distributions bring."""
+FLAGS_OF_OTHERS: Final = ("--coordinator-", "--p2p-")
+"""Beginnings of flags of the public server that nothing here has."""
 
 _FOREIGN_VARIABLES: Final = frozenset(
     {

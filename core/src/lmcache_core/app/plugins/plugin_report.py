@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmcache_core.app.console.text_table import text_table
+from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.contracts.capability import Capability
@@ -18,7 +19,7 @@ def as_table(rows: Sequence[PluginRow], verbose: bool) -> str:
     report = [lines[0]]
     for row, line in zip(rows, lines[1:], strict=True):
         report.append(line)
-        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness) if text]
+        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness, *missing_modules(row)) if text]
         report += [f"    {text}" for text in (*below, *(_details(row) if verbose else ()))]
     return "\n".join(report)
 
@@ -53,6 +54,7 @@ def record(row: PluginRow) -> dict[str, Any]:
         "error": row.error,
         "remedy": row.remedy,
         "conflicts": list(row.conflicts),
+        "missing_modules": missing_modules(row),
         "traceback": row.traceback,
         "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 3),
         "offers": [offer_record(offered) for offered in row.offers],

@@ -1,0 +1,88 @@
+"""Finds what a plugin's offers would fail to import when they are opened, without importing anything of them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Final
+
+from lmcache_core.app.plugins.discovery import Origin
+from lmcache_core.app.plugins.plugin_row import PluginRow
+
+FILES_MAX: Final = 400
+"""Of one plugin."""
+
+
+def missing_modules(row: PluginRow) -> list[str]:
+    """A sentence for each module that an offer's `open` or `settings` imports unconditionally, in its own package's files,
+    and that is not installed.  Reads the sources; what is imported within a `try` or an `if` is optional."""
+    missing: dict[str, str] = {}
+    seen: set[str] = set()
+    for offered in row.offers if row.candidate.origin is not Origin.BUILTIN else ():
+        for target in filter(None, (offered.offer.open, offered.offer.settings)):
+            module, _, function = target.partition(":")
+            for name, importer in _absent(module, function, seen):
+                missing.setdefault(name, f"{offered.kind.label} '{offered.offer.name}': {importer} imports it")
+    return [
+        f"module '{name}' is not installed, and cannot be had when it is used ({why})" for name, why in missing.items()
+    ]
+
+
+def _absent(module: str, function: str, seen: set[str]) -> Iterator[tuple[str, str]]:
+    """Top-level names that cannot be found, and who imports each."""
+    package, waiting = module.partition(".")[0], [module]
+    seen.add(module)
+    while waiting and len(seen) < FILES_MAX:
+        importer = waiting.pop()
+        for name in _imports(importer, function if importer == module else ""):
+            top = name.partition(".")[0]
+            if top == package:
+                waiting += [name] if name not in seen else []
+                seen.add(name)
+            elif top not in sys.stdlib_module_names and not _is_there(top):
+                yield top, importer
+
+
+def _imports(module: str, function: str) -> Iterator[str]:
+    """What it imports in any case, and what `function` of it does."""
+    source = _source(module)
+    if source is None:
+        return
+    try:
+        tree = ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    parent = module if source.name == "__init__.py" else module.rpartition(".")[0]
+    yield from _named(tree.body, parent)
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == function:
+            yield from _named(each.body, parent)
+
+
+def _named(statements: Sequence[ast.stmt], parent: str) -> Iterator[str]:
+    for each in statements:
+        if isinstance(each, ast.Import):
+            yield from (alias.name for alias in each.names)
+        elif isinstance(each, ast.ImportFrom):
+            base = f"{'.' * each.level}{each.module or ''}"
+            name = resolve_name(base, parent) if each.level else base
+            yield name
+            yield from (f"{name}.{alias.name}" for alias in each.names)  # one that is no module has no source
+
+
+def _source(module: str) -> Path | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, AttributeError, ValueError):  # part of it is no package
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return name in sys.modules
