@@ -41,7 +41,9 @@ def events_page() -> str:
             "`lmcache_core`. A subscription to `Event` is one to all of them. A plugin may define events of its own (a\n"
             "subclass of `Event`, every field a `str`, `int`, `float`, `bool` or `bytes`) and publish them through its\n"
             "context. `Annotated[str, msgspec.Meta(examples=[...])]` says which values a field has, so that suites try them.\n"
-            " Each has `at`, when it happened, in seconds since the epoch.\n"
+            " Each has `at`, when it happened, in seconds since the epoch. `model_name` is what the engine sent; show people\n"
+            "`parse_model_name(event.model_name).served`, and keep no series or rows of whole names, of which requests may\n"
+            "have any number ([model names](../engine-protocol.md#model-names)).\n"
         ),
     ]
     for kind in event_types():

@@ -127,6 +127,7 @@ class StoredObject(NamedTuple):
     """An object in L1 that could go to L2."""
 
     space: KeySpace
+    """Users know its model as `parse_model_name(space.model_name).served`; the whole name says what the bytes mean, too."""
     chunk_hash: bytes
     object_bytes: int
     hit: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -149,7 +149,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     @property
     def _hands_over(self) -> bool:
         """Beside other connectors only one of them may hand anything over, and others cannot do without it."""
-        return get_kv_transfer_group() is self
+        return has_kv_transfer_group() and get_kv_transfer_group() is self
 
     def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
         self._working.on_step(kv_connector_metadata)
