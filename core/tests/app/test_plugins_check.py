@@ -673,6 +673,35 @@ def test_an_expression_that_cannot_be_read_is_the_user_s(
     assert said.err.count("\n") == 1
 
 
+# the code that the server would import
+
+PLACE = """
+import sys
+from pathlib import Path
+from lmcache_core.app.plugins.conformance import run_laws
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_selection import PluginSelection
+import acme_place
+for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+    print(acme_place.NAME, verdict.outcome, verdict.reason)
+"""
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_kit_imports_what_the_server_imports(laws: Callable[[str], Path], tmp_path: Path, safe: bool) -> None:
+    """Neither the folder of the kit nor the current one comes first, where they do not for the server."""
+    path = laws("import acme_place\ndef test_it(): assert not acme_place.NAME")
+    current, first, second = tmp_path / "current", tmp_path / "first", tmp_path / "second"
+    for folder in (current, first, second, path.parent):
+        folder.mkdir(exist_ok=True)
+        (folder / "acme_place.py").write_text(f"NAME = {folder.name!r}\n")
+    environment = {**os.environ, "PYTHONPATH": f"{first}{os.pathsep}{second}"}
+    command = [sys.executable, *(["-P"] if safe else []), "-c", PLACE, str(path)]
+    done = subprocess.run(command, cwd=current, env=environment, capture_output=True, text=True, timeout=60)
+    server = "first" if safe else "current"
+    assert done.stdout.splitlines()[0] == f"{server} broken AssertionError: assert not '{server}'", done.stderr
+
+
 # for real
 
 

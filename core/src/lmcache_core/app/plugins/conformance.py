@@ -12,12 +12,14 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
@@ -136,6 +138,7 @@ def run_laws(
             SUBJECT_VARIABLE: subject,
             REPORT_VARIABLE: str(report),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTHONPATH": os.pathsep.join(_own_path()),
             "HYPOTHESIS_STORAGE_DIRECTORY": str(home / "hypothesis"),
         }
         with (home / "output").open("wb") as output, _session(_command(path, home, only), environment, output) as child:
@@ -173,10 +176,19 @@ def run_laws(
             raise KitFailedError(_what_failed(code, running.law, said))
 
 
+def _own_path() -> list[str]:
+    """Where this process looks for modules before it looks in Python's own folders."""
+    python = sysconfig.get_path("stdlib").rpartition(os.sep)[0]
+    return [
+        str(Path(folder).absolute()) for folder in takewhile(lambda folder: not folder.startswith(python), sys.path)
+    ]
+
+
 def _command(path: Path, home: Path, only: str | None) -> list[str]:
     plugins = ("lmcache_core.testing.pytest_plugin", "lmcache_core.app.plugins.check_reporter", "no:cacheprovider")
     return [
-        *(sys.executable, "-m", "pytest", "-q", "--tb=short"),
+        # -P, importlib and PYTHONPATH: neither the current folder nor the kit's comes before what this process imports
+        *(sys.executable, "-P", "-m", "pytest", "-q", "--tb=short", "--import-mode=importlib"),
         *(word for plugin in plugins for word in ("-p", plugin)),
         # the kit's own configuration, so that none of the current directory applies
         *("-c", str(path.with_name("pytest.ini")), "--rootdir", str(path.parent), "--basetemp", str(home / "tests")),
