@@ -125,6 +125,20 @@ def test_what_is_active_by_itself_takes_its_settings_from_offer_settings(install
     assert by_name(given.request_modules)["acme"] == {"ratio": 0.5, "label": "m"}
 
 
+def test_a_request_module_becomes_active_by_being_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a flag, as often as it is given, or by settings of its own."""
+    install("acme", SOURCE)
+    install("more", SOURCE.replace('"acme"', '"more"').replace('"quiet"', '"more_quiet"').replace("acme_", "more_"))
+    assert not {"acme", "more"} & set(by_name(specs().request_modules))
+    both = specs("--engine-type", "acme", "--engine-type", "more").request_modules
+    assert {"acme", "more"} <= set(by_name(both))
+    monkeypatch.setenv("LMCACHE_ENGINE_TYPE", "acme,more,default")
+    assert by_name(specs().request_modules) == by_name(both)
+    monkeypatch.delenv("LMCACHE_ENGINE_TYPE")
+    given = specs("--offer-settings", '{"request_module:acme": {"label": "m"}}')
+    assert by_name(given.request_modules)["acme"] == {"ratio": 0.5, "label": "m"}
+
+
 def test_a_quiet_subscriber_becomes_active_by_being_named(install: Install) -> None:
     install("acme", SOURCE)
     given = ("--offer-settings", '{"subscriber:quiet": {}}')
@@ -164,7 +178,10 @@ def test_a_quiet_subscriber_becomes_active_by_being_named(install: Install) -> N
             "--offer-settings subscriber:acme: no field is called 'x'",
         ),
         (["--offer-settings", '{"subscriber:log": {"x": 1}}'], "subscriber 'log' takes no settings; leave out 'x'"),
-        (["--offer-settings", '{"request_module:acme": {}}'], "request module 'acme' is not in use; name it with"),
+        (
+            ["--offer-settings", '{"request_module:engine_driven": {}}', "--supported-transfer-mode", "lmcache_driven"],
+            "request module 'engine_driven' is not in use with --supported-transfer-mode lmcache_driven",
+        ),
         (["--offer-settings", '{"eviction_policy:acme": {}}'], 'go with the name: --eviction-policy \'{"type": "acme"'),
         (["--offer-settings", '{"l2_adapter:memory": {}}'], "go with the name: --l2-adapter"),
         (["--offer-settings", '{"command:acme": {}}'], "commands have flags of their own"),

@@ -151,9 +151,15 @@ def test_a_copy_is_installed_again_when_its_source_is_mended(install: Install, t
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"url": "https://example.org/a.whl", "archive_info": {}}'])
-def test_what_came_from_elsewhere_is_installed_again(install: Install, text: str) -> None:
-    (install("acme", "1 / 0\n") / "direct_url.json").write_text(text)
+def test_what_came_from_elsewhere_is_installed_again_where_that_helps(
+    install: Install, tmp_path: Path, text: str
+) -> None:
+    """A file of it is missing; a fault in its code is there again afterwards."""
+    (install("acme", "import acme_plugin.missing\n") / "direct_url.json").write_text(text)
     assert str(row(load_plugins(), "acme").remedy).startswith("pip install --force-reinstall acme-dist, or")
+    (install("zeta", "1 / 0\n") / "direct_url.json").write_text(text)
+    says = f"tell its author: the fault is at {tmp_path}/zeta_plugin.py:1, or leave it out: --no-plugin zeta"
+    assert row(load_plugins(), "zeta").remedy == says
 
 
 def test_the_plugins_own_configuration_errors_pass_through(install: Install) -> None:

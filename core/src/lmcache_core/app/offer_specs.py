@@ -77,12 +77,7 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
     """Raises ConfigError that names the flag and the field, before anything is opened.  What nobody asked for is left out
     where its settings are wrong, and `plugins` is told."""
     given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
-    subscribers, modules = _subscribers(settings, plugins, given), _request_modules(settings, plugins)
-    for kind, name in given:
-        if kind is OfferKind.REQUEST_MODULE and name not in modules:
-            raise ConfigError(
-                f"{_FLAG}: request module '{name}' is not in use; name it with --engine-type or leave its settings out"
-            )
+    subscribers, modules = _subscribers(settings, plugins, given), _request_modules(settings, plugins, given)
     check_module_flags(settings, plugins, modules)
     return OfferSpecs(
         _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
@@ -145,7 +140,8 @@ def _configured(
     specs = []
     flags = switched_on(settings) if kind is OfferKind.SUBSCRIBER else {}
     if kind is OfferKind.REQUEST_MODULE:
-        flags = {settings.engine_type: "--engine-type", settings.supported_transfer_mode: "--supported-transfer-mode"}
+        flags = dict.fromkeys(settings.engine_type, "--engine-type")
+        flags[settings.supported_transfer_mode] = "--supported-transfer-mode"
     for name in names:
         where = flags[name] if name in flags and (kind, name) not in given else f"{_FLAG} {kind}:{name}"
         needed = (kind, name) in given or name in flags or _is_needed(settings, plugins, kind, name)
@@ -191,14 +187,18 @@ def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, given: Given)
     return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.HTTP_ROUTES)]))
 
 
-def _request_modules(settings: ServerSettings, plugins: LoadedPlugins) -> tuple[str, ...]:
+def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
+    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
     names = [offer.name for offer in plugins.defaults(OfferKind.REQUEST_MODULE)]
-    match settings.supported_transfer_mode:
-        case "engine_driven" | "lmcache_driven" as mode:
-            names.append(mode)
-        case _:
-            offered = {offer.name for offer in plugins.offers(OfferKind.REQUEST_MODULE)}
-            names += [mode for mode in _TRANSFER_MODES if mode in offered]
-    if settings.engine_type != "default":
-        names.append(settings.engine_type)
+    mode = settings.supported_transfer_mode
+    if mode in _TRANSFER_MODES:
+        names.append(mode)
+    else:
+        offered = {offer.name for offer in plugins.offers(OfferKind.REQUEST_MODULE)}
+        names += [each for each in _TRANSFER_MODES if each in offered]
+    names += [name for name in settings.engine_type if name != "default"]
+    for kind, name in given:
+        if kind is OfferKind.REQUEST_MODULE and name in _TRANSFER_MODES and name not in names:
+            raise ConfigError(f"{_FLAG}: request module '{name}' is not in use with --supported-transfer-mode {mode}")
+        names += [name] if kind is OfferKind.REQUEST_MODULE else []
     return tuple(dict.fromkeys(names))

@@ -52,8 +52,9 @@ class CacheSettings(BaseModel):
     )
     chunk_size: int = Field(256, ge=1, le=2**20, description="Tokens per chunk, the unit of storing and reuse.")
     hash_algorithm: Literal["blake3", "sha256_cbor"] = Field("blake3", description="Chain that names chunks.")
-    engine_type: str = Field(
-        "default", min_length=1, description="Request module to add: default, or that of a plugin."
+    engine_type: tuple[str, ...] = Field(
+        (),
+        description="Request module of a plugin to add; `default` adds none. Repeatable; comma list in the environment.",
     )
     supported_transfer_mode: Literal["auto", "engine_driven", "lmcache_driven"] = Field(
         "auto", description="Who moves bytes between engine and L1."
@@ -335,7 +336,7 @@ class PluginSelectionSettings(BaseModel):
     )
     offer_settings: dict[str, dict[str, Any]] = Field(
         {},
-        description="Settings of subscribers and request modules, a JSON object by kind:name such as "
-        '`{"subscriber:log": {}}`. A subscriber that is not active by itself becomes so by being named here.',
+        description="Settings of subscribers, request modules and HTTP routes, a JSON object by kind:name such as "
+        '`{"subscriber:log": {}}`. What is not active by itself becomes so by being named here.',
     )
     config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")

@@ -111,7 +111,7 @@ class ServerSettings(
             raise ValueError('expected a JSON object such as {"interval_seconds": 10}')
         return given
 
-    @field_validator("plugins", "no_plugins", "runtime_plugin_locations", mode="before")
+    @field_validator("plugins", "no_plugins", "engine_type", "runtime_plugin_locations", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         if not isinstance(value, str):

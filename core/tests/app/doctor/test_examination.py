@@ -147,6 +147,16 @@ def test_skipped_adapters_are_not_opened(capsys: Captured, monkeypatch: pytest.M
     assert "adapter memory" not in capsys.readouterr().out
 
 
+def test_an_adapter_that_cannot_be_had_is_a_row_like_the_others(capsys: Captured) -> None:
+    flags = ("--l2-adapter", '{"type": "fss"}', "--l2-adapter", '{"type": "memory"}', *FAST)
+    assert main(["doctor", *flags]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (fault,) = (line for line in lines if "adapter fss" in line)
+    assert fault.startswith("fail")
+    assert "--l2-adapter[0]: no L2 adapter is called 'fss'" in fault
+    assert any("adapter memory" in line and line.startswith("ok") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -154,7 +164,6 @@ def test_skipped_adapters_are_not_opened(capsys: Captured, monkeypatch: pytest.M
         (["--parameters", "nan"], "--parameters nan: expected more than 0"),
         (["--tp", "0"], "--tp 0: expected 1 to 1024"),
         (["--model", "/nowhere"], "--model /nowhere: cannot be read: No such file"),
-        (["--l2-adapter", '{"type": "fss"}'], "--l2-adapter[0]: no L2 adapter is called 'fss'"),
         (["--chunk-size", "x"], "--chunk-size is 'x'"),
         (["--modell", "x"], "no flag is called --modell; did you mean --model?"),
     ],

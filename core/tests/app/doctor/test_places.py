@@ -64,6 +64,35 @@ def test_what_is_wrong_with_it(
     assert [each.level for each in found] == [level]
 
 
+class StrangerSettings(PluginSettings):
+    """As a third party calls them."""
+
+    folder: Path
+    pool_capacity_mb: int = 0
+
+
+class UnboundedSettings(PluginSettings):
+    folder: Path
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "says"),
+    [
+        (StrangerSettings, {}, 'set its "pool_capacity_mb", and give it an "eviction"'),
+        (StrangerSettings, {"pool_capacity_mb": 500_000}, "lower pool_capacity_mb, unless"),
+        (UnboundedSettings, {}, "see its settings: lmcache plugins show disk"),
+    ],
+)
+def test_advice_names_the_settings_that_the_adapter_has(
+    make_case: MakeCase, tmp_path: Path, settings: type[PluginSettings], given: dict[str, object], says: str
+) -> None:
+    mounts = "20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+    case = make_case({"proc/self/mountinfo": mounts}, free=100 * GIB)
+    spec = AdapterSpec("disk", Offer("disk", "for tests", "a:b"), settings(folder=tmp_path, **given))  # type: ignore[call-arg]
+    (found,) = [each for each in folders(replace(case, adapters=(spec,))) if each.level is Level.WARN]
+    assert says in found.remedy
+
+
 def test_a_folder_that_is_not_there_yet(make_case: MakeCase, tmp_path: Path) -> None:
     found = found_in(make_case, tmp_path / "a" / "b")
     assert found[0].level is Level.OK

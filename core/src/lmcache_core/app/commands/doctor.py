@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from lmcache_core.app.adapter_specs import adapter_specs
+from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
@@ -20,12 +20,13 @@ from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.console.waiting import waiting
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.examination import Report, examine
-from lmcache_core.app.doctor.finding import Level
+from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.doctor.model_shape import read_model_shape
 from lmcache_core.app.doctor.tiers import tier_row
 from lmcache_core.app.flags import ServerFlags, server_flags
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.model.errors import ConfigError
+from lmcache_core.model.errors import ConfigError, LMCacheError
 
 _TERA: Final = 1e12
 _MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Mood.BAD}
@@ -80,7 +81,23 @@ def _case(given: argparse.Namespace) -> Case:
         model = replace(model, parameters=round(given.parameters * 1e9))
     settings = read_settings(server_flags(given))
     plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
-    return Case(settings, plugins, adapter_specs(settings.l2_adapter, plugins), model=model, shards=given.tp)
+    adapters, unusable = _adapters(settings.l2_adapter, plugins)
+    return Case(settings, plugins, adapters, unusable, model=model, shards=given.tp)
+
+
+def _adapters(
+    given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins
+) -> tuple[tuple[AdapterSpec, ...], tuple[Finding, ...]]:
+    """Those that can be looked at, and a row for each other one: the rest of the machine is worth a look all the same."""
+    specs: list[AdapterSpec] = []
+    unusable = []
+    for index, values in enumerate(given):
+        try:
+            specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", [spec.name for spec in specs]))
+        except LMCacheError as error:
+            name = f"adapter {values.get('type', index)}"
+            unusable.append(Finding(name, Level.FAIL, str(error), "mend it, or leave the adapter out"))
+    return tuple(specs), tuple(unusable)
 
 
 def _page(case: Case, report: Report, given: argparse.Namespace) -> Iterator[Block]:

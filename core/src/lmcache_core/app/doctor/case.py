@@ -21,6 +21,8 @@ class Case:
     settings: ServerSettings
     plugins: LoadedPlugins
     adapters: tuple[AdapterSpec, ...] = ()
+    unusable: tuple[Finding, ...] = ()
+    """One for each adapter that is configured and cannot be had, such as one that is not installed."""
     machine: Machine = field(default_factory=Machine)
     model: ModelShape | None = None
     shards: int = 1

@@ -15,7 +15,7 @@ from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import size_text
-from lmcache_core.app.doctor.adapter_places import adapter_devices
+from lmcache_core.app.doctor.adapter_places import adapter_capacity, adapter_devices
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.doctor.machine import Machine
@@ -113,20 +113,14 @@ def _file(machine: Machine, probe: str, path: Path, found: os.stat_result) -> It
 
 
 def _room(spec: AdapterSpec, probe: str, path: Path, size: int | None) -> Iterator[Finding]:
-    wanted = _wanted_bytes(spec)
-    if not size or wanted is None or wanted <= size:
+    bound = adapter_capacity(spec)
+    wanted = bound.bytes if bound else None
+    if bound is None or not size or wanted is None or wanted <= size:
         return
     text = f"{path} has {size_text(size)}, less than the {size_text(wanted)} that the adapter is to use"
-    yield Finding(probe, Level.WARN, text, "ask for less, or name a larger one", facts={"wanted_bytes": wanted})
-
-
-def _wanted_bytes(spec: AdapterSpec) -> int | None:
-    """Of each device; None where the adapter takes what there is."""
-    for name, unit in (("capacity_bytes", 1), ("max_dax_size_gb", 2**30), ("max_capacity_gb", 2**30)):
-        value = getattr(spec.settings, name, None)
-        if isinstance(value, int | float) and value > 0:
-            return int(value * unit)
-    return None
+    yield Finding(
+        probe, Level.WARN, text, f"lower {bound.setting}, or name a larger one", facts={"wanted_bytes": wanted}
+    )
 
 
 def _direct_io(spec: AdapterSpec, probe: str, path: Path, kind: str, size: int | None) -> Finding:

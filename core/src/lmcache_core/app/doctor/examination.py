@@ -84,6 +84,7 @@ def examine(case: Case, flops: float | None, tries_adapters: bool) -> Report:
     """`flops`: what the engine reaches, in operations per second; measured here unless given.  Opens every adapter and
     stores something in it, if `tries_adapters`."""
     findings = [finding for probe in PROBES for finding in _looked(probe, case)]
+    findings += case.unusable
     trials: list[Trial | None] = []
     if tries_adapters:
         for finding, trial in adapter_trials(case):

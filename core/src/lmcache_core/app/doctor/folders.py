@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import seconds_text, size_text
-from lmcache_core.app.doctor.adapter_places import adapter_folders
+from lmcache_core.app.doctor.adapter_places import Capacity, adapter_capacity, adapter_folders
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.doctor.mounts import file_system_remark, mount_of
@@ -62,16 +62,16 @@ def _room(case: Case, spec: AdapterSpec, probe: str, there: Path) -> Iterator[Fi
     free = case.machine.free_bytes(there)
     if free is None:
         return
-    wanted = getattr(spec.settings, "max_capacity_gb", None)
-    capacity = int(wanted * 2**30) if isinstance(wanted, float | int) and wanted > 0 else None
+    bound = adapter_capacity(spec)
+    capacity = bound.bytes if bound else None
     facts = {"free_bytes": free, "capacity_bytes": capacity}
-    if capacity is not None and free < capacity:
+    if bound is not None and capacity is not None and free < capacity:
         yield Finding(
             probe,
             Level.WARN,
             f"{size_text(free)} are free, less than the {size_text(capacity)} that the adapter may keep (what it keeps "
             "already counts as used)",
-            "lower max_capacity_gb, unless it has that much there already",
+            f"lower {bound.setting}, unless it has that much there already",
             facts=facts,
         )
     elif free < _ROOM_MIN_BYTES:
@@ -79,16 +79,18 @@ def _room(case: Case, spec: AdapterSpec, probe: str, there: Path) -> Iterator[Fi
             probe, Level.WARN, f"only {size_text(free)} are free", "make room, or use another disk", facts=facts
         )
     elif capacity is None:
-        yield _unbounded(probe, free, spec, facts)
+        yield _unbounded(probe, free, spec, bound, facts)
     else:
         yield Finding(probe, Level.OK, f"{size_text(free)} are free", facts=facts)
 
 
-def _unbounded(probe: str, free: int, spec: AdapterSpec, facts: Mapping[str, Any]) -> Finding:
+def _unbounded(probe: str, free: int, spec: AdapterSpec, bound: Capacity | None, facts: Mapping[str, Any]) -> Finding:
     text = f"{size_text(free)} are free, and nothing bounds what the adapter keeps"
     if spec.eviction is not None:
         return Finding(probe, Level.OK, f"{text} but its eviction", facts=facts)
-    remedy = 'give it a capacity, such as "max_capacity_gb": 100, and an "eviction"'
+    remedy = f"see its settings: lmcache plugins show {spec.offer.name}"
+    if bound is not None:
+        remedy = f'set its "{bound.setting}", and give it an "eviction"'
     return Finding(probe, Level.WARN, text, remedy, facts=facts)
 
 

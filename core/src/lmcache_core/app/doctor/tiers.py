@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lmcache_core.app.console.quantities import count_text, seconds_text, size_text
+from lmcache_core.app.doctor.adapter_places import adapter_capacity
 from lmcache_core.app.doctor.adapter_trial import Trial
-from lmcache_core.app.doctor.case import GIB, Case
+from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.compute_speed import ComputeSpeed
 from lmcache_core.app.doctor.finding import Finding, Level
 
-_CAPACITY_NAMES: Final = ("max_capacity_gb", "max_size_gb", "capacity_gb")
 _COPY_BYTES: Final = 64 * 2**20
 
 
@@ -53,7 +53,7 @@ def tiers(case: Case, trials: Sequence[Trial | None], copy_rate: float, speed: C
     rates += [trial.load_bytes_per_second if trial else None for trial in trials] or [None] * len(case.adapters)
     names = ["L1", *(spec.name for spec in case.adapters)]
     told = [trial.capacity_bytes if trial else None for trial in trials] or [None] * len(case.adapters)
-    asked = [_capacity(spec.settings) for spec in case.adapters]
+    asked = [bound.bytes if (bound := adapter_capacity(spec)) else None for spec in case.adapters]
     capacities = [case.l1_bytes, *(own or given for own, given in zip(told, asked, strict=True))]
     return [_tier(case, *each, speed) for each in zip(names, capacities, rates, strict=True)]
 
@@ -97,12 +97,6 @@ def _tier(case: Case, name: str, capacity: int | None, rate: float | None, speed
     words = "worth it" if faster >= 1 else "not worth it"
     how = f"{faster:.3g} times faster" if faster >= 1 else f"{1 / faster:.3g} times slower"
     return Tier(name, capacity, tokens, seconds, f"{words}: {how} than computing it again", faster)
-
-
-def _capacity(settings: Any) -> int | None:
-    """As far as the settings say it by a usual name."""
-    values = [getattr(settings, name, None) for name in _CAPACITY_NAMES]
-    return next((int(value * GIB) for value in values if isinstance(value, int | float) and value > 0), None)
 
 
 def tier_row(tier: Tier) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError, PluginLoadError
-from lmcache_core.model.spelling import nearest
+from lmcache_core.model.spelling import mistyped
 
 if TYPE_CHECKING:
     from lmcache_core.contracts.server_info import ServerInfo
@@ -175,7 +175,7 @@ class LoadedPlugins:
         absent = {own: owner for own, owner in known.items() if (kind, own) not in self._owners}
         if distribution:
             lines.append(f"Known but not installed: {name} -> pip install {distribution}")
-        elif guess := nearest(name, [*absent, *(own for of, own in self._owners if of is kind)]):
+        elif guess := mistyped(name, [*absent, *(own for of, own in self._owners if of is kind)]):
             lines[0] += f"; did you mean '{guess}'?" if guess not in absent else ""
             lines += [f"Known but not installed: {guess} -> pip install {absent[guess]}"] if guess in absent else []
         if unusable := self.unusable():

@@ -26,7 +26,7 @@ from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.app.plugins.plugin_modules import Import, load_modules, load_named_module
 from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.model.errors import ConfigError, PluginError, PluginLoadError
-from lmcache_core.model.spelling import nearest
+from lmcache_core.model.spelling import mistyped
 
 
 def load_plugins(
@@ -82,13 +82,13 @@ def _no_plugin(name: str, candidates: Sequence[Candidate]) -> str:
     if distribution := DISTRIBUTIONS_OF_PLUGINS.get(name):
         return f"--plugin {name}: not installed: pip install {distribution}"
     known = [candidate.name for candidate in candidates]
-    guess = nearest(name, known)
+    guess = mistyped(name, known)
     remedy = f"did you mean '{guess}'?" if guess else f"installed: {', '.join(known)}"
     return f"--plugin {name}: no plugin is called so; {remedy} (a module is named with a dot: package.module)"
 
 
 def _not_blocked(name: str, candidates: Sequence[Candidate]) -> str:
-    guess = nearest(name, [candidate.name for candidate in candidates])
+    guess = mistyped(name, [candidate.name for candidate in candidates])
     return f"--no-plugin {name}: no plugin is called so" + (f"; did you mean '{guess}'?" if guess else "")
 
 

@@ -34,7 +34,7 @@ _EXAMPLES: Final = {
     OfferKind.STORE_POLICY: _SERVER + ' --l2-adapter \'{"type": "memory"}\' --l2-store-policy $name',
     OfferKind.PREFETCH_POLICY: _SERVER + ' --l2-adapter \'{"type": "memory"}\' --l2-prefetch-policy $name',
     OfferKind.REQUEST_MODULE: f"{_SERVER} --engine-type $name",
-    OfferKind.SUBSCRIBER: _SERVER,
+    OfferKind.SUBSCRIBER: _SERVER + " --offer-settings '{\"subscriber:$name\": {}}'",
     OfferKind.HTTP_ROUTES: _SERVER + "    # and then: curl http://127.0.0.1:8080/$name",
     OfferKind.COMMAND: "lmcache $name",
 }

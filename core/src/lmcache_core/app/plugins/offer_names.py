@@ -11,7 +11,7 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.model.errors import ConfigError, PluginLoadError
-from lmcache_core.model.spelling import nearest
+from lmcache_core.model.spelling import mistyped
 
 PLUGIN = "plugin"
 """The word before the colon where a plugin as a whole is meant."""
@@ -105,6 +105,6 @@ def _nothing(plugins: LoadedPlugins, text: str) -> str:
     rows = plugins.rows()
     installed = dict.fromkeys(row.candidate.name for row in rows)
     installed |= dict.fromkeys(offered.offer.name for row in rows for offered in row.offers)
-    guess = nearest(text, installed)
+    guess = mistyped(text, installed)
     remedy = f"did you mean '{guess}'?" if guess else f"installed: {', '.join(installed)}"
     return f"no plugin, and nothing that one offers, is called '{text}'; {remedy}"

@@ -48,7 +48,7 @@ def repair(candidate: Candidate, error: BaseException, module: ModuleType | None
     """What to do about a plugin that cannot be loaded."""
     if candidate.origin is Origin.COMMAND_LINE:
         return f"repair it, or leave out --plugin {candidate.name}"
-    mend = _mend(candidate, error, module) or f"pip install --force-reinstall {candidate.distribution}"
+    mend = _mend(candidate, error, module) or _replace(candidate, error.__cause__ or error)
     return mend if candidate.origin is Origin.BUILTIN else f"{mend}, or leave it out: --no-plugin {candidate.name}"
 
 
@@ -96,6 +96,15 @@ def _mend(candidate: Candidate, error: BaseException, module: ModuleType | None)
         return None
     place = place_of(error.__cause__ or error, candidate) or getattr(module, "__file__", None) or source.folder
     return f"mend {place}" if source.editable else f"mend {place} and install {source.folder} again"
+
+
+def _replace(candidate: Candidate, error: BaseException) -> str:
+    """For those who have not: installing the same files again helps only where some of them are missing."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if _package(error.name) == _package(candidate.module):
+            return f"pip install --force-reinstall {candidate.distribution}"
+        return f"install the module '{error.name}', which it imports"
+    return f"tell its author: the fault is at {place_of(error, candidate) or candidate.module}"
 
 
 def _package(module: str) -> str:
