@@ -62,7 +62,24 @@ output.num_scheduled_tokens = {"new": 2, "old": 1}
 output.kv_connector_block_state = KVConnectorBlockState({"new"}, {"new": ([4, 5],)}.get, {})
 step = step_facts(output)
 
+from vllm.distributed.kv_transfer import kv_transfer_state
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+from lmcache_vllm.connector import WorkerName
+class OfAnother(KVConnectorHandshakeMetadata):
+    pass
+told = []
+connector = object.__new__(found)
+connector._scheduler = SimpleNamespace(use_names_of_workers=told.append)
+connector._worker = SimpleNamespace(model_name="m##1")
+offers = [connector.get_handshake_metadata()]  # vLLM has opened none
+for opened in (SimpleNamespace(), connector):  # one of several, and the only one
+    kv_transfer_state._KV_CONNECTOR_AGENT = opened
+    offers.append(connector.get_handshake_metadata())
+offers[-1] = pickle.loads(pickle.dumps(offers[-1])).model_name
+connector.set_xfer_handshake_metadata_pp_aware({(0, 0): WorkerName("m##1"), (1, 0): OfAnother(), (1, 1): WorkerName("m##2")})
+
 print("RESULT", json.dumps({
+    "handed over": [offers, told],
     "class": f"{found.__module__}.{found.__qualname__}",
     "abstract": sorted(found.__abstractmethods__),
     "hma": supports_hma(found),
@@ -129,3 +146,8 @@ def test_steps_look_as_expected(said: dict[str, Any]) -> None:
     scheduled, table, preempted, new_blocks = said["step"]
     assert (scheduled, table, preempted) == ({"new": [1, 2], "old": [5, 1]}, [[4, 5]], [])
     assert new_blocks == [[1, [[4, 5]]], [0, [[6]]], [7, [[7, 8]]]]
+
+
+def test_the_name_is_handed_over_where_no_other_connector_needs_the_way(said: dict[str, Any]) -> None:
+    """Beside others vLLM passes on what one of them hands over, to all of them."""
+    assert said["handed over"] == [[None, None, "m##1"], [["m##1", "m##2"]]]
