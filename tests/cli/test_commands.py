@@ -78,7 +78,7 @@ def test_status_answers_the_questions_of_an_operator(lmcache: Lmcache) -> None:
     assert "instance node-7" in lines[1]
     assert re.search(r"^L1  \[#", text, re.MULTILINE)
     assert re.search(r"^tenant-a +\S+ KiB +32 MiB +\S+ % +1 +160 +100\.0 %", text, re.MULTILINE)
-    assert re.search(r"^acme/llama +1 +shared_memory", text, re.MULTILINE)
+    assert re.search(r"^acme/llama +- +1 +shared_memory", text, re.MULTILINE)
     assert re.search(r"^fs +ok +\d+ ", text, re.MULTILINE)
     assert "100.0 % of the chunks asked for were hit, 0.0 % by way of L2" in lines
     watched = lmcache("status", "--watch", "0.2", "--times", "2").stdout

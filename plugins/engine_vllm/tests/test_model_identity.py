@@ -18,8 +18,12 @@ from plugins.engine_vllm.tests.scheduler_rig import PROMPT, Rig
 from plugins.engine_vllm.tests.vllm_configs import LAYERS, vllm_config
 
 
-def name(stages: Any = ((0, 2),), groups: Any = (LAYERS,), **given: Any) -> str:
-    return engine_identity(vllm_config(**given), groups, stages=stages, share_with_stock=False).model_name()
+def _identity(stages: Any = ((0, 2),), groups: Any = (LAYERS,), **given: Any) -> EngineIdentity:
+    return engine_identity(vllm_config(**given), groups, stages=stages, share_with_stock=False)
+
+
+def name(**given: Any) -> str:
+    return _identity(**given).model_name()
 
 
 def test_engines_alike_have_one_name() -> None:
@@ -63,7 +67,7 @@ def test_types_of_one_size_are_kept_apart() -> None:
 
 def test_another_cut_of_the_stages_is_another_name() -> None:
     """Shapes of the middle stage are equal, and so are the worlds."""
-    assert name(((0, 5), (5, 11), (11, 18))) != name(((0, 6), (6, 12), (12, 18)))
+    assert name(stages=((0, 5), (5, 11), (11, 18))) != name(stages=((0, 6), (6, 12), (12, 18)))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,14 @@ def test_what_only_workers_know_is_part_of_the_name() -> None:
     identity = EngineIdentity("m", {"cache": "auto"})
     assert identity.model_name() == identity.model_name({})
     assert identity.model_name({"order": "slots"}) != identity.model_name()
+
+
+def test_engines_that_do_not_share_can_be_compared() -> None:
+    some, others = (
+        dict(part.split("=") for part in str(_identity(revision=revision)).split()) for revision in ("a", "b")
+    )
+    assert some.keys() == others.keys() >= {"weights", "config", "cache", "stages"}
+    assert [name for name in some if some[name] != others[name]] == ["weights"], "the commit is that of the weights"
 
 
 def test_workers_that_agree() -> None:

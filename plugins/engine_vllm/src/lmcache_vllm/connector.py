@@ -6,6 +6,7 @@ does, no method raises because of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,8 @@ from lmcache_vllm.scheduler import SchedulerSide
 from lmcache_vllm.server_link import ServerLink
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.worker import WorkerSide
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +77,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
+            logger.info("facts of the KV cache served_name=%s %s", identity.served, identity)
             self._scheduler = SchedulerSide(
                 settings,
                 placement(vllm_config, identity.model_name(), rank=0),

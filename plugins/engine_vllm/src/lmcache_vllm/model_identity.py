@@ -37,6 +37,10 @@ class EngineIdentity:
             return self.served
         return str(ModelName(self.served, fingerprint({**self.facts, "worker": dict(worker_facts or {})})))
 
+    def __str__(self) -> str:
+        """A few digits of each fact: engines that do not share differ in one of them, or in what workers add."""
+        return " ".join(f"{name}={fingerprint({name: fact})[:8]}" for name, fact in self.facts.items())
+
 
 def engine_identity(
     vllm_config: Any,

@@ -73,6 +73,7 @@ class SchedulerSide:
             return
         if name is not None:
             self._lookups.use_model_name(name)
+            logger.info("the KV cache is shared under model_name=%s", name)
 
     # Before vLLM gives a request its blocks
 
