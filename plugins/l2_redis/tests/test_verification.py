@@ -126,6 +126,35 @@ def test_what_came_altered_is_counted_and_read_again_before_it_is_removed(
     assert "UNLINK" not in scripted.asked
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_object_of_another_format_version_makes_room_where_the_backend_has_one_owner(
+    server: RedisServer, open_at: OpenRedis, memory: LentMemory, shared: bool, tmp_path: Path
+) -> None:
+    prefix = f"{tmp_path.name}/"
+    driver = open_at(server.port, key_prefix=prefix, shared=shared)
+    whole = stored(driver, memory)
+    newer = whole[:8] + (2).to_bytes(2, "little") + whole[10:]
+    with server.client() as client:
+        client.set(object_name(prefix, KEY), newer)
+    assert driver.load((KEY, memory.lend(TOTAL))) == ((FOREIGN if shared else DAMAGED),)
+    outcomes = [driver.store((KEY, memory.sealed(KEY, whole[HEADER_BYTES:])))[0] for _ in range(13)]
+    with server.client() as client:
+        left = client.get(object_name(prefix, KEY))
+    if shared:
+        assert set(outcomes) == {Outcome.REJECTED}
+        assert left == newer
+        (condition,) = driver.adapter.conditions()
+        assert (condition.name, condition.counts["objects"]) == ("objects_of_other_version", 1)
+        assert driver.delete(KEY) == (Outcome.MISSING,)
+    else:
+        assert outcomes == [DONE] * 13
+        assert left == whole
+        assert not driver.adapter.conditions()
+        with server.client() as client:
+            client.set(object_name(prefix, KEY), newer)
+        assert driver.delete(KEY) == (DONE,)
+
+
 def counted_as(driver: L2Driver) -> dict[str, int]:
     adapter = driver.adapter
     assert isinstance(adapter, RedisAdapter)

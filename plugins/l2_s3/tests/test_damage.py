@@ -17,6 +17,7 @@ from tests.remote.http_faults import Altered, Answer, Head, HttpFaults, Rule
 from tests.remote.s3_servers import S3Server
 
 DONE, MISSING, DAMAGED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED, Outcome.FAILED
+FOREIGN, REJECTED = Outcome.FOREIGN, Outcome.REJECTED
 OpenMedia = Callable[[S3Server], BucketMedia]
 
 
@@ -177,3 +178,30 @@ def test_a_whole_object_of_another_length_gives_way(
     assert driver.store((key, shorter)) == (DONE,)
     assert driver.verified_load((key, memory.lend(shorter.length))) == (DONE,)
     assert counted(driver) == (1, shorter.length)
+
+
+@pytest.mark.parametrize("sharing", [{}, {"shared": True, "owner": False}], ids=["alone", "guest"])
+def test_an_object_of_another_format_version_makes_room_where_the_bucket_has_one_owner(
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory, sharing: dict[str, bool]
+) -> None:
+    driver, media = open_here(**sharing), media_of(moto)
+    (key,) = put(driver, memory, 1)
+    stored = media.read(key)
+    assert stored is not None
+    newer = stored[:8] + (2).to_bytes(2, "little") + stored[10:]
+    media.write(key, newer)
+    assert load(driver, memory, key) is FOREIGN
+    if sharing:
+        assert {driver.store(whole(memory, key))[0] for _ in range(5)} == {REJECTED}
+        assert media.read(key) == newer
+        (condition,) = driver.adapter.conditions()
+        assert (condition.name, condition.counts["objects"]) == ("objects_of_other_version", 1)
+        return
+    driver.store(whole(memory, key))
+    until(lambda: driver.store(whole(memory, key)) == (DONE,))
+    assert media.read(key) == stored
+    assert load(driver, memory, key) is DONE
+    assert not driver.adapter.conditions()
+    media.write(key, newer)
+    assert driver.delete(key) == (DONE,)
+    assert media.read(key) is None

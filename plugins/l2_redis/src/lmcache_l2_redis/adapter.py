@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from lmcache_core import (
     AdapterContext,
     AsyncL2Adapter,
     Capability,
+    Condition,
     KeyPage,
     LentBuffer,
     LMCacheError,
@@ -34,7 +35,7 @@ from lmcache_l2_redis.replies import command
 from lmcache_l2_redis.server_facts import ServerFacts, server_facts
 from lmcache_l2_redis.topology import Topology
 from lmcache_l2_redis.values import Values
-from lmcache_object_remote import Ownership, Tally, admit_guest, object_name
+from lmcache_object_remote import OtherVersions, Ownership, Tally, admit_guest, object_name
 from lmcache_object_remote.second_look import SecondLook
 
 BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH | Capability.VERIFIES
@@ -61,6 +62,7 @@ class RedisAdapter(AsyncL2Adapter):
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._counts: Final = dict.fromkeys(("rejected_full", "foreign", "damaged"), 0)
         self._ownership: Ownership | None = None
+        self._others: Final = OtherVersions(context.clock, lambda: self._owned and not settings.shared)
         super().__init__(context, settings.num_connections, settings.timeout_seconds)
 
     # Life.
@@ -141,7 +143,8 @@ class RedisAdapter(AsyncL2Adapter):
         view, digest = buffer.view, PassingDigest()
         outcome = await self._values.get(self._name(key), view, digest.passed, at_most=buffer.at_most)
         if outcome is Outcome.DONE:
-            outcome = check(view, key, digest.digest(), at_most=buffer.at_most).outcome
+            found = check(view, key, digest.digest(), at_most=buffer.at_most)
+            outcome = self._others.outcome_of(found, self._name(key))
         if outcome is Outcome.FOREIGN or outcome is Outcome.DAMAGED:
             self._counts[outcome.value] += 1
         if outcome is Outcome.DAMAGED:
@@ -174,6 +177,9 @@ class RedisAdapter(AsyncL2Adapter):
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._listing.page(cursor, limit)
 
+    def conditions(self) -> Sequence[Condition]:
+        return self._others.conditions()
+
     def counters(self) -> Mapping[str, int]:
         usage = self._tally.usage()
         known = {} if usage is None else {"objects": usage.objects, "bytes": usage.used_bytes}
@@ -192,7 +198,11 @@ class RedisAdapter(AsyncL2Adapter):
     def _values_of(self, client: Client) -> Values:
         settings = self._settings
         return Values(
-            client, settings.key_prefix, piece_bytes=settings.value_piece_bytes, ttl_seconds=settings.ttl_seconds
+            client,
+            settings.key_prefix,
+            self._others,
+            piece_bytes=settings.value_piece_bytes,
+            ttl_seconds=settings.ttl_seconds,
         )
 
     async def _read_anew(self, key: ObjectKey) -> memoryview | None:

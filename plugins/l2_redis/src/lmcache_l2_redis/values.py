@@ -12,7 +12,7 @@ from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.errors import ReplyError, WrongTypeError
 from lmcache_l2_redis.pieces import Piece, further_pieces
 from lmcache_l2_redis.replies import Argument, Passed, command, unseen
-from lmcache_object_remote import object_name
+from lmcache_object_remote import OtherVersions, object_name
 
 UNFINISHED_SECONDS: Final = 3600
 """How long pieces of an object that never became whole stay."""
@@ -37,7 +37,10 @@ _FOREIGN: Final = Standing(Outcome.FOREIGN)
 class Values:
     """Belongs to one event loop.  What is raised is what `Client.ask` raises."""
 
-    def __init__(self, client: Client, prefix: str, *, piece_bytes: int, ttl_seconds: int | None) -> None:
+    def __init__(
+        self, client: Client, prefix: str, others: OtherVersions, *, piece_bytes: int, ttl_seconds: int | None
+    ) -> None:
+        self._others: Final = others
         self._client: Final = client
         self._prefix: Final = prefix
         self._piece_bytes: Final = piece_bytes
@@ -86,7 +89,7 @@ class Values:
         if length > len(into):
             standing = await self.standing(name)
             return Outcome.DAMAGED if standing.outcome is Outcome.DONE else standing.outcome
-        header = _judge(into[: min(length, HEADER_BYTES)])
+        header = self._judge(name, into[: min(length, HEADER_BYTES)])
         if isinstance(header, Outcome):
             return header
         total = HEADER_BYTES + header.stored_bytes
@@ -115,7 +118,7 @@ class Values:
             raise ProtocolError(f"STRLEN and GETRANGE are answered by {length!r} and {type(page).__name__}")
         if not exists:
             return _MISSING
-        header = _judge(page)
+        header = self._judge(name, page)
         if isinstance(header, Outcome):
             return Standing(header, length)
         if object_name(self._prefix, header.key).encode() != name:
@@ -142,6 +145,12 @@ class Values:
         await self._remove_pieces(standing.pieces)
         return Outcome.DONE if removed else Outcome.MISSING
 
+    def _judge(self, name: bytes, page: bytes | memoryview) -> ObjectHeader | Outcome:
+        if not len(page):
+            return Outcome.DAMAGED  # cut to nothing, under a name that is one of ours
+        header = inspect(page)
+        return self._others.outcome_of(header, name) if isinstance(header, Check) else header
+
     async def _get_pieces(self, name: bytes, into: memoryview, first_bytes: int, passed: Passed) -> Outcome:
         """All but the first, which stands there."""
         for piece in further_pieces(name, into[:HEADER_BYTES], len(into), first_bytes):
@@ -166,10 +175,3 @@ class Values:
     async def _each(self, pieces: Sequence[Piece], verb: str) -> list[object]:
         replies = await asyncio.gather(*(self._client.ask(piece.name, command(verb, piece.name)) for piece in pieces))
         return [reply for (reply,) in replies]
-
-
-def _judge(page: bytes | memoryview) -> ObjectHeader | Outcome:
-    if not len(page):
-        return Outcome.DAMAGED  # cut to nothing, under a name that is one of ours
-    header = inspect(page)
-    return header.outcome if isinstance(header, Check) else header

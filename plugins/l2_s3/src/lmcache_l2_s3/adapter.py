@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -11,6 +11,7 @@ from lmcache_core import (
     AdapterContext,
     AsyncL2Adapter,
     Capability,
+    Condition,
     KeyPage,
     LentBuffer,
     ObjectKey,
@@ -139,7 +140,7 @@ class S3Adapter(AsyncL2Adapter):
         """Nothing is removed.  What is damaged gives way to the next store, if another look says so, too; what is whole was
         altered on its way here, and its next store finds it."""
         self._known.forget(key)
-        if outcome is not Outcome.DAMAGED:
+        if outcome is not Outcome.DAMAGED and not await self._makes_room(key):
             return False
         if self._replaceable.get(key) is not None:
             return True
@@ -161,6 +162,13 @@ class S3Adapter(AsyncL2Adapter):
                 self._gone(key)
         return True
 
+    async def _makes_room(self, key: ObjectKey) -> bool:
+        """Is what is FOREIGN to core an object of another format version, which this server may replace?  One that is known to
+        be another server's is not looked at again."""
+        if self._bucket.others.left_alone(key.object_id):
+            return False
+        return (await self._look(key))[0] is Outcome.DAMAGED
+
     def is_transient(self, error: Exception) -> bool:
         return error.is_passing if isinstance(error, S3Error) else super().is_transient(error)
 
@@ -169,6 +177,9 @@ class S3Adapter(AsyncL2Adapter):
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return list_keys(self._bucket, self._keys, cursor, limit)
+
+    def conditions(self) -> Sequence[Condition]:
+        return self._bucket.others.conditions()
 
     def counters(self) -> Mapping[str, int]:
         return {**self._bucket.counters(), **self._counts}
@@ -255,7 +266,7 @@ class S3Adapter(AsyncL2Adapter):
         if reply.answer is Answer.ABSENT:
             self._gone(key)
             return Outcome.MISSING, reply
-        return verdict(page, reply.length, key), reply
+        return verdict(page, reply.length, key, self._bucket.others), reply
 
     async def _remove(self, key: ObjectKey, length: int) -> None:
         with self._census.changing(key.object_id):

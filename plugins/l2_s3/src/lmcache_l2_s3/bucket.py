@@ -20,7 +20,7 @@ from lmcache_l2_s3.endpoint import express_service
 from lmcache_l2_s3.owner_object import OwnerObject
 from lmcache_l2_s3.second_look import SecondLook
 from lmcache_l2_s3.store_answers import StoreAnswers
-from lmcache_object_remote import OWNER_NAME, Ownership, admit_guest
+from lmcache_object_remote import OWNER_NAME, OtherVersions, Ownership, admit_guest
 
 CLOSE_SECONDS: Final = 2.0
 PROBE_NAME: Final = ".probe-"
@@ -45,6 +45,7 @@ class Bucket:
         self.adapter: Final = context.name
         self.prefix: Final = settings.prefix
         self.census: Final = Census(settings.capacity_bytes)
+        self.others: Final = OtherVersions(context.clock, lambda: self.is_alone)
         self.answers: Final = StoreAnswers(context.name, 2 * settings.max_in_flight, context.clock)
 
     async def open(self, in_thread: InThread) -> None:
@@ -75,6 +76,11 @@ class Bucket:
                 self._context.logger.error("%s: threads of the client have not ended", self._place)
             if hasattr(self, "control"):
                 self.control.close()
+
+    @property
+    def is_alone(self) -> bool:
+        """Does no other server use it?"""
+        return self.owned and not self._settings.shared
 
     @property
     def owned(self) -> bool:
@@ -116,7 +122,9 @@ class Bucket:
         host, path = self._host_and_path()
         self.client = CrtClient(settings, signing.provider(), host, path)
         self.bulk = BulkDelete(self.control, self.client, in_thread)
-        self.second_look = SecondLook(self.control, in_thread, context.name, settings.operation_timeout_seconds)
+        self.second_look = SecondLook(
+            self.control, in_thread, context.name, settings.operation_timeout_seconds, self.others
+        )
         if self._ownership is not None:
             self._start(self._ownership.keep())
             every = settings.recount_seconds if settings.shared else None

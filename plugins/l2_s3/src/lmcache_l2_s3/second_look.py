@@ -11,6 +11,7 @@ from lmcache_l2_s3.answers import Answer, S3Error
 from lmcache_l2_s3.calls import InThread
 from lmcache_l2_s3.control_plane import ControlPlane
 from lmcache_l2_s3.verdict import verdict
+from lmcache_object_remote import OtherVersions
 
 
 class Reading(NamedTuple):
@@ -26,7 +27,10 @@ class Reading(NamedTuple):
 class SecondLook:
     """One event loop.  Reads one object at a time, so that a line that alters everything costs no more memory than one."""
 
-    def __init__(self, control: ControlPlane, in_thread: InThread, adapter: str, timeout_seconds: float) -> None:
+    def __init__(
+        self, control: ControlPlane, in_thread: InThread, adapter: str, timeout_seconds: float, others: OtherVersions
+    ) -> None:
+        self._others: Final = others
         self._control: Final = control
         self._in_thread: Final = in_thread
         self._adapter: Final = adapter
@@ -53,7 +57,7 @@ class SecondLook:
         if found is None:
             return Reading(Outcome.MISSING)
         data, etag = found
-        outcome = verdict(bytes(data[:HEADER_BYTES]), len(data), key)
+        outcome = verdict(bytes(data[:HEADER_BYTES]), len(data), key, self._others)
         if outcome is Outcome.DONE:
             outcome = check(memoryview(data), key, at_most=True).outcome
         return Reading(outcome, etag, len(data), blake2b(data, digest_size=16).digest())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from lmcache_core import HEADER_BYTES, Check, ObjectHeader, ObjectKey, Outcome, inspect
+from lmcache_object_remote import OtherVersions
 
 
-def verdict(page: bytes, length: int, key: ObjectKey) -> Outcome:
-    """DONE: the object of this key, as far as one can tell without its payload.  DAMAGED: ours, but short, long or altered;
-    an empty one is what a torn store leaves.  FOREIGN: something else."""
+def verdict(page: bytes, length: int, key: ObjectKey, others: OtherVersions) -> Outcome:
+    """DONE: the object of this key, as far as one can tell without its payload.  DAMAGED: ours, but short, long, altered, or of
+    another format version that makes room; an empty one is what a torn store leaves.  FOREIGN: something else."""
     if length == 0:
         return Outcome.DAMAGED
     header = inspect(page)
     if not isinstance(header, ObjectHeader):
-        return header.outcome if isinstance(header, Check) else Outcome.FOREIGN
+        return others.outcome_of(header, key.object_id) if isinstance(header, Check) else Outcome.FOREIGN
     if header.key != key:
         return Outcome.FOREIGN
     return Outcome.DONE if length == HEADER_BYTES + header.stored_bytes else Outcome.DAMAGED

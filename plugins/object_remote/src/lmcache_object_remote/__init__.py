@@ -31,6 +31,7 @@ tally.usage(capacity if ownership.held else None)      # core evicts only where 
 
 from lmcache_object_remote.known_objects import ABSENT, KnownObjects, Sight
 from lmcache_object_remote.names import object_id_of, object_name
+from lmcache_object_remote.other_versions import OtherVersions
 from lmcache_object_remote.owner_record import OwnerRecord
 from lmcache_object_remote.ownership import LEASE_SECONDS, OWNER_NAME, OwnerRecords, Ownership, admit_guest
 from lmcache_object_remote.process_mark import ProcessMark
@@ -46,6 +47,7 @@ __all__ = [
     "OWNER_NAME",
     "Count",
     "KnownObjects",
+    "OtherVersions",
     "OwnerRecord",
     "OwnerRecords",
     "Ownership",
