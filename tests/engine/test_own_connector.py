@@ -24,6 +24,7 @@ SHARING: dict[str, Any] = {"connector": "own", "extra": {"lmcache.share_with_sto
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_stock_engine_takes_what_ours_stored(start_server: StartServer, reference: Reference, tmp_path: Path) -> None:
     prompts, others = [random_prompt(20, 1_500), random_prompt(21, 700)], [random_prompt(22, 1_500)]
     truth = reference.answers(prompts)
