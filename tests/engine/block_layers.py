@@ -131,7 +131,7 @@ class Worker:
                 return torch.randn(len(TOKENS), *shape, generator=generator).to(self.dtype)
 
             if self.kind.latent:
-                cache = cache.squeeze(1)
+                cache = layer.kv_cache  # a view from before anything was moved, as in an engine
                 layer.impl.do_kv_cache_update(kv(LATENT), kv(1, ROPE), cache, slots, "auto", layer._k_scale)
             else:
                 rows = (self.kind.heads, self.kind.head_size)
@@ -247,6 +247,7 @@ def check(port: int, model: str, kind: Kind, sizes: Sequence[int]) -> Iterator[d
         with transfers(port, model, worker, way) as opened:
             worker.compute()
             right = worker.content()
+            opened.store(f"first of {way}-{size}", 1)  # with it the server sees where the layers compute
             for writer in ends:
                 worker.wipe()
                 salt = "-".join(map(str, writer))

@@ -18,7 +18,7 @@ CHUNK_TOKENS = 128
 CHUNKS = 4
 SHARED = {"sharing", "engine_driven", "lmcache_driven"}
 """Ways that say the block size and not the order: they find each other's chunks."""
-REFUSED = {"one-head", "mla"}
+REFUSED = {"mla"}
 """Kinds whose pages a server does not copy (docs/kv-layouts.md)."""
 
 

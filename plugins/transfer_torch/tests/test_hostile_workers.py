@@ -252,7 +252,8 @@ def test_a_model_with_chunks_too_large_for_l1_is_refused(server: ServerProcess, 
 
 
 def test_latent_attention_in_host_memory_is_refused(server: ServerProcess, liar: DrivenEngine) -> None:
-    """Its hits were wrong in a real engine, so it runs uncached rather than on them."""
+    """Its hits were wrong in a real engine, so it runs uncached rather than on them.  Nothing is ever written where it says
+    that its pages are."""
     before = refusals(server)
     segment = Segment(2**16)
     metadata = {
@@ -260,6 +261,13 @@ def test_latent_attention_in_host_memory_is_refused(server: ServerProcess, liar:
     }  # fmt: skip
     told = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**16, "version": 1, "metadata": metadata}
     liar.register([told] * 8)
+    assert not is_registered(server, liar)
+    assert liar.lookup(TOKENS) == 0
+    assert liar.store_blocks(TOKENS, [[0] * 24])[1] is False  # null blocks say nothing
+    assert refused_since(before, server) == []
+    for _ in range(2):
+        assert liar.store_blocks(TOKENS, [[1, 2, 3, 1, 2, 3]])[1] is False
+    assert not is_registered(server, liar)
     (reason,) = refused_since(before, server)
     assert "latent attention" in reason
     assert "engine_driven" in reason

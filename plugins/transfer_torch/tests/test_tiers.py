@@ -289,3 +289,21 @@ def test_a_worker_that_falls_silent_is_unmapped(start_server: StartServer) -> No
         assert engine.fake.worker.ping(engine.instance_id) is False  # register again
         engine.register()
         assert engine.retrieve(TOKENS) == engine.right(TOKENS)
+
+
+def test_one_head_of_keys_and_values_is_cached(server: ServerProcess) -> None:
+    """Multi-query attention: told from latent attention by what lies in the blocks of its first store."""
+    with DrivenEngine(endpoint_of(server), [KernelGroup(heads=1)], model="one head", hidden=32) as engine:
+        assert module_status(server)["workers_before_their_first_store"] == 1
+        assert engine.lookup(TOKENS) == 0
+        assert engine.retrieve(TOKENS) is None
+        assert engine.store(TOKENS)
+        assert module_status(server)["workers_before_their_first_store"] == 0
+        assert engine.lookup(TOKENS) == CHUNKS
+        assert engine.retrieve(TOKENS, first_block=30) == engine.right(TOKENS)
+        engine.register()  # again: it is known
+        assert engine.retrieve(TOKENS, "next") == engine.right(TOKENS)
+        engine.unregister()
+    with DrivenEngine(endpoint_of(server), [KernelGroup(heads=1)], model="one head", hidden=32) as engine:
+        engine.unregister()
+        assert module_status(server)["workers_before_their_first_store"] == 0

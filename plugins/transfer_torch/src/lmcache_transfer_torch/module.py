@@ -81,6 +81,7 @@ class LMCacheDrivenModule(RequestModule):
         counts = self._transfers.counts()
         return {
             "workers": len(self._workers),
+            "workers_before_their_first_store": self._workers.waiting,
             "transfers_in_flight": counts.in_flight,
             "transfers_failed": counts.failed,
             "stored_bytes": counts.stored_bytes,
@@ -111,12 +112,17 @@ class LMCacheDrivenModule(RequestModule):
         self._workers.register(instance_id, tensors, model_name, world_size, engine, hints, groups)
 
     def unregister(self, call: Call, instance_id: int) -> None:
+        self._workers.withdraw(instance_id)
         self._context.workers.unregister(instance_id, "unregistered")
 
     # --- storing
 
     def store(self, call: Call, key: EngineKey, instance_id: int, block_ids: BlockIds, event: bytes) -> object:
         """Chunks that are there, or find no room, are skipped; so are those whose blocks the engine has not."""
+        if self._workers.waits_for_a_store(instance_id):
+            if not call.may_wait:
+                return ELSEWHERE  # its memory has to be mapped
+            self._workers.settle(instance_id, block_ids, max(0, key.end - key.start) // self._context.chunk_tokens)
         if not call.may_wait and (call.others_wait or not self._is_swift(key, instance_id)):
             return ELSEWHERE
         found = self._find(key, instance_id)

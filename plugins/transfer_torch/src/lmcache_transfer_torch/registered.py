@@ -42,6 +42,11 @@ class RegisteredWorker:
     null_block: int
 
     @property
+    def one_row_groups(self) -> Sequence[int]:
+        """Kernel groups that have one row for each token and layer."""
+        return [number for number, group in enumerate(self.groups) if group.kv_axis == 1 and group.heads == 1]
+
+    @property
     def chunk_bytes(self) -> int:
         """Of all objects of a chunk."""
         return sum(plan.layout.payload_bytes for plan in self.plans)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -15,16 +14,11 @@ from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.descriptors import Storage, read_views
 from lmcache_transfer_torch.device import DeviceError, WorkerMemory
 from lmcache_transfer_torch.devices import Devices
-from lmcache_transfer_torch.messages import EngineGroupInfo, Hints
+from lmcache_transfer_torch.messages import BlockIds, EngineGroupInfo, Hints
+from lmcache_transfer_torch.one_row import FORGOTTEN, NOTHING_WRITTEN, Claim, Claims, is_written
 from lmcache_transfer_torch.registered import ID_MAX, RegisteredWorker, plan_groups
 
 logger = logging.getLogger(__name__)
-
-LATENT_ON_CPU: Final = (
-    "one row for each token and layer (multi-head latent attention) in host memory: with vLLM 0.32 on the CPU, what such a "
-    "worker shares is not what it computes with; let the engine copy (lmcache.mp.mp_transfer_mode: engine_driven)"
-)
-"""The stock client moves the registered tensors, and the layers keep views of where they were: docs/kv-layouts.md."""
 
 
 class Registry:
@@ -35,6 +29,7 @@ class Registry:
         self._lock = threading.Lock()
         self._registered: dict[int, RegisteredWorker] = {}
         """By token of the worker."""
+        self._claims = Claims()
         self._refused = RefusedRegistrations()
         context.workers.on_leave(self._left)
 
@@ -63,14 +58,68 @@ class Registry:
         try:
             if not 0 <= instance_id <= ID_MAX:
                 raise ProtocolError(f"instance id {instance_id} does not fit 63 bits")
-            registered = self._import(tensors, hints, groups, engine)
+            claim = Claim(tensors, model_name, world_size, engine, hints, groups)
+            device, registered = self._import(claim)
             try:
-                self._admit(instance_id, model_name, world_size, registered)
+                if device == "cpu" and registered.one_row_groups and not self._is_known(instance_id):
+                    self._wait_for_a_store(instance_id, claim)
+                    registered.memory.close()
+                else:
+                    self._admit(instance_id, model_name, world_size, registered)
             except BaseException:
                 registered.memory.close()
                 raise
         except (ProtocolError, ValueError, DeviceError) as error:
             self._refused.note(self._context, instance_id, error)
+
+    def _is_known(self, instance_id: int) -> bool:
+        worker = self._context.workers.find(instance_id)
+        return worker is not None and self.find(worker) is not None
+
+    def _wait_for_a_store(self, instance_id: int, claim: Claim) -> None:
+        logger.info(
+            "one row for each token and layer in host memory: registered with its first store instance=%d", instance_id
+        )
+        if (forgotten := self._claims.put(instance_id, claim)) is not None:
+            self._refused.note(self._context, forgotten, FORGOTTEN)
+        self._context.workers.seen(instance_id, pinged=False)  # it has its answer: no ping need tell it to come again
+
+    def waits_for_a_store(self, instance_id: int) -> bool:
+        """Must `settle` be called before this worker's first store?"""
+        return instance_id in self._claims
+
+    def settle(self, instance_id: int, block_ids: BlockIds, chunks: int) -> None:
+        """A worker that waits for its first store makes it now: it is registered, or refused (see `one_row`).  Maps its
+        memory.  Raises ProtocolError for blocks that cannot be its own."""
+        claim = self._claims.take(instance_id)
+        if claim is None:
+            return
+        try:
+            _, registered = self._import(claim)
+            admitted = False
+            try:
+                written = is_written(registered, block_ids, chunks)
+                if written is None:
+                    self._claims.put(instance_id, claim)
+                elif not written:
+                    raise ProtocolError(NOTHING_WRITTEN)
+                else:
+                    self._admit(instance_id, claim.model_name, claim.world_size, registered)
+                    admitted = True
+            finally:
+                if not admitted:
+                    registered.memory.close()
+        except (ProtocolError, ValueError, DeviceError) as error:
+            self._refused.note(self._context, instance_id, error)
+
+    def withdraw(self, instance_id: int) -> None:
+        """The worker leaves without having stored anything."""
+        self._claims.take(instance_id)
+
+    @property
+    def waiting(self) -> int:
+        """Workers that are registered with their first store."""
+        return len(self._claims)
 
     def close(self) -> None:
         """Let go of everybody's memory."""
@@ -80,18 +129,15 @@ class Registry:
         for registered in left:
             registered.memory.close()
 
-    def _import(
-        self, tensors: Sequence[msgspec.msgpack.Ext], hints: Hints, groups: Sequence[EngineGroupInfo], engine: str
-    ) -> RegisteredWorker:
-        """The worker's memory, by its own description.  Raises ProtocolError, ValueError or DeviceError."""
+    def _import(self, claim: Claim) -> tuple[str, RegisteredWorker]:
+        """The worker's device and memory, by its own description.  Raises ProtocolError, ValueError or DeviceError."""
         tokens = self._context.chunk_tokens
-        device, storages, views = read_views(tensors)
-        paged = detect_groups(views, hints.read(), [group.read() for group in groups], device, engine)
-        if device == "cpu" and any(group.kv_axis == 1 and group.heads == 1 for group in paged):
-            raise ProtocolError(LATENT_ON_CPU)
+        device, storages, views = read_views(claim.tensors)
+        engine_groups = [group.read() for group in claim.groups]
+        paged = detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
         plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
         memory = self._open(device, storages, paged)
-        return RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)
+        return device, RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)
 
     def _open(self, device: str, storages: Sequence[Storage], groups: Sequence[PagedGroup]) -> WorkerMemory:
         try:
