@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lmcache_core.app.readings.catalogue import READING_KINDS
-from lmcache_observability.metrics import chunk_kinds, distributions, own_gauges
+from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import MetricKind, MetricType
 from lmcache_observability.metrics.prometheus_name import label_name, prometheus_name
 from lmcache_observability.metrics.reading_families import metric_kind
@@ -80,6 +80,11 @@ def page() -> str:
         ("Totals and states", "Read where they are kept.", map(metric_kind, READING_KINDS)),
         ("Distributions", "Histograms of what each event says.", distributions.KINDS),
         ("Lives of chunks", "Histograms of a sample.", chunk_kinds.KINDS),
+        (
+            "Lives of engines' blocks",
+            "From what schedulers report: an eviction is seen when the block is given away for other tokens.",
+            block_life.KINDS,
+        ),
         ("Hit rates and pushes", "Of the plugin itself.", own_gauges.KINDS),
     )
     parts = ["# Metrics\n", _MARK + "\n", _INTRODUCTION]

@@ -26,6 +26,7 @@ from .contracts.events import (
     AdapterAdded as AdapterAdded,
     AdapterHealthChanged as AdapterHealthChanged,
     AdapterRemoved as AdapterRemoved,
+    BlocksAllocated as BlocksAllocated,
     CacheCleared as CacheCleared,
     ChunksEvicted as ChunksEvicted,
     ChunksRetrieved as ChunksRetrieved,

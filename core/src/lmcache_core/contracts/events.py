@@ -97,6 +97,18 @@ class RequestEnded(Event, frozen=True):
     request_id: str
 
 
+class BlocksAllocated(Event, frozen=True):
+    """An engine's scheduler gave a request blocks of the engine's own cache.  `block_ids` has 8 bytes for each block, a signed
+    little-endian number; `content_hashes` 8 bytes for each, equal where the block holds the same tokens.  `process_id` is the
+    scheduler's.  Costly to build, so that it is published only where a subscriber wants it."""
+
+    process_id: int
+    model_name: str
+    request_id: str
+    block_ids: bytes
+    content_hashes: bytes
+
+
 class RequestAnswered(Event, frozen=True):
     """A message of an engine was answered.  `outcome` is `ok`, `error` or `refused`; `seconds` counts from when it was
     received."""

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lmcache_core.app.readings.catalogue import READING_KINDS
-from lmcache_observability.metrics import chunk_kinds, distributions, own_gauges
+from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import Distribution, Exemplar, Family, MetricKind, MetricType
 from lmcache_observability.metrics.prometheus_name import prometheus_name
 from lmcache_observability.metrics.prometheus_text import OPEN_METRICS, TEXT, exposition
@@ -28,6 +28,7 @@ KINDS = (
     *map(metric_kind, READING_KINDS),
     *distributions.KINDS,
     *chunk_kinds.KINDS,
+    *block_life.KINDS,
     *own_gauges.KINDS,
 )
 COUNTER = MetricKind("a.b", "chunks", "Counted", MetricType.COUNTER, ("cache_salt",))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
+from xxhash import xxh3_64_digest
+
 from lmcache_core import __version__
+from lmcache_core.contracts.events import BlocksAllocated
 from lmcache_core.contracts.operation import Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.model.errors import ProtocolError
+from lmcache_core.server.request_names import check_request_id
 from lmcache_core.wire.messages import BlockAllocation, ClientHello, ServerHello
 from lmcache_core.wire.operations import (
     CLEAR,
@@ -33,7 +39,7 @@ class ManagementModule(RequestModule):
             Handler(HELLO, self.hello, HandlerMode.INLINE),
             Handler(PING, self.ping, HandlerMode.INLINE),
             Handler(NOOP, self.noop, HandlerMode.INLINE),
-            Handler(REPORT_BLOCK_ALLOCATION, self.block_allocation, HandlerMode.INLINE),
+            Handler(REPORT_BLOCK_ALLOCATION, self.block_allocation, HandlerMode.ORDERED),
             Handler(CLEAR, self.clear, HandlerMode.POOLED),
         ]
 
@@ -69,10 +75,34 @@ class ManagementModule(RequestModule):
         return "OK"
 
     def block_allocation(self, call: Call, pid: int, model_name: str, records: list[BlockAllocation]) -> None:
-        """Telemetry of the engine's own cache; nobody here asks for it."""
+        """Telemetry of the engine's own cache, for subscribers that want it."""
+        if not self._context.events.wants(BlocksAllocated):
+            return
+        for record in records:
+            if record.new_block_ids:
+                self._context.events.publish(_blocks_allocated(pid, model_name, record))
 
     def clear(self, call: Call, force: bool) -> None:
         self._context.storage.clear(force)
+
+
+def _blocks_allocated(process_id: int, model_name: str, record: BlockAllocation) -> BlocksAllocated:
+    """Raises ProtocolError for numbers that no engine has."""
+    check_request_id(record.req_id)
+    try:
+        blocks, tokens = array("q", record.new_block_ids), array("q", record.new_token_ids)
+    except OverflowError:
+        raise ProtocolError("block ids and token ids fit 64 bits") from None
+    size = -(-len(tokens) // len(blocks))  # the last block may not be full yet
+    slices = (tokens[at * size : (at + 1) * size].tobytes() for at in range(len(blocks)))
+    hashes = b"".join(xxh3_64_digest(of_block) for of_block in slices)
+    return BlocksAllocated(
+        process_id=process_id,
+        model_name=model_name,
+        request_id=record.req_id,
+        block_ids=blocks.tobytes(),
+        content_hashes=hashes,
+    )
 
 
 def open_management(settings: PluginSettings | None, context: ModuleContext) -> ManagementModule:

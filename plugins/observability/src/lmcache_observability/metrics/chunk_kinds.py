@@ -7,12 +7,27 @@ from typing import Final
 from lmcache_observability.metrics.label_names import CACHE_SALT
 from lmcache_observability.metrics.metric_kind import MetricKind, MetricType
 
-_LONG: Final = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0)
+LIFE_SECONDS: Final = (
+    1.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    14400.0,
+    43200.0,
+    86400.0,
+)
 _MANY: Final = (10.0, 100.0, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 1e7)
 
 
 def _life(name: str, description: str, *labels: str) -> MetricKind:
-    return MetricKind(name, "s", description, MetricType.HISTOGRAM, labels, _LONG)
+    return MetricKind(name, "s", description, MetricType.HISTOGRAM, labels, LIFE_SECONDS)
 
 
 LIFETIME: Final = _life("lmcache_mp.l1_chunk_lifetime", "How long a chunk was in L1 before it was evicted")

@@ -16,6 +16,7 @@ from lmcache_core import (
     StoreCompleted,
     parse_model_name,
 )
+from lmcache_observability.metrics.block_life import BlockLife
 from lmcache_observability.metrics.exemplars import Exemplars
 from lmcache_observability.metrics.histogram import Histogram
 from lmcache_observability.metrics.label_names import LabelNames
@@ -68,6 +69,7 @@ class Distributions:
         self._retrieves = _Transfers(Histogram(RETRIEVE), Histogram(RETRIEVE_SPEED))
         self._l2_stores = _Transfers(Histogram(L2_STORE), Histogram(L2_STORE_SPEED))
         self._l2_loads = _Transfers(Histogram(L2_LOAD), Histogram(L2_LOAD_SPEED))
+        self._blocks = BlockLife(labels)
         self._l2_store_waits, self._l2_lookups = Histogram(L2_STORE_WAIT), Histogram(L2_LOOKUP)
         self.handlers: Mapping[type[Event], Callable[[Any], None]] = {
             LookupFinished: self._lookup,
@@ -77,12 +79,14 @@ class Distributions:
             L2LookupCompleted: self._l2_lookup,
             LoadCompleted: self._l2_load,
             PrefetchCompleted: self._prefetch,
+            **self._blocks.handlers,
         }
 
     def families(self) -> list[Family]:
         plain = (self._prefetches, self._l2_store_waits, self._l2_lookups)
         moved = (self._stores, self._retrieves, self._l2_stores, self._l2_loads)
-        return [each.family() for each in (*plain, *(histogram for pair in moved for histogram in pair))]
+        of_events = [each.family() for each in (*plain, *(histogram for pair in moved for histogram in pair))]
+        return of_events + self._blocks.families()
 
     def exemplars(self) -> dict[str, Mapping[LabelValues, Sequence[Exemplar]]]:
         """Of what the server counts itself, by the name of the measure."""
