@@ -126,7 +126,7 @@ def test_connections_are_counted_by_how_their_handshake_went(server: Server, end
     for client in clients[:2]:
         client.close()
     old = [say(endpoint, OLD["2.0"]) for _ in range(4)]
-    expected = {"accepted": 12, "closed": 9, "ok": 5, "refused": len(old), "incomplete": len(hung_up)}
+    expected = {"accepted": 12, "closed": 9, "ok": 5, "refused": len(old), "incomplete": len(hung_up), "forbidden": 0}
     until(lambda: server.status()["connections"] == expected)
     assert server.status()["connections"] == expected
     for client in clients:
@@ -145,7 +145,7 @@ def test_handshakes_that_overlap_are_all_counted_in_the_end(server: Server, endp
         say(endpoint, OLD["2.0"])
     for connection in half:
         connection.close()
-    expected = {"accepted": 9, "closed": 9, "ok": 3, "refused": 3, "incomplete": 3}
+    expected = {"accepted": 9, "closed": 9, "ok": 3, "refused": 3, "incomplete": 3, "forbidden": 0}
     until(lambda: server.status()["connections"] == expected)
     assert server.status()["connections"] == expected
 
@@ -160,10 +160,10 @@ def test_while_the_thread_is_down_nothing_is_admitted_and_afterwards_everything_
         if failures:
             failures -= 1
             raise RuntimeError("a fault of ours")
-        del handshakes._take_request
-        handshakes._take_request()
+        del handshakes._take_requests
+        handshakes._take_requests()
 
-    handshakes._take_request = fail  # type: ignore[method-assign]
+    handshakes._take_requests = fail  # type: ignore[method-assign]
     with EngineClient(endpoint, timeout_seconds=10) as client:
         client.noop()
     assert failures == 0

@@ -69,7 +69,7 @@ def _file(flags: Mapping[str, Any]) -> str:
 def advice(settings: ServerSettings, environment: Mapping[str, str]) -> list[str]:
     """Lines to warn with: what is allowed but probably not meant, or meant but dangerous."""
     lines = [_unknown_variable(name) for name in sorted(environment) if _is_unknown(name)]
-    if not is_loopback(settings.host):
+    if not (is_loopback(settings.host) or settings.host.startswith("ipc://")):
         lines.append(
             f"--host {settings.host}: engines of other machines can connect, and their protocol has no passwords; "
             "keep the port inside of a trusted network"

@@ -18,6 +18,7 @@ from lmcache_core.server.handshakes import Handshakes
 from lmcache_core.server.hash_chain import open_chain
 from lmcache_core.server.hasher import PromptHasher
 from lmcache_core.server.key_reader import KeyReader
+from lmcache_core.server.peer_owner import EngineUsers
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.reaper import Reaper
@@ -84,7 +85,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     unhandled = UnhandledRequests(operation_remedies(common.plugins))
     router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)
     undo.callback(router.close)
-    handshakes = Handshakes(port, clock)
+    handshakes = Handshakes(port, EngineUsers.named(settings.engine_users), clock)
     undo.callback(handshakes.close)
     return EnginePort(
         workers=workers,

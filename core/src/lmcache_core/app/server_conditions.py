@@ -37,6 +37,7 @@ def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
     conditions.add(lambda: _threads(parts, growth))
     conditions.add(lambda: _memory(parts))
     conditions.add(lambda: _requests(parts, growth))
+    conditions.add(lambda: _connections(parts, growth))
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
@@ -131,6 +132,37 @@ def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "see whether something else than an engine connects to the engine port, or an engine does not read",
             "engine port",
             counts_of(dropped=dropped),
+        )
+
+
+def _connections(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
+    connections = parts.engine_port.handshakes.counters
+    if forbidden := growth.of("forbidden", connections.forbidden):
+        yield Condition(
+            "engines_forbidden",
+            Severity.WARNING,
+            f"{forbidden:.0f} connections of the last minute were refused, because their user may not use this server",
+            "run the engine as the server's user, or name its user with --engine-users; the log says who it is",
+            "engine port",
+            counts_of(connections=forbidden),
+        )
+    if unread := growth.of("unread", parts.engine_port.router.counters.closed):
+        yield Condition(
+            "engines_not_reading",
+            Severity.WARNING,
+            f"{unread:.0f} connections of the last minute were closed, because they did not read their answers",
+            "see whether an engine is frozen; --send-patience-seconds says how long it may be",
+            "engine port",
+            counts_of(connections=unread),
+        )
+    if refused := growth.of("handshakes refused", connections.refused):
+        yield Condition(
+            "handshakes_refused",
+            Severity.INFO,
+            f"{refused:.0f} connections of the last minute did not speak ZMTP 3",
+            "a web page, a port scanner, or a client with ZeroMQ before 4.0 connects to the engine port",
+            "engine port",
+            counts_of(connections=refused),
         )
 
 

@@ -25,8 +25,18 @@ Limit = Annotated[float, Field(ge=0, le=LIMIT_GB_MAX)]
 class EnginePortSettings(BaseModel):
     """Engine port"""
 
-    host: str = Field("localhost", min_length=1, description="Where engines connect. Their protocol has no passwords.")
+    host: str = Field(
+        "localhost",
+        min_length=1,
+        description="Where engines connect: an address, or ipc:///path for a Unix socket of this machine, where --port "
+        "does not count. Their protocol has no passwords.",
+    )
     port: int = Field(5555, ge=0, le=65535, description="TCP port for engines; 0: any free one.")
+    engine_users: tuple[str, ...] = Field(
+        (),
+        description="Users of this machine, by name or number, whose engines may connect besides this server's own user and "
+        "root; `any`: everybody. Repeatable; comma list in the environment.",
+    )
     max_workers: Threads = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
     max_cpu_workers: Threads | None = Field(None, description="Threads for requests that any thread may answer.")
     max_gpu_workers: Threads | None = Field(

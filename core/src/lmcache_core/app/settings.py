@@ -33,6 +33,8 @@ from lmcache_core.app.setting_json import from_json, json_objects, name_or_objec
 from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource, SettingSource, sources
 
 ENV_PREFIX = "LMCACHE_"
+UNIX_ENDPOINT_MAX = 107 + len("ipc://")
+"""What the kernel has room for."""
 
 
 class ServerSettings(
@@ -78,6 +80,15 @@ class ServerSettings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, EnvironmentSource(settings_cls), ConfigFileSource(settings_cls)
 
+    @field_validator("host")
+    @classmethod
+    def _path_of_a_socket(cls, value: str) -> str:
+        if value.startswith("ipc:") and not value.startswith("ipc:///"):
+            raise ValueError("a Unix socket is named by a whole path, such as ipc:///run/lmcache/engines.sock")
+        if value.startswith("ipc:") and len(value) > UNIX_ENDPOINT_MAX:
+            raise ValueError(f"the path of a Unix socket has at most {UNIX_ENDPOINT_MAX - len('ipc://')} characters")
+        return value
+
     @field_validator("l2_adapter", mode="before")
     @classmethod
     def _objects(cls, value: Any) -> Any:
@@ -111,7 +122,7 @@ class ServerSettings(
             raise ValueError('expected a JSON object such as {"interval_seconds": 10}')
         return given
 
-    @field_validator("plugins", "no_plugins", "engine_type", "runtime_plugin_locations", mode="before")
+    @field_validator("plugins", "no_plugins", "engine_type", "runtime_plugin_locations", "engine_users", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         if not isinstance(value, str):

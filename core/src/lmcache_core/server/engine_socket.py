@@ -13,6 +13,7 @@ import zmq
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.model.errors import ResourceError
 from lmcache_core.server.peer_socket import PeerSocket
+from lmcache_core.server.unix_listener import SCHEME, UnixListener
 from lmcache_core.server.waiting_answers import BYTES_MAX, Envelope, Sent, WaitingAnswers
 from lmcache_core.wire.codec import Frame
 from lmcache_core.wire.sockets import open_socket
@@ -61,6 +62,7 @@ class EngineSocket:
         """Large answers that libzmq may still be sending from where they are."""
         self.waiting = WaitingAnswers(self._try_send, self._peers.get, clock, patience_seconds)
         self._dropped = 0
+        self._listener: UnixListener | None = None
 
     @property
     def dropped(self) -> int:
@@ -68,7 +70,13 @@ class EngineSocket:
         return self._dropped + self.waiting.dropped
 
     def bind(self, host: str, port: int) -> str:
-        """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
+        """Open the port (0: any free one), or the Unix socket where the host is ipc:///path.  Returns the endpoint.  Raises
+        ResourceError when it cannot be had."""
+        if host.startswith(SCHEME):
+            self._listener = UnixListener(host)
+            self.socket.setsockopt(zmq.USE_FD, self._listener.descriptor)
+            self.socket.bind(host)
+            return host
         address = host.removeprefix("[").removesuffix("]")
         is_ipv6 = ":" in address
         try:
@@ -92,6 +100,8 @@ class EngineSocket:
         Closing it again does nothing."""
         self.socket.close()
         self.context.term()
+        if self._listener is not None:
+            self._listener.close()
 
     def receive(self) -> Message | None:
         """One message, after polling has said that there is one.  None when there is none that could be answered."""

@@ -1,17 +1,27 @@
-"""Handshakes at the engine port: libzmq's ZAP handler and the monitor of the port's connections."""
+"""Handshakes at the engine port: which connections are admitted, and how each handshake went.
+
+libzmq asks its ZAP handler before a handshake ends, but names only the address of the peer, not the connection.  So owners are
+looked up when connections are accepted, which the monitor tells first; those of users who may not use the port are hung
+up, and no handshake that was asked for meanwhile is answered before libzmq has closed them.  Whatever passes is therefore a
+connection whose owner was admitted, and nothing is left to check for its requests.  This needs libzmq's events in their
+order, which one I/O thread gives.
+"""
 
 from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import zmq
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import EngineSocket
+from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
+from lmcache_core.server.peer_socket import PeerSocket
 from lmcache_core.wire.sockets import DOMAIN
 
 logger = logging.getLogger(__name__)
@@ -35,8 +45,8 @@ _EVENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HandshakeCounters:
-    """Connections to the engine port since the server started.  Those that are neither ok, refused nor incomplete are in the
-    middle of their handshake."""
+    """Connections to the engine port since the server started.  Those that are none of the others are in the middle of
+    their handshake."""
 
     accepted: int = 0
     closed: int = 0
@@ -45,6 +55,19 @@ class HandshakeCounters:
     """Closed by the server because the first bytes were no ZMTP 3: HTTP, another protocol, or ZeroMQ before 4.0."""
     incomplete: int = 0
     """Closed by the peer, or silent for too long, before the handshake was over."""
+    forbidden: int = 0
+    """Closed by the server because their owner may not use it (`--engine-users`)."""
+
+
+class _Request(NamedTuple):
+    """A handshake that libzmq asked about."""
+
+    route: bytes
+    number: bytes
+    is_known: bool
+    """It is about a socket of ours, and without a mechanism of its own."""
+    closing: set[int]
+    """Connections that were hung up before and are not closed yet: it may be about any of them."""
 
 
 class Handshakes:
@@ -53,7 +76,8 @@ class Handshakes:
     The port must be made and not yet bound.  libzmq waits with every handshake for an answer from here, so nothing is admitted
     while the thread is down.  `counters` belongs to any thread."""
 
-    def __init__(self, port: EngineSocket, clock: Clock) -> None:
+    def __init__(self, port: EngineSocket, users: EngineUsers, clock: Clock) -> None:
+        self._users = users
         self._clock = clock
         self._faults = FaultLog(logger, clock, "port=engine")
         self._zap = port.context.socket(zmq.ROUTER)
@@ -63,7 +87,13 @@ class Handshakes:
         self._monitor = port.context.socket(zmq.PAIR)
         self._monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's I/O thread would wait for room
         self._monitor.connect(_MONITOR_ENDPOINT)
-        self._accepted = self._closed = self._ok = self._refused = self._incomplete = 0
+        self._accepted = self._closed = self._ok = self._refused = self._incomplete = self._forbidden = 0
+        self._events: deque[tuple[int, int]] = deque()
+        """Kinds and values, in the order in which libzmq's I/O thread wrote them."""
+        self._hung_up: dict[int, bool] = {}
+        """Descriptors of connections that are not admitted and not closed yet; is that because of their owner?"""
+        self._requests: list[_Request] = []
+        """Not answered yet."""
         self._unsettled: dict[int, float] = {}
         """Descriptors of open connections that may be in the middle of their handshake, and when they were accepted."""
         self._failure = 0
@@ -71,7 +101,9 @@ class Handshakes:
 
     @property
     def counters(self) -> HandshakeCounters:
-        return HandshakeCounters(self._accepted, self._closed, self._ok, self._refused, self._incomplete)
+        return HandshakeCounters(
+            self._accepted, self._closed, self._ok, self._refused, self._incomplete, self._forbidden
+        )
 
     def run(self) -> None:
         """Ends when the port is closed."""
@@ -81,8 +113,8 @@ class Handshakes:
         try:
             while True:
                 poller.poll()
+                self._take_requests()
                 self._take_events()
-                self._take_request()
         except zmq.ContextTerminated:
             self.close()
 
@@ -91,46 +123,90 @@ class Handshakes:
         self._zap.close()
         self._monitor.close()
 
-    def _take_request(self) -> None:
-        try:
-            frames = self._zap.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-        if len(frames) < _ZAP_FRAMES:
-            return
-        route, delimiter, version, request, domain, _, _, mechanism = frames[:_ZAP_FRAMES]
-        admitted = version == _ZAP_VERSION and domain == DOMAIN and mechanism == b"NULL"
-        status = (b"200", b"OK") if admitted else (b"400", b"no such domain or mechanism")
-        self._zap.send_multipart([route, delimiter, _ZAP_VERSION, request, *status, b"", b""])
-
-    def _take_events(self) -> None:
+    def _take_requests(self) -> None:
         while True:
             try:
-                event = self._monitor.recv_multipart(zmq.NOBLOCK)[0]
+                frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._take_event(*struct.unpack("=HI", event))
+            if len(frames) < _ZAP_FRAMES:
+                continue
+            route, _, version, number, domain, _, _, mechanism = frames[:_ZAP_FRAMES]
+            is_known = version == _ZAP_VERSION and domain == DOMAIN and mechanism == b"NULL"
+            self._take_events()  # its connection was accepted before it asked
+            self._requests.append(_Request(route, number, is_known, set(self._hung_up)))
+            self._answer_requests()
+
+    def _answer_requests(self) -> None:
+        for request in [each for each in self._requests if not each.closing]:
+            self._requests.remove(request)
+            status = (b"200", b"OK") if request.is_known else (b"400", b"no such domain or mechanism")
+            self._zap.send_multipart([request.route, b"", _ZAP_VERSION, request.number, *status, b"", b""])
+
+    def _take_events(self) -> None:
+        self._read_events()
+        while self._events:
+            self._take_event(*self._events.popleft())
+
+    def _read_events(self) -> None:
+        while True:
+            try:
+                self._events.append(struct.unpack("=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0]))
+            except zmq.Again:
+                return
 
     def _take_event(self, kind: int, value: int) -> None:
         if kind == zmq.EVENT_ACCEPTED:
             self._accepted += 1
             self._unsettled[value] = self._clock.monotonic()
+            self._check_owner(value)
         elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._ok += 1
         elif kind == zmq.EVENT_DISCONNECTED:
             self._closed += 1
             self._unsettled.pop(value, None)
-            if self._failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            if self._hung_up.pop(value, False):
+                self._forbidden += 1
+            elif self._failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 self._incomplete += 1
             elif self._failure:
                 self._note_refused()
+            for request in self._requests:
+                request.closing.discard(value)
+            self._answer_requests()
         self._failure = kind if kind & (_FAILED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL) else 0
         self._settle()
+
+    def _check_owner(self, descriptor: int) -> None:
+        if self._users.uids is None:
+            return
+        self._hung_up[descriptor] = False  # stays so where this fails
+        peer = PeerSocket.of(descriptor)
+        owner = None
+        if peer is not None:
+            with peer.borrow() as connection:
+                owner = owner_of(connection) if connection else None
+        self._read_events()
+        # Where it is closed by now, this was perhaps the owner of the next connection that has its descriptor.
+        if (zmq.EVENT_DISCONNECTED, descriptor) in self._events or (owner is not None and self._users.admit(owner)):
+            del self._hung_up[descriptor]
+            return
+        if peer is not None:
+            peer.hang_up()
+        if owner is not None:
+            self._hung_up[descriptor] = True
+            self._note_forbidden(owner)
+
+    def _note_forbidden(self, owner: Owner) -> None:
+        self._faults.warning(
+            f"connection refused: it belongs to {owner}, and engines of this server's user and of root alone may connect from "
+            "this machine; --engine-users admits others, a list of them or any"
+        )
 
     def _settle(self) -> None:
         """libzmq says nothing of a handshake that it refused but that some connection was closed.  At most the unsettled
         ones can be under way, so what is missing beyond them was refused."""
-        under_way = self._accepted - self._ok - self._refused - self._incomplete
+        under_way = self._accepted - self._ok - self._refused - self._incomplete - self._forbidden
         if under_way:
             since = self._clock.monotonic() - HANDSHAKE_SECONDS
             while self._unsettled and (oldest := next(iter(self._unsettled.items())))[1] < since:

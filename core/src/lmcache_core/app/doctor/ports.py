@@ -17,7 +17,9 @@ _LISTENING = "0A"
 
 def ports(case: Case) -> Iterator[Finding]:
     settings = case.settings
-    wanted = [("engine port", "--port", settings.host, settings.port, Level.FAIL)]
+    wanted = []
+    if not settings.host.startswith("ipc://"):
+        wanted.append(("engine port", "--port", settings.host, settings.port, Level.FAIL))
     if settings.http_enabled:
         wanted.append(("admin port", "--http-port", settings.http_host, settings.http_port, Level.FAIL))
     if settings.prometheus_port and not (settings.disable_metrics or settings.disable_observability):

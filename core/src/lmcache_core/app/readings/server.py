@@ -90,7 +90,8 @@ CONNECTIONS_UNREAD: Final = ReadingKind(
 HANDSHAKES: Final = ReadingKind(
     "lmcache.connections.handshakes",
     "{handshake}",
-    "Connections that were accepted: ok, refused (no ZMTP 3), or incomplete (closed by the peer, or silent, before the end).",
+    "Connections that were accepted: ok, refused (no ZMTP 3), incomplete (closed by the peer, or silent, before the end), or "
+    "forbidden (the peer's user may not connect).",
     counts=True,
     labels=("outcome",),
 )
@@ -213,6 +214,7 @@ def _requests(parts: Parts) -> Iterator[Reading]:
     yield HANDSHAKES.of(connections.ok, "ok")
     yield HANDSHAKES.of(connections.refused, "refused")
     yield HANDSHAKES.of(connections.incomplete, "incomplete")
+    yield HANDSHAKES.of(connections.forbidden, "forbidden")
 
 
 def _process() -> Iterator[Reading]:

@@ -1,0 +1,92 @@
+"""Engines over a Unix socket instead of a TCP port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from core.tests.server.conftest import StartServer
+from core.tests.server.test_engine_users import OTHER, needs_root, peer_of, result_of
+from core.tests.server.test_handshakes import until
+from lmcache_core.client.client import EngineClient
+from lmcache_core.model.errors import ResourceError
+from lmcache_core.testing.fake_engine import FakeEngine
+
+TOKENS = list(range(64))
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """In a folder that every user reaches, and short."""
+    path = Path("/tmp") / f"lmcache-{uuid.uuid4().hex[:12]}.sock"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_an_engine_stores_and_reads_over_it(start_server: StartServer, path: Path) -> None:
+    server = start_server(host=f"ipc://{path}")
+    assert server.info.engine_endpoint == f"ipc://{path}"
+    with FakeEngine(server.info.engine_endpoint) as engine:
+        assert engine.store(TOKENS)
+        assert engine.lookup(TOKENS) == 4
+        assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
+    server.stop(1.0)
+    assert not path.exists()
+
+
+@needs_root
+def test_only_its_owner_may_connect(start_server: StartServer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[int] = []
+    listen = socket.socket.listen
+
+    def seen(listener: socket.socket, backlog: int = 0) -> None:
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+        listen(listener, backlog)
+
+    monkeypatch.setattr(socket.socket, "listen", seen)
+    old = os.umask(0)
+    try:
+        server = start_server(host=f"ipc://{path}")
+    finally:
+        os.umask(old)
+    assert modes == [0o600], "its mode before anybody could connect"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert result_of(peer_of(0, f"ipc://{path}")) == "answered"
+    peer = peer_of(OTHER, f"ipc://{path}")
+    said, _ = peer.communicate(timeout=30)
+    assert said.split()[-1] == "ready"
+    assert peer.returncode != 0
+    path.chmod(0o666)  # what an operator might do; the owner is checked nevertheless
+    assert result_of(peer_of(OTHER, f"ipc://{path}")) == "closed"
+    assert until(lambda: server.status()["connections"]["forbidden"] == 1)
+
+
+def test_what_a_dead_server_left_is_replaced_and_a_living_one_is_not(start_server: StartServer, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    server = start_server(host=f"ipc://{path}")
+    with EngineClient(server.info.engine_endpoint) as client:
+        assert client.noop() == "OK"
+        with pytest.raises(ResourceError, match=r"cannot be opened for engines.*no other server"):
+            start_server(host=f"ipc://{path}")
+        assert client.noop() == "OK"
+    assert path.exists()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(start_server: StartServer, path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(ResourceError, match="cannot be opened for engines"):
+        start_server(host=f"ipc://{path}")
+    assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("host", ["ipc://@abstract", "ipc://relative", "ipc:/one", "ipc:///" + "x" * 120])
+def test_other_paths_are_refused(start_server: StartServer, host: str) -> None:
+    with pytest.raises(ValueError, match="Unix socket"):
+        start_server(host=host)
