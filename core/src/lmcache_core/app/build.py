@@ -61,7 +61,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             conditions=common.conditions,
             subscribers=common.subscribers,
         )
-        watch_server(common.conditions, parts, common.clock)
+        watch_server(common.conditions, parts, settings, common.clock)
         running.append(Server(parts))
         undo.pop_all()
         return running[0]

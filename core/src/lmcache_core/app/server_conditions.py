@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from lmcache_core.app.found_objects import FoundObjects
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.policy_seats import policy_seats
+from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
+from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.conditions import Conditions, counts_of
 from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
 from lmcache_core.events.lane_status import LaneState
 from lmcache_core.jobs.recent_growth import RecentGrowth
+from lmcache_core.model.keys import HashChain
 from lmcache_core.server.model_conflicts import model_conflicts
 
 _LOG_SAYS: Final = "the log says why"
@@ -29,7 +33,7 @@ _LANES_ILL: Final = {
 }
 
 
-def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
+def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings, clock: Clock) -> None:
     """Have `conditions` ask all parts, and what plugins opened."""
     growth, adapters = RecentGrowth(clock), AdapterWatch(clock)
     reports = PluginReports(clock, lambda: _reporters(parts))
@@ -46,6 +50,8 @@ def watch_server(conditions: Conditions, parts: Parts, clock: Clock) -> None:
     conditions.add(lambda: _programs(parts, growth))
     conditions.add(lambda: _subscribers(parts, growth))
     conditions.add(reports.conditions, reports.refresh)
+    found = PluginReports(clock, _FoundIn(parts, settings, clock).reporters)
+    conditions.add(found.conditions, found.refresh)
 
 
 def _reporters(parts: Parts) -> Sequence[Reporter]:
@@ -61,6 +67,23 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
     for name, subscriber in parts.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)
     return found
+
+
+class _FoundIn:
+    """What lies in each adapter, for as long as the adapter is there."""
+
+    def __init__(self, parts: Parts, settings: ServerSettings, clock: Clock) -> None:
+        self._parts, self._clock = parts, clock
+        self._chunk_tokens, self._chain = settings.chunk_size, HashChain.named(settings.hash_algorithm)
+        self._known: dict[AdapterPort, FoundObjects] = {}
+
+    def reporters(self) -> Sequence[Reporter]:
+        ports = [adapter.port for adapter in self._parts.tiers.l2.adapters if adapter.removal is None]
+        self._known = {
+            port: self._known.get(port) or FoundObjects(port, self._chunk_tokens, self._chain, self._clock)
+            for port in ports
+        }
+        return [Reporter(adapter_subject(port.name), each.conditions) for port, each in self._known.items()]
 
 
 def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Severity = Severity.WARNING) -> None:

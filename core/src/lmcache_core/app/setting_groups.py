@@ -14,7 +14,7 @@ from lmcache_core.app.quota_setting import LIMIT_GB_MAX
 from lmcache_core.kernels.choice import NativeMode
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
+Threads = Annotated[int, Field(ge=1, le=10_000)]
 Gigabytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=10**8, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=10**8, allow_inf_nan=False)]
