@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -46,7 +47,9 @@ Connect = Callable[..., "zmq.Socket[bytes]"]
 def serve() -> Iterator[Serve]:
     ends: list[Callable[[], None]] = []
 
-    def start(mode: HandlerMode = HandlerMode.INLINE, patience_seconds: float = 60.0) -> Served:
+    def start(
+        mode: HandlerMode = HandlerMode.INLINE, patience_seconds: float = 60.0, host: str = "127.0.0.1"
+    ) -> Served:
         def sized(call: Call, size: int) -> bytes:
             served.carried_out.append(size)
             return bytes(size)
@@ -54,7 +57,7 @@ def serve() -> Iterator[Serve]:
         pooled, affine = Pool("pooled", 1), AffinePool("affine", 1)
         port = EngineSocket(64 * MIB, SystemClock(), patience_seconds)
         router = Router([Handler(SIZED, sized, mode)], pooled, affine, port, SystemClock())
-        served = Served(router, router.bind("127.0.0.1", 0))
+        served = Served(router, router.bind(host, 0))
         threads = [threading.Thread(target=body, daemon=True) for body in (pooled.body(0), affine.body(0), router.run)]
         for thread in threads:
             thread.start()
@@ -151,10 +154,11 @@ def test_beyond_the_bound_requests_are_refused_and_not_carried_out(serve: Serve,
     assert answers(dealer, 1) == [(1, bytes(5))], "it reads again, and is served again"
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 def test_who_does_not_read_is_closed_after_the_patience(
-    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture, tmp_path: Path, scheme: str
 ) -> None:
-    served = serve(patience_seconds=0.5)
+    served = serve(patience_seconds=0.5, host="127.0.0.1" if scheme == "tcp" else f"ipc://{tmp_path}/s")
     deaf, honest = connect(served.endpoint, answers_kept=1), connect(served.endpoint)
     for number in range(REQUESTS):
         ask(deaf, number, 20_000)
@@ -175,10 +179,14 @@ class RawPeer:
     """ZMTP by hand, so that bytes are read from the kernel when the test says so and not before."""
 
     def __init__(self, endpoint: str) -> None:
-        host, port = endpoint.removeprefix("tcp://").split(":")
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.connect((host, int(port)))
+        if endpoint.startswith("ipc://"):
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.connect(endpoint.removeprefix("ipc://"))
+        else:
+            host, port = endpoint.removeprefix("tcp://").split(":")
+            self._socket = socket.socket()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            self._socket.connect((host, int(port)))
         self._socket.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48))
         ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
         self._socket.sendall(bytes([4, len(ready)]) + ready)
@@ -216,9 +224,12 @@ def raw_peer() -> Iterator[Callable[[str], RawPeer]]:
         peer.close()
 
 
-def test_who_reads_slowly_is_never_closed(serve: Serve, raw_peer: Callable[[str], RawPeer]) -> None:
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_who_reads_slowly_is_never_closed(
+    serve: Serve, raw_peer: Callable[[str], RawPeer], tmp_path: Path, scheme: str
+) -> None:
     """Some KiB at a time: hundreds of times slower than libzmq's queue would show, for many times the patience."""
-    served = serve(patience_seconds=0.5)
+    served = serve(patience_seconds=0.5, host="127.0.0.1" if scheme == "tcp" else f"ipc://{tmp_path}/s")
     peer = raw_peer(served.endpoint)
     for number in range(2 * LIBZMQ_ANSWERS_MAX):
         peer.ask(number, 20_000)
