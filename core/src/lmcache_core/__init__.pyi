@@ -144,6 +144,7 @@ from .model.errors import (
     PluginError as PluginError,
     ProtocolError as ProtocolError,
     ResourceError as ResourceError,
+    UnreadableObjectError as UnreadableObjectError,
 )
 from .model.keys import (
     HashChain as HashChain,

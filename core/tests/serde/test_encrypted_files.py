@@ -14,6 +14,7 @@ from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect, seal_encoded
 from lmcache_core.model.results import Outcome
@@ -23,6 +24,7 @@ from lmcache_core.testing.lent_memory import SPACE, LentMemory, adapter_context,
 
 for _module, _name in (("lmcache_serde", "lmcache-serde"), ("lmcache_l2_fs", "lmcache-l2-fs")):
     pytest.importorskip(_module, reason=f"{_name} is not installed")
+from lmcache_l2_fs.adapter import FsAdapter  # noqa: E402
 
 DONE, DAMAGED, FOREIGN = (Outcome.DONE,), (Outcome.DAMAGED,), (Outcome.FOREIGN,)
 KEY = object_key(1)
@@ -154,6 +156,24 @@ def test_keys_are_rotated_and_what_is_unreadable_names_its_key(
     assert PAYLOAD[:64] not in seen
     assert f"written with key {key_number}" in caplog.text
     assert not any(secret in caplog.text for secret in SECRETS)
+
+
+def test_objects_of_another_key_in_a_shared_backend_are_another_servers(
+    start: Start, memory: LentMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are loaded once, left where they are, and not offered again.  (This medium has one owner: only shared ones refuse
+    to store in their place.)"""
+    assert start(OLD).store((KEY, memory.sealed(KEY, PAYLOAD))) == DONE
+    there = file_of(tmp_path, KEY).read_bytes()
+    monkeypatch.setattr(FsAdapter, "capabilities", FsAdapter.capabilities | Capability.SHARED)
+    driver = start(NEW)
+    assert driver.has(KEY) == DONE
+    assert loaded(driver, memory)[0] == FOREIGN
+    driver.adapter.reject(KEY, FOREIGN[0])
+    for _ in range(3):
+        assert driver.has(KEY) == (Outcome.MISSING,)
+    assert file_of(tmp_path, KEY).read_bytes() == there
+    assert loaded(start(BOTH), memory) == (DONE, PAYLOAD)
 
 
 @pytest.mark.parametrize(

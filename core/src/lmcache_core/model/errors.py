@@ -8,6 +8,7 @@ LMCacheError
  |   '- PluginContractError    it answers a hook with something that the contract does not allow
  |- StorageError
  |   |- DamagedObjectError bytes that are not the object they claim to be
+ |   |   '- UnreadableObjectError   or that this server cannot read, and another one may
  |   '- AdapterError       carries .adapter
  |- ProtocolError          the peer broke the wire contract
  '- NoAnswerError          the peer said nothing in time
@@ -50,6 +51,11 @@ class StorageError(LMCacheError):
 
 class DamagedObjectError(StorageError):
     """Stored bytes that cannot be the object they claim to be.  A miss, never a hit."""
+
+
+class UnreadableObjectError(DamagedObjectError):
+    """Stored bytes that this server cannot read and another one may: encrypted with another key.  Where a backend is shared
+    they are somebody's, and are left alone; elsewhere they make room, as damaged ones do."""
 
 
 class AdapterError(StorageError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.model.errors import DamagedObjectError
+from lmcache_core.model.errors import DamagedObjectError, UnreadableObjectError
 from lmcache_core.model.object_header import (
     HEADER_BYTES,
     NO_DIGEST,
@@ -25,13 +25,15 @@ from lmcache_core.serde.object_work import LoadWork, StoreWork
 class ObjectCodec:
     """Any thread."""
 
-    def __init__(self, chain: SerdeChain, faults: FaultLog, *, pads: bool, trusts: bool) -> None:
+    def __init__(self, chain: SerdeChain, faults: FaultLog, *, pads: bool, trusts: bool, is_shared: bool) -> None:
         """`pads`: all objects of a plan are stored with one length.  `trusts`: whoever loaded an object has checked its
-        header and the digest of what was stored."""
+        header and the digest of what was stored.  `is_shared`: other servers may store there, through the same serdes with
+        other keys."""
         self.chain: Final = chain
         self._faults = faults
         self._pads = pads
         self._trusts = trusts
+        self._is_shared = is_shared
 
     def encode(self, work: StoreWork, area: memoryview) -> tuple[Outcome, int]:
         """DONE, and the length of the object that stands at the start of `area` now; or why there is none.  What is not
@@ -102,7 +104,8 @@ class ObjectCodec:
             self.chain.decode(work.key, work.plan, marks, stored, whole[HEADER_BYTES:], work.between(area))
         except DamagedObjectError as error:
             self._faults.error(f"an object cannot be decoded: {error}")
-            return Outcome.DAMAGED
+            is_foreign = self._is_shared and isinstance(error, UnreadableObjectError)
+            return Outcome.FOREIGN if is_foreign else Outcome.DAMAGED
         except SerdeFailedError:
             self._faults.exception("an object was not decoded")
             return Outcome.FAILED

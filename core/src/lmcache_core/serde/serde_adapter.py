@@ -64,7 +64,11 @@ class SerdeAdapter(L2Adapter):
         self._any_length = Capability.ANY_LENGTH in inner.capabilities
         self._faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
         self._codec = ObjectCodec(
-            chain, self._faults, pads=not self._any_length, trusts=Capability.VERIFIES in inner.capabilities
+            chain,
+            self._faults,
+            pads=not self._any_length,
+            trusts=Capability.VERIFIES in inner.capabilities,
+            is_shared=Capability.SHARED in inner.capabilities,
         )
         self._region = region
         half = region.length // 2 // PAGE_BYTES * PAGE_BYTES

@@ -19,7 +19,15 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from pydantic import Field
 
-from lmcache_core import ConfigError, DamagedObjectError, ObjectKey, ObjectLayout, PluginSettings, Serde
+from lmcache_core import (
+    ConfigError,
+    DamagedObjectError,
+    ObjectKey,
+    ObjectLayout,
+    PluginSettings,
+    Serde,
+    UnreadableObjectError,
+)
 from lmcache_serde.master_key import KEY_ID_BYTES, KeySource, MasterKey, read_key
 
 FORMAT: Final = 1
@@ -107,7 +115,7 @@ class AesGcmSerde(Serde):
         master = self._by_id.get(parameters[1:])
         if master is None:
             known = ", ".join(key_id.hex() for key_id in self._by_id)
-            raise DamagedObjectError(f"aesgcm: written with key {parameters[1:].hex()}, not one of `keys` ({known})")
+            raise UnreadableObjectError(f"aesgcm: written with key {parameters[1:].hex()}, not one of `keys` ({known})")
         return master
 
 
