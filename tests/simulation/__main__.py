@@ -43,6 +43,7 @@ def main() -> None:
             print(f"  {result.violation}")
             without = f" --without {asked.without}" if asked.without else ""
             print(f"  again: python -m tests.simulation --seed {seed} --steps {asked.steps}{without}", flush=True)
+    print(f"seeds={asked.seeds} steps={asked.seeds * asked.steps} failed={failed}")
     sys.stdout.flush()
     os._exit(bool(failed))  # threads of the simulation have no orderly end
 

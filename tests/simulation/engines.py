@@ -352,13 +352,19 @@ class SimulatedPages:
     def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
         for chunk, address in zip(chunks, addresses, strict=True):
             self._note(address, "writes")
-            ctypes.memmove(address, self._engine.storing[chunk], PAYLOAD_BYTES)
+            right, half = self._engine.storing[chunk], PAYLOAD_BYTES // 2
+            ctypes.memmove(address, right[:half], half)
+            self._engine.world.pause()  # a process may be stopped in the middle of a copy
+            ctypes.memmove(address + half, right[half:], half)
         return PAYLOAD_BYTES * len(chunks)
 
     def scatter(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
         for chunk, address in zip(chunks, addresses, strict=True):
             self._note(address, "reads")
-            self._engine.loaded[chunk] = ctypes.string_at(address, PAYLOAD_BYTES)
+            half = PAYLOAD_BYTES // 2
+            first = ctypes.string_at(address, half)
+            self._engine.world.pause()
+            self._engine.loaded[chunk] = first + ctypes.string_at(address + half, half)
         return PAYLOAD_BYTES * len(chunks)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lmcache_core.contracts.request_module import Worker
 from lmcache_core.contracts.storage import Hold
 from lmcache_core.server.modules.engine_driven import EngineDrivenModule
 from lmcache_core.server.open_transfers import OpenReads, Ticket
+from lmcache_core.server.registrations import Registrations
 from lmcache_core.server.waiting_answers import Envelope, WaitingAnswers
 from lmcache_core.wire.codec import Frame
 
@@ -55,8 +57,18 @@ def without_waiting_answers() -> None:
     WaitingAnswers.add = drop  # type: ignore[method-assign]
 
 
+def without_quarantine() -> None:
+    """The slots of a silent worker are given away although it may only be frozen."""
+
+    def end(self: Any, worker: Worker) -> None:
+        self._end(worker)
+
+    Registrations._drop_silent = end  # type: ignore[method-assign]
+
+
 FIXES: Final[Mapping[str, Callable[[], None]]] = {
     "one-writer": without_one_writer,
     "own-reads": without_own_reads,
+    "quarantine": without_quarantine,
     "waiting-answers": without_waiting_answers,
 }

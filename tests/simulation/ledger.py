@@ -143,7 +143,9 @@ class Ledger:
 
     def _check_owed(self, connection: Connection, server: Process, now: float) -> None:
         uid, since = next(iter(connection.owed.items()))
-        since = max(since, connection.read_at, server.thawed_at, connection.client.thawed_at)
+        since = max(since, server.thawed_at, connection.client.thawed_at)
+        if connection.to_dealer or connection.dealer.incoming:
+            since = max(since, connection.read_at)  # it has not read what is before its answer
         if now - since > ANSWER_SECONDS:
             self._fail(
                 f"request {uid.hex()} of {connection.client} and {len(connection.owed) - 1} more are not answered after "

@@ -29,7 +29,7 @@ from lmcache_core.server import peer_socket
 from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine, StockEngine, World
 from tests.simulation.l2 import Media, insert_media
 from tests.simulation.ledger import Ledger, ViolationError
-from tests.simulation.network import Network, PeerSocket
+from tests.simulation.network import Connection, Network, PeerSocket
 from tests.simulation.runtime import DeadlockError, Process, Runtime
 
 REAP_SECONDS: Final = 2.0
@@ -72,6 +72,7 @@ class Simulation:
         self.server_process = Process("server")
         self.engines: list[AnyEngine] = []
         self.kills = self.freezes = 0
+        self._cut_at: dict[Process, float] = {}
         self._engine_numbers = iter(range(1 << 30))
         self._plugins = load_plugins(("tests.simulation.l2",))
 
@@ -84,7 +85,7 @@ class Simulation:
             insert_media(self.media)
             try:
                 self._start_server()
-                for make in (self._stock, self._stock, self._node, self._burst):
+                for make in (self._stock, self._stock, self._node, self._node, self._burst):
                     make()
                 while self.runtime.steps < steps:
                     self._step()
@@ -135,15 +136,23 @@ class Simulation:
         elif dice < 0.0016:
             self._freeze(self.server_process, pick.choice((0.05, 0.5, 2 * REAP_SECONDS)))
         elif dice < 0.0022 and self.network.connections:
-            connection = pick.choice(list(self.network.connections))
-            self.ledger.note(f"a connection of {connection.client} is cut")
-            connection.cut()
+            self._cut(pick.choice(list(self.network.connections)))
         elif dice < 0.0025:
             self._kill_engine(pick.choice(self.engines))
         elif dice < 0.00258:
             self._kill_server()
 
+    def _cut(self, connection: Connection) -> None:
+        """Not while its process is frozen, or soon before: on one machine a connection ends with its process, which touches
+        nothing any more, or while it runs."""
+        if not connection.client.frozen:
+            self.ledger.note(f"a connection of {connection.client} is cut")
+            self._cut_at[connection.client] = self.runtime.now
+            connection.cut()
+
     def _freeze(self, process: Process, seconds: float) -> None:
+        if self.runtime.now - self._cut_at.get(process, 0.0) < REAP_SECONDS:
+            return
         self.freezes += 1
         self.ledger.note(f"{process} is frozen for {seconds} s")
         self.runtime.freeze(process, seconds)
@@ -180,7 +189,7 @@ class Simulation:
             "host": "127.0.0.1",
             "port": 5555,
             "chunk_size": 16,
-            "l1_size_gb": (1 << 20) / (1 << 30),
+            "l1_size_gb": 0.001,  # a MiB in whole slots
             "l1_align_bytes": SLOT_BYTES,
             "shm_name": f"simulated-{os.getpid()}-{self.runtime.random.getrandbits(40):x}",
             "http_enabled": False,
