@@ -14,8 +14,10 @@ import pytest
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_users import OTHER, needs_root, peer_of, result_of
 from core.tests.server.test_handshakes import until
+from lmcache_core.app.cli import main
 from lmcache_core.client.client import EngineClient
 from lmcache_core.model.errors import ResourceError
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 TOKENS = list(range(64))
@@ -90,3 +92,13 @@ def test_a_file_that_is_no_socket_is_left_alone(start_server: StartServer, path:
 def test_other_paths_are_refused(start_server: StartServer, host: str) -> None:
     with pytest.raises(ValueError, match="Unix socket"):
         start_server(host=host)
+
+
+def test_ping_asks_where_the_admin_api_says(
+    start_server: StartServer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    http_port = free_port()
+    start_server(host=f"ipc://{path}", http_enabled=True, http_port=http_port)
+    url = f"http://127.0.0.1:{http_port}"
+    assert until(lambda: main(["ping", "kvcache", "--url", url]) == 0)
+    assert f"ipc://{path}" in capsys.readouterr().out

@@ -102,6 +102,8 @@ def _measured(what: str, address: str, count: int, ask: Callable[[], str]) -> Ro
 def _reachable(endpoint: str, url: str) -> str | None:
     """The engine port from here: one that is bound to every address is at the one that the admin API was found at."""
     parts = urlsplit(endpoint)
+    if parts.scheme == "ipc":
+        return endpoint
     if parts.scheme != "tcp" or not parts.port:
         return None
     host = urlsplit(url).hostname if parts.hostname in _ANY_HOST else parts.hostname
