@@ -37,7 +37,10 @@ def main() -> None:
         begun = time.monotonic()
         result = Simulation(seed).run(asked.steps)
         figures = " ".join(f"{name}={value:.0f}" for name, value in result.figures.items())
-        print(f"seed={seed} steps={result.steps} trace={result.trace} wall={time.monotonic() - begun:.1f}s {figures}")
+        print(
+            f"seed={seed} steps={result.steps} trace={result.trace} wall={time.monotonic() - begun:.1f}s {figures}",
+            flush=True,
+        )
         if result.violation:
             failed += 1
             print(f"  {result.violation}")

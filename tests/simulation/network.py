@@ -11,13 +11,16 @@ Queues are shorter than real ones by `SCALE`, so that they are full after a few 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self
 
 import zmq as real
 
+from lmcache_core.server.peer_owner import Owner
 from tests.simulation.runtime import Process, Task, notify, the_runtime
 
 SCALE: Final = 16
@@ -498,11 +501,15 @@ class PeerSocket(NamedTuple):
     def is_open(self) -> bool:
         return self.connection.alive
 
+    @contextmanager
+    def borrow(self) -> Iterator[Connection | None]:
+        yield self.connection if self.connection.alive else None
+
     def hang_up(self) -> bool:
         connection = self.connection
         was_open = connection.alive
         now = connection.network.runtime.now
-        if was_open and now - connection.read_at < READS_SECONDS:
+        if was_open and connection.admitted and now - connection.read_at < READS_SECONDS:
             connection.network.wronged = (
                 f"{connection.client} is hung up on, although it read {now - connection.read_at:.1f} s ago"
             )
@@ -518,6 +525,11 @@ _zmq: list[ZMQ] = []
 
 def the_zmq() -> ZMQ:
     return _zmq[-1]
+
+
+def owner_of(connection: Connection) -> Owner | None:
+    """Stands in for `server.peer_owner.owner_of`: all engines are the server's user's."""
+    return Owner(os.getuid()) if connection.alive else None
 
 
 class ZMQ:

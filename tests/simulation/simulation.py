@@ -25,11 +25,11 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.server import peer_socket
+from lmcache_core.server import peer_owner, peer_socket
 from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine, StockEngine, World
 from tests.simulation.l2 import Media, insert_media
 from tests.simulation.ledger import Ledger, ViolationError
-from tests.simulation.network import Connection, Network, PeerSocket
+from tests.simulation.network import Connection, Network, PeerSocket, owner_of
 from tests.simulation.runtime import DeadlockError, Process, Runtime
 
 REAP_SECONDS: Final = 2.0
@@ -80,7 +80,11 @@ class Simulation:
 
     def run(self, steps: int) -> Result:
         violation = ""
-        replaced = [(zmq, self.network.zmq()), (peer_socket.PeerSocket, PeerSocket)]
+        replaced: list[tuple[object, object]] = [
+            (zmq, self.network.zmq()),
+            (peer_socket.PeerSocket, PeerSocket),
+            (peer_owner.owner_of, owner_of),
+        ]
         with self.runtime.installed(("lmcache_core", "lmcache_vllm"), replaced):
             insert_media(self.media)
             try:
@@ -91,6 +95,7 @@ class Simulation:
                     self._step()
                     self._fault()
                 self._quiet()
+                self._check_that_something_happened()
             except (ViolationError, DeadlockError) as error:
                 violation = f"{type(error).__name__}: {error}"
             except Exception:  # noqa: BLE001 - whatever goes wrong is told with the seed
@@ -222,6 +227,13 @@ class Simulation:
             self.runtime.kill(engine.process)
         self._until_nothing_is_left(self._held, "all engines are gone")
         self._stop_server()
+
+    def _check_that_something_happened(self) -> None:
+        """A run in which nothing can be stored or read finds nothing."""
+        if self.runtime.steps > 5000 and self.ledger.chunks_compared < self.runtime.steps / 100:
+            raise ViolationError(
+                f"only {self.ledger.chunks_compared} chunks were compared: engines hardly get to the server"
+            )
 
     def _until_nothing_is_left(self, look: Callable[[], dict[str, object]], since: str) -> None:
         end = self.runtime.now + QUIET_SECONDS
