@@ -518,6 +518,34 @@ def test_opening_that_hangs_is_said_and_no_check_is_run(install: Install, monkey
     assert "acme_plugin.py" in unopened.traceback
 
 
+NEVER_DELETES = """
+    import threading
+    from lmcache_core import Offer, hookimpl
+    from lmcache_core.builtin.memory_l2 import CAPABILITIES, MemoryAdapter, MemorySettings
+
+    class Acme(MemoryAdapter):
+        def delete(self, key):
+            threading.Event().wait()
+
+    @hookimpl
+    def lmcache_l2_adapters():
+        capabilities = CAPABILITIES
+        return [Offer("acme", "s", "acme_plugin:Acme", "lmcache_core.builtin.memory_l2:MemorySettings", capabilities)]
+    """
+
+
+@pytest.mark.slow
+def test_of_an_adapter_whose_delete_never_returns_three_checks_are_run(
+    install: Install, seen_by_children: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme", NEVER_DELETES)
+    code, lines = check(capsys, "-k", "deleted or deleting")
+    assert code == 1
+    assert "warning: 3 checks took longer than their limit, so those after them were not run" in lines
+    assert sum(line.startswith("does not hold: ") for line in lines) == 3
+    assert any("the answer to job" in line and line.endswith("did not come within 30 s") for line in lines)
+
+
 # interruption
 
 SLOW = """

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from core.tests.testing.mutants import (
-    backends,
-    every_mutant,
-    eviction_policies,
-    http_routes,
-    request_modules,
-    storage_modules,
-    store_policies,
-    subscribers,
-)
+from core.tests.testing.mutants import http_routes, subscribers
 from core.tests.testing.mutants.planted import Outcome, Planted, assert_killed, run_checks
+from core.tests.testing.mutants.tables import TABLES, run_table
 from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
 
-TABLES = [
-    every_mutant.PLANTED,
-    backends.PLANTED,
-    eviction_policies.PLANTED,
-    store_policies.PLANTED,
-    http_routes.PLANTED,
-    request_modules.PLANTED,
-    storage_modules.PLANTED,
-    subscribers.PLANTED,
-]
-"""One for each kind of offer."""
-PROCESSES = 3
-"""For a table: most of the time is waiting for what a mutant does not do."""
+ALWAYS = {
+    "NeverReleases",
+    "DoesNotLookForTheWorker",
+    "RepliesToHitsOnly",
+    "DropsTheSalt",
+    "IgnoresTheGate",
+    "SleepsInline",
+    "TakesTheEnginesRequestId",
+    "HoldsItsLock",
+    "LacksAReason",
+    "LeavesItsThread",
+    "AddsWhatIsAskedFor",
+    "AsksTheServerAtOnce",
+}
+"""Of the tables beside that of the L2 adapters on one file each, what `make test` plants, too; the others are slow tests."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,15 @@ def found(
 ) -> dict[Planted, dict[str, Outcome]]:
     """What became of every mutant that was chosen under its one check, and of what is right under all of those."""
     chosen = {mutant for item in request.session.items if isinstance(mutant := _parameters(item).get("mutant"), type)}
-    return {table: run(table, chosen, tmp_path_factory) for table in TABLES if chosen & set(table.bugs)}
+
+    def new_folder() -> Path:
+        return tmp_path_factory.mktemp("mutants")
+
+    return {table: run_table(table, chosen, new_folder) for table in TABLES if chosen & set(table.bugs)}
+
+
+def is_slow(table: Planted, mutant: type) -> bool:
+    return table.bugs[mutant].slow if table is TABLES[0] else mutant.__name__ not in ALWAYS
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
@@ -50,22 +51,12 @@ def _parameters(item: pytest.Item) -> dict[str, object]:
     return callspec.params if callspec is not None and item.path == Path(__file__) else {}
 
 
-def run(table: Planted, chosen: set[type], folders: pytest.TempPathFactory) -> dict[str, Outcome]:
-    checks = {mutant: bug.check for mutant, bug in table.bugs.items() if mutant in chosen}
-    nodes = [table.node(mutant, check) for mutant, check in checks.items()]
-    nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
-    parts = [part for first in range(PROCESSES) if (part := nodes[first::PROCESSES])]
-    with ThreadPoolExecutor(PROCESSES) as threads:
-        runs = threads.map(run_checks, parts, [folders.mktemp("mutants") for _ in parts])
-        return {node: outcome for each in runs for node, outcome in each.items()}
-
-
 @pytest.mark.parametrize(
     ("table", "mutant"),
     [
-        pytest.param(table, mutant, id=mutant.__name__, marks=[pytest.mark.slow] if bug.slow else [])
+        pytest.param(table, mutant, id=mutant.__name__, marks=[pytest.mark.slow] if is_slow(table, mutant) else [])
         for table in TABLES
-        for mutant, bug in table.bugs.items()
+        for mutant in table.bugs
     ],
 )
 def test_a_planted_bug_is_found_by_its_check_and_what_it_was_made_from_passes(
@@ -92,6 +83,7 @@ def test_of_routes_that_are_not_there_no_check_passes(tmp_path: Path) -> None:
     assert {(each.passed, each.reason) for each in found.values()} == {(False, "")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES[1:], ids=lambda table: table.right.__name__)
 def test_what_the_mutants_were_made_from_passes_every_check(table: Planted, tmp_path: Path) -> None:
     found = run_checks([table.node(table.right)], tmp_path)

@@ -17,8 +17,14 @@ from lmcache_core.model.object_header import check
 from lmcache_core.model.results import Outcome, Usage
 
 WAIT_SECONDS = 30.0
+GIVEN_UP_SECONDS = 2.0
+"""How long it waits for anything else once one answer has not come."""
 CLOSE_GRACE_SECONDS = 4.0
 """So much later than its deadline `close` may return: a machine that is busy is not an adapter that hangs."""
+
+
+class JobTimedOut(AssertionError):  # noqa: N818 - a check is ended by it, as by CheckTimedOut
+    """An answer did not come.  After a few such checks no further one is run: each would wait as long."""
 
 
 class L2Driver:
@@ -100,6 +106,7 @@ class L2Driver:
     def close(self, deadline_seconds: float) -> None:
         """Close the adapter.  Fails when that takes much longer than the deadline."""
         self.closed = True
+        deadline_seconds = min(deadline_seconds, self._wait_seconds)
         fault: list[Exception] = []
 
         def close() -> None:
@@ -166,7 +173,8 @@ class L2Driver:
     def _collect(self, end: float, awaited: str) -> None:
         source = self.adapter.completions()
         if not _poll(source.fileno(), max(end - time.monotonic(), 0)):
-            raise AssertionError(f"{awaited} did not come within {self._wait_seconds:g} s")
+            waited, self._wait_seconds = self._wait_seconds, min(self._wait_seconds, GIVEN_UP_SECONDS)
+            raise JobTimedOut(f"{awaited} did not come within {waited:g} s")
         self.seen += source.drain()
 
 

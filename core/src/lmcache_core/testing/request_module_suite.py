@@ -28,6 +28,7 @@ from lmcache_core.model.errors import LMCacheError
 from lmcache_core.server.modules.engine_driven import open_engine_driven
 from lmcache_core.server.modules.lookup import open_lookup
 from lmcache_core.server.modules.management import open_management
+from lmcache_core.testing.check_limit import check_seconds
 from lmcache_core.testing.engine_requests import (
     IN_L1,
     IN_L2,
@@ -255,6 +256,7 @@ class RequestModuleSuite(OfferSuite):
             slow = {name: seconds for name, seconds in slow.items() if seconds > ROUTER_SECONDS_MAX}
             assert not slow, f"on the router's thread, of {2 * ROUNDS} calls the fastest took {_milliseconds(slow)}"
 
+    @check_seconds(120)
     def test_memory_does_not_grow_with_requests(self, under_test: OpenableOffer) -> None:
         """Requests come and go for months.  Each has another id, prompt and connection.  What code of core has allocated is
         left out, so that nothing but the module's own is counted."""

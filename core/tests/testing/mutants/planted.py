@@ -58,6 +58,8 @@ class Planted:
         self.file = f"core/tests/testing/mutants/{file}"
         self.right = right
         self.bugs: dict[type, Bug] = {}
+        self.suite: type = object
+        """What `suites` was given."""
 
     def killed_by(self, check: str, says: str = "", *, slow: bool = False) -> Callable[[Mutant], Mutant]:
         """Plant a bug: the test `test_<check>` must fail for this class, and say so."""
@@ -71,6 +73,7 @@ class Planted:
     def suites(self, suite: type, module: str, offer: Callable[[type], Offer] | None = None) -> dict[str, type]:
         """One class of tests for what is right and one for each mutant, by their names.  What is opened is the class
         itself: with the settings, and what else its kind is opened with."""
+        self.suite = suite
         offer = offer or self.offer
         return {
             f"Test{each.__name__}": type(f"Test{each.__name__}", (suite,), {"offer": offer(each), "__module__": module})

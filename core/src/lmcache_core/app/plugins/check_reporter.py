@@ -20,8 +20,8 @@ from lmcache_core.app.plugins.conformance import REPORT_VARIABLE
 _LEFT_BEHIND: Final = "lmcache_left_behind"
 """The property under which the kit's reports name what a law could not remove (`testing.l2.fixtures`)."""
 
-_TIMED_OUT: Final = "CheckTimedOut"
-"""What the kit raises in a check that takes longer than its limit (`testing.check_limit`)."""
+_TIMED_OUT: Final = "TimedOut"
+"""How the kit's names end of what is raised where something takes too long (`testing.check_limit`, `testing.l2_driver`)."""
 TIMED_OUT_MAX: Final = 3
 """After that many checks that hang no further one is run: each would take its whole limit, too."""
 
@@ -69,7 +69,7 @@ class LawReporter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._timed_out = 0
+        self._timed_out: set[str] = set()
         self._session: pytest.Session | None = None
         self._decided: dict[str, Any] = {}
 
@@ -88,9 +88,9 @@ class LawReporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._write({"phase": report.when})
-        if report.failed and _TIMED_OUT in _seen(report).partition(":")[0]:
-            self._timed_out += 1
-            if self._timed_out == TIMED_OUT_MAX and self._session is not None:
+        if report.failed and _seen(report).partition(":")[0].endswith(_TIMED_OUT):
+            self._timed_out.add(report.nodeid)
+            if len(self._timed_out) == TIMED_OUT_MAX and self._session is not None:
                 self._session.shouldstop = f"{TIMED_OUT_MAX} checks timed out"
                 self._write({"stopped": f"{TIMED_OUT_MAX} checks took longer than their limit"})
         if report.failed:
