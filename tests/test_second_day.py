@@ -32,6 +32,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.controllers import adapter_conditions, supervisor
 from lmcache_core.events import subscriber_calls
 from lmcache_core.jobs.recent_growth import RecentGrowth
+from lmcache_core.l1 import growth
 from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 from plugins.object_files.tests.stored import of_version
@@ -282,6 +283,18 @@ def thread_down(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def no_memory(site: Site) -> Iterator[None]:
+    """As where /dev/shm is smaller than L1."""
+    site.patch.setattr(growth, "RETRY_SECONDS", 1.0)
+    site.start()
+    begin(site)
+    with site.patch.context() as patch:
+        patch.setattr(site.parts.tiers.arena, "grow", lambda end, step: None)
+        site.parts.growth._asked.set()
+        yield
+
+
+@contextmanager
 def program_ends(site: Site) -> Iterator[None]:
     program = site.folder / "exporter.sh"
     program.write_text("test -e mended || exit 3\nsleep 1000\n".replace("mended", str(site.folder / "mended")))
@@ -371,6 +384,7 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     "subscriber raises": Row(subscriber_raises, "subscriber_fails subscriber recent_events"),
     "thread down": Row(thread_down, "thread_down thread eviction", "critical"),
+    "no memory for L1": Row(no_memory, "l1_memory_short L1"),
     "program ends": Row(program_ends, "program_fails runtime plugin exporter.sh"),
     "other chunk size": Row(other_settings(chunk_size=32), "objects_do_not_fit adapter fs"),
     "other hash": Row(other_settings(hash_algorithm="sha256_cbor"), "objects_do_not_fit adapter fs"),

@@ -9,7 +9,6 @@ import pytest
 from lmcache_core.builtin.log_subscriber import open_log_subscriber
 from lmcache_core.contracts.events import (
     AdapterAdded,
-    AdapterHealthChanged,
     AdapterRemoved,
     CacheCleared,
     Event,
@@ -20,8 +19,6 @@ from lmcache_core.contracts.events import (
 )
 
 LINES = {
-    "WARNING adapter does not answer adapter=s3": AdapterHealthChanged("s3", False),
-    "INFO adapter answers again adapter=s3": AdapterHealthChanged("s3", True),
     "INFO adapter added adapter=s3 type=fs": AdapterAdded("s3", "fs"),
     "INFO adapter removed adapter=s3 drained=True": AdapterRemoved("s3", True),
     "WARNING adapter removed adapter=s3 drained=False": AdapterRemoved("s3", False),

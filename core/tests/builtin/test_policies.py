@@ -12,7 +12,6 @@ from lmcache_core.builtin.memory_l2 import CAPABILITIES
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.events import (
-    AdapterHealthChanged,
     Event,
     LeasesExpired,
     ObjectRejected,
@@ -116,4 +115,4 @@ def test_debug_events_are_not_asked_for_where_they_would_not_be_logged(caplog: p
     with caplog.at_level(logging.INFO):
         wanted = set(open_log_subscriber(None).subscriptions())
     assert not wanted & {StoreSubmitted, StoreCompleted, PrefetchSubmitted, ObjectsEvicted}
-    assert {WorkerRegistered, StoresDropped, AdapterHealthChanged} <= wanted
+    assert {WorkerRegistered, StoresDropped} <= wanted

@@ -69,8 +69,8 @@ DEATHS: dict[str, Trip] = {
     "affine-0": task("affine"),
     "router": at(lambda parts: parts.engine_port.router, "_receive"),
 }
-ELSEWHERE = {"l2-listing-memory"}
-"""Has a test of its own: it ends by itself."""
+ELSEWHERE = {"l2-listing-memory", "handshakes"}
+"""Have tests of their own: one ends by itself, the other works for new connections alone (test_handshakes)."""
 
 
 @contextmanager

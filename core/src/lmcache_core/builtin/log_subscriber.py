@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from lmcache_core.builtin.sum_log import Kind, SumLog
 from lmcache_core.contracts.events import (
     AdapterAdded,
-    AdapterHealthChanged,
     AdapterRemoved,
     CacheCleared,
     LeasesExpired,
@@ -59,7 +58,6 @@ class LogSubscriber(Subscriber):
             CacheCleared: _cache_cleared,
             LeasesExpired: _leases_expired,
             QuotaChanged: _quota_changed,
-            AdapterHealthChanged: _adapter_health_changed,
             AdapterAdded: _adapter_added,
             AdapterRemoved: _adapter_removed,
             SettingChanged: _setting_changed,
@@ -153,13 +151,6 @@ def _stores_refused(kind: Kind, amounts: Sequence[int]) -> None:
 
 def _cache_cleared(event: CacheCleared) -> None:
     logger.info("L1 was emptied on request chunks=%d force=%s", event.chunks, event.force)
-
-
-def _adapter_health_changed(event: AdapterHealthChanged) -> None:
-    if event.healthy:
-        logger.info("adapter answers again adapter=%s", event.adapter)
-    else:
-        logger.warning("adapter does not answer adapter=%s", event.adapter)
 
 
 def _adapter_added(event: AdapterAdded) -> None:
