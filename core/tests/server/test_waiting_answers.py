@@ -171,3 +171,34 @@ def test_a_descriptor_that_another_connection_has_by_now_is_left_alone() -> None
     assert second[0].recv(64) == b"still there"
     for end in second:
         end.close()
+
+
+def test_patience_begins_again_with_each_answer_that_is_taken() -> None:
+    peer, clock = _Peer(), FakeClock()
+    room = [0]
+
+    def send(envelope: Envelope, result: Sequence[Frame]) -> Sent:
+        if not room[0]:
+            return Sent.FULL
+        room[0] -= 1
+        return Sent.DONE
+
+    waiting = WaitingAnswers(send, lambda _: peer, clock, PATIENCE_SECONDS)  # type: ignore[arg-type, return-value]
+    for number in range(5):
+        waiting.add((b"a", str(number).encode(), b""), ())
+
+    def wait(seconds: float) -> None:
+        until = clock.monotonic() + seconds
+        while waiting.retry_at <= until:
+            clock.advance(waiting.retry_at - clock.monotonic())
+            waiting.retry()
+        clock.advance(until - clock.monotonic())
+
+    for left in (5, 4, 3):
+        wait(0.8 * PATIENCE_SECONDS)
+        assert (len(waiting), waiting.closed) == (left, 0)
+        room[0] = 1
+    wait(0.9 * PATIENCE_SECONDS)
+    assert (len(waiting), waiting.closed) == (2, 0)
+    wait(0.2 * PATIENCE_SECONDS)
+    assert (len(waiting), waiting.closed, waiting.dropped) == (0, 1, 2)
