@@ -22,7 +22,10 @@ SHM_ROOT = Path("/dev/shm")
 
 
 class FakeEngine:
-    """One worker of `world_size`, and the scheduler of its engine.  One thread."""
+    """One worker of `world_size`, and the scheduler of its engine.  One thread.
+
+    Its blocks have `block_tokens`, as many as a chunk unless said otherwise: engines with others do not read its chunks.
+    """
 
     def __init__(
         self,
