@@ -89,7 +89,8 @@ def test_the_image_has_every_plugin_of_the_repository_and_asks_the_right_port() 
     root = DEPLOY.parent
     parts = {str(each.parent.relative_to(root)) for each in root.glob("plugins/*/pyproject.toml")}
     built = re.findall(r'^ARG PARTS="(.*)"$', text, re.MULTILINE)[0].split()
-    assert set(built) == {"core", *parts} - {"plugins/engine_vllm"}, "that one goes into the engine's image"
+    of_engines = {"plugins/engine_vllm", "plugins/kv_identity"}
+    assert set(built) == {"core", *parts} - of_engines, "these go into the engine's image"
     fields = ServerSettings.model_fields
     assert f"http://127.0.0.1:{fields['http_port'].default}/healthcheck" in text
     assert (
