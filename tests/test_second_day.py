@@ -3,6 +3,7 @@ nothing else is said, and all of it ends when the fault ends."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -347,6 +348,30 @@ def refused(site: Site) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def http_at_the_engine_port(site: Site) -> Iterator[None]:
+    """As a web page sends it, or a probe that is set to the wrong port."""
+    site.start()
+    begin(site)
+    port = int(site.server.info.engine_endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.recv(64)
+    yield
+
+
+@contextmanager
+def forbidden(site: Site) -> Iterator[None]:
+    site.start()
+    begin(site)
+    handshakes = site.parts.engine_port.handshakes
+    before = handshakes.counters
+    with site.patch.context() as patch:
+        patch.setattr(type(handshakes), "counters", dataclasses.replace(before, forbidden=2))
+        yield
+    site.patch.setattr(type(handshakes), "counters", dataclasses.replace(before, forbidden=2))
+
+
 class Row(NamedTuple):
     fault: Fault
     says: str
@@ -389,6 +414,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "other chunk size": Row(other_settings(chunk_size=32), "objects_do_not_fit adapter fs"),
     "other hash": Row(other_settings(hash_algorithm="sha256_cbor"), "objects_do_not_fit adapter fs"),
     "requests refused": Row(refused, "requests_refused engine port", "info"),
+    "http at the engine port": Row(http_at_the_engine_port, "handshakes_refused engine port", "info"),
+    "engine of another user": Row(forbidden, "engines_forbidden engine port"),
     "other format version": Row(other_version, "objects_of_other_version adapter fs", "info"),
 }
 STATES: Final = {"info": (200, "healthy"), "warning": (200, "degraded"), "critical": (503, "unhealthy")}

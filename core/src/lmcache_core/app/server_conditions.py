@@ -195,7 +195,7 @@ def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "stores_skipped",
             Severity.INFO,
             f"{refused:.0f} objects of the last minute stay in L1 only, because too much waits for L2",
-            "see `lmcache status` for the slowest adapter; --l2-store-max-gb says how much may wait",
+            "see `lmcache status` for the slowest adapter; --l2-store-max-backlog-gb says how much may wait",
             "store",
             counts_of(objects=refused),
         )
