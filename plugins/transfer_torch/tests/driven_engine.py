@@ -90,7 +90,7 @@ class DrivenEngine:
     """A scheduler and a worker of `model`.  As a context manager it registers, and leaves without a word."""
 
     def __init__(self, endpoint: str, groups: Sequence[KernelGroup] | None = None, **options: Any) -> None:
-        self.fake = FakeEngine(endpoint, **options)
+        self.fake = FakeEngine(endpoint, **{"block_tokens": BLOCK_TOKENS, **options})
         self.groups = list(groups) if groups is not None else [KernelGroup()]
         self.instance_id = self.fake.instance_id
         self.chunk_tokens = self.fake.chunk_tokens
