@@ -66,6 +66,15 @@ class OpenStores:
                 self._stores.pop(instance_id, None)
             return store
 
+    def remove(self, ticket: Ticket, store: OpenStore) -> None:
+        """The worker was not given it.  Another store that has taken its place meanwhile is left alone."""
+        with self._lock:
+            stores = self._stores.get(store.worker.instance_id, {})
+            if stores.get(ticket) is store:
+                del stores[ticket]
+            if not stores:
+                self._stores.pop(store.worker.instance_id, None)
+
     def forget(self, worker: Worker) -> None:
         """The holds of this registration have ended."""
         with self._lock:

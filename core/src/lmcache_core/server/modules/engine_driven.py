@@ -190,7 +190,7 @@ class EngineDrivenModule(RequestModule):
             storage.discard(store.hold)
             return NOTHING_TO_STORE
         if self._context.workers.find(instance_id) is not worker:
-            self._stores.take(instance_id, chunks.ticket)
+            self._stores.remove(chunks.ticket, store)
             storage.discard(store.hold)  # it has left meanwhile, and was not given them
             return NOTHING_TO_STORE
         return PrepareStoreReply(StoreContext(self._descriptors(worker.layout, store.hold.slots), tuple(store.indexes)))
