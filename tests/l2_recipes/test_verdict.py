@@ -18,6 +18,7 @@ from tests.conftest import StartServer
 
 CHUNK_BYTES = 1 << 15
 STATUS: dict[str, Any] = {
+    "state": "healthy",
     "healthy": True,
     "lookups_open": 0,
     "l1": {
