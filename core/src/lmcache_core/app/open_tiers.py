@@ -22,10 +22,14 @@ from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.storage.manager import StorageManager
+
+logger = logging.getLogger(__name__)
 
 GIB = 2**30
 
@@ -54,9 +58,15 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
     opener = _adapter_opener(common, arena)
     l2 = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
     cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
+    if settings.l1_verify_reads:
+        remedy = "remedy='see docs/security.md for who can write to L1'"
+        cache.checks = ReadChecks(cache, FaultLog(logger, common.clock, remedy).error)
     store = _store(common, cache, l2)
     prefetch = _prefetch(common, cache, l2, arena)
     policy = open_eviction_policy(common.offers.eviction_policy, common.plugins, common.kernels)
+    storage = _storage(common, cache, store, prefetch, arena)
+    if cache.checks is not None:
+        cache.checks.let_go = storage.pins.let_go
     return Tiers(
         arena=arena,
         l2=l2,
@@ -74,7 +84,7 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
             built_in=lambda: LeastRecentlyUsed(common.kernels),
             clock=common.clock,
         ),
-        storage=_storage(common, cache, store, prefetch, arena),
+        storage=storage,
         isolates_salts=policy.isolates_salts,
     )
 

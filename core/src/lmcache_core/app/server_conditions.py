@@ -39,7 +39,7 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     reports = PluginReports(clock, lambda: _reporters(parts))
     conditions.add(parts.supervisor.conditions)
     conditions.add(lambda: _threads(parts, growth))
-    conditions.add(lambda: _memory(parts))
+    conditions.add(lambda: _memory(parts, growth))
     conditions.add(lambda: _requests(parts, growth))
     conditions.add(lambda: _connections(parts, growth))
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
@@ -105,7 +105,7 @@ def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             )
 
 
-def _memory(parts: Parts) -> Iterator[Condition]:
+def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
     census = parts.tiers.storage.census()
     if not census.holds:
         yield Condition(
@@ -124,6 +124,17 @@ def _memory(parts: Parts) -> Iterator[Condition]:
             "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory) or the memory "
             "limit, or lower --l1-size-gb",
             "L1",
+        )
+    checks = parts.tiers.cache.checks
+    if checks is not None and (overwritten := growth.of("overwritten", checks.overwritten)):
+        yield Condition(
+            "l1_objects_overwritten",
+            Severity.WARNING,
+            f"{overwritten:.0f} objects of the last minute had other bytes than were published, and were dropped",
+            "find the process of the server's user that writes to L1's shared memory; run engines that are not trusted as "
+            "users of their own, each with a server of its own",
+            "L1",
+            counts_of(objects=overwritten),
         )
     if census.quarantined:
         yield Condition(

@@ -136,6 +136,12 @@ class L1Settings(BaseModel):
     l1_shared_memory: bool = Field(
         True, description="Engines map L1; without it their bytes travel through the engine port."
     )
+    l1_verify_reads: bool = Field(
+        False,
+        description="Keep a digest of each object outside of the shared memory, and compare it before the object is read "
+        "or stored to L2: what an engine of the server's user has overwritten since it was published is dropped. Costs a "
+        "pass over the bytes of each store and each retrieve.",
+    )
     shm_name: str = Field(
         "",
         max_length=200,

@@ -141,6 +141,10 @@ class Storage(Protocol):
     def release(self, hold: Hold) -> None:
         """The worker has read them."""
 
+    def is_quick(self, payload_bytes: int) -> bool:
+        """Do `acquire` and `publish` take microseconds for so many bytes of payload in all?  False for more than a little
+        where the server reads them then (`--l1-verify-reads`): a handler that may not wait leaves it to another thread."""
+
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
         """Are there free slots for so many chunks that their salt may have, so that `reserve` need neither allocate pages nor
         wait?"""

@@ -198,13 +198,19 @@ class Loads:
     def _is_good(self, port: AdapterPort, loading: Loading, outcome: Outcome) -> bool:
         """Only an object that is whole, unaltered and the one asked for may become visible."""
         reason = f"the adapter says {outcome.value}"
-        if outcome is Outcome.DONE and Capability.VERIFIES not in port.capabilities:
+        checks, is_checked = self._cache.checks, Capability.VERIFIES in port.capabilities
+        moved: bytes | None = None
+        if outcome is Outcome.DONE and (checks is not None or not is_checked):
             try:
                 self._cache.fetch(loading.slot)
+                if checks is not None:
+                    checks.note([loading.slot])
+                    moved = checks.noted(loading.slot)
             except OSError as error:  # L1 is a file, and its disk fails
                 logger.error("l1 lost what was loaded into it adapter=%s reason=%s", port.name, error)
                 return False
-            verdict = check(self._cache.buffer(loading.slot).view, loading.key)
+        if outcome is Outcome.DONE and not is_checked:
+            verdict = check(self._cache.buffer(loading.slot).view, loading.key, moved)
             outcome, reason = verdict.outcome, verdict.reason
         if outcome in (Outcome.DAMAGED, Outcome.FOREIGN):
             self.rejected += 1

@@ -32,6 +32,7 @@ from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimi
 from lmcache_core.controllers.store_unit import StoreUnit
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.model.results import Outcome
 
 
@@ -293,9 +294,26 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def _submit(self, job: StoreJob) -> None:
         port = job.queue.port
+        if self._cache.checks is not None:
+            self._leave_out_changed(self._cache.checks, job)
+            if not job.units:
+                job.queue.settle(job, (), self._clock.monotonic())
+                return
         self._holds.seal(job.units, self._clock.wall_ns())
         self._events.publish(StoreSubmitted(port.name, job.number, len(job.units), job.size_bytes))
         port.submit_store([unit.item for unit in job.units], self._inbox, job)
+
+    def _leave_out_changed(self, checks: ReadChecks, job: StoreJob) -> None:
+        """What was overwritten in L1 since it was published goes to no adapter."""
+        changed = set(checks.changed([unit.slot for unit in job.units]))
+        if not changed:
+            return
+        bad = replace(job, units=[unit for unit in job.units if unit.slot in changed])
+        bad.size_bytes = sum(unit.size_bytes for unit in bad.units)
+        job.units = [unit for unit in job.units if unit.slot not in changed]
+        job.size_bytes -= bad.size_bytes
+        bad.queue.settle(bad, [Outcome.DAMAGED] * len(bad.units), self._clock.monotonic())
+        self._release(bad)
 
     def _answered(self, job: StoreJob, outcomes: Sequence[Outcome], released: bool) -> None:
         now = self._clock.monotonic()

@@ -33,7 +33,9 @@ class StoreHolds:
         for unit in units:
             if unit.slot not in self._sealed:
                 self._cache.fetch(unit.slot)
-                seal(unit.item.buffer.view, unit.item.key, wall_ns)
+                # What was noted when it was published: bytes that change from here on are found out when they come back.
+                known = self._cache.checks.noted(unit.slot) if self._cache.checks else None
+                seal(unit.item.buffer.view, unit.item.key, wall_ns, known)
                 self._sealed.add(unit.slot)
 
     def finish(self, units: Sequence[StoreUnit]) -> None:

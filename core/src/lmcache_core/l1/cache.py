@@ -19,6 +19,7 @@ from lmcache_core.l1.extents import Extent
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.notes import Note
+from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.l1.slab_windows import Window
 from lmcache_core.l1.slabs import Slab, SlabMove
 from lmcache_core.l1.slot_views import Dropped, SlotUse, SlotView
@@ -39,6 +40,9 @@ class L1Cache(WriteVerbs):
         self.evicted = 0
         self.fixed_slots: Callable[[], Collection[int]] = tuple
         """Which slots are held for so long that no slab with one of them is to move.  Set before anything runs."""
+        self.checks: ReadChecks | None = None
+        """Whoever publishes has them note the slots, and whoever lends slots to a reader has them compared, before.  None:
+        what is in L1 is taken as it is.  Set before anything runs."""
 
     # --- making room
 
@@ -177,6 +181,17 @@ class L1Cache(WriteVerbs):
                 self._notes.removed(busy)
         self._tell_departures()
         return Dropped(len(idle) + len(busy), 0, busy) if force else Dropped(len(idle), len(busy), ())
+
+    def drop_held(self, slots: Sequence[int]) -> list[int]:
+        """The objects in these held slots are found no more, and leave with their last hold.  Returns the slots of those
+        that were found until now."""
+        with self._lock:
+            found = [slot for slot in slots if (state := self._table.state(slot)) is not None and state[3]]
+            self._depart(found, CLEARED)
+            self._table.hide(found)
+            self._notes.removed(found)
+        self._tell_departures()
+        return found
 
     def drop_when_released(self, slots: Sequence[int]) -> None:
         """These objects leave L1 with their last hold (buffer-only operation)."""

@@ -88,12 +88,13 @@ def digest(data: memoryview | bytes | bytearray) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def seal(run: memoryview, key: ObjectKey, created_ns: int) -> None:
+def seal(run: memoryview, key: ObjectKey, created_ns: int, payload_digest: bytes | None = None) -> None:
     """Write the header page of an object whose payload stands behind it: `run` is page and payload, nothing else.
 
-    The caller owns the run; its first 4,096 bytes are overwritten."""
+    The caller owns the run; its first 4,096 bytes are overwritten.  `payload_digest` is the `digest` of the payload, where
+    it is known."""
     payload = run[HEADER_BYTES:]
-    payload_digest = digest(payload)
+    payload_digest = digest(payload) if payload_digest is None else payload_digest
     _write(run, ObjectHeader(key, created_ns, len(payload), len(payload), payload_digest, payload_digest))
 
 

@@ -17,6 +17,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.census import Census
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
+from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.access_notes import AccessNotes
@@ -26,7 +27,7 @@ from lmcache_core.storage.patience import reserve_patiently
 from lmcache_core.storage.pins import Pins
 from lmcache_core.storage.prefetch_orders import PrefetchOrders
 from lmcache_core.storage.tallies import Tallies
-from lmcache_core.storage.transfer_news import MISSING, NO_ROOM, QUOTA, STOPPING, TOO_MANY, TransferNews
+from lmcache_core.storage.transfer_news import MISSING, NO_ROOM, OVERWRITTEN, QUOTA, STOPPING, TOO_MANY, TransferNews
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
@@ -129,10 +130,13 @@ class StorageManager:
         now = self._clock.monotonic()
         lease = self._cache.open(Owner(OwnerKind.WORKER, worker), now + self._read_ttl)
         slots = self._cache.acquire_all(lease, record, chunk_hashes)
-        if slots is None:
+        checks, obstacle = self._cache.checks, MISSING if slots is None else ""
+        if checks is not None and slots:
+            obstacle = self._check(checks, worker, lease, slots)
+        if slots is None or obstacle:
             self._cache.end(lease)
             self._dismiss_worker(worker)
-            self._news.unread(space.space, len(chunk_hashes), MISSING)
+            self._news.unread(space.space, len(chunk_hashes), obstacle)
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # Nobody has looked it up, so nobody has told the policy of this hit.
@@ -147,6 +151,9 @@ class StorageManager:
         self._dismiss_worker(worker)
         if was_held:
             self._news.read(record, len(hold.slots), first_chunk, request_id, begun)
+
+    def is_quick(self, payload_bytes: int) -> bool:
+        return self._cache.checks is None or payload_bytes <= QUICK_BYTES
 
     # --- writing
 
@@ -182,6 +189,8 @@ class StorageManager:
     def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         lease, record, worker, begun, _, _ = hold.grant
         self._dismiss_worker(worker)
+        if self._cache.checks is not None:
+            self._note(self._cache.checks, lease, hold.slots)
         hashes = self._news.hashes_to_tell(hold.slots)
         object_bytes = HEADER_BYTES + record.payload_bytes
         onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
@@ -265,6 +274,28 @@ class StorageManager:
         return self._lookups.oldest_seconds
 
     # --- inside
+
+    def _check(self, checks: ReadChecks, worker: int, lease: Lease, slots: Sequence[int]) -> str:
+        """Why these slots cannot be lent; empty: they can."""
+        try:
+            with self._cache.using(lease) as alive:
+                if not alive:
+                    return MISSING  # the worker has left meanwhile
+                return OVERWRITTEN if checks.changed(slots) else ""
+        except BaseException:  # L1 is a file, and its disk fails
+            self._cache.end(lease)
+            self._dismiss_worker(worker)
+            raise
+
+    def _note(self, checks: ReadChecks, lease: Lease, slots: Sequence[int]) -> None:
+        """They are about to be published; unless the lease has ended, which `publish` finds out."""
+        try:
+            with self._cache.using(lease) as alive:
+                if alive:
+                    checks.note(slots)
+        except BaseException:  # L1 is a file, and its disk fails
+            self._cache.end(lease)
+            raise
 
     def _admit_worker(self, worker: int) -> bool:
         with self._lock:

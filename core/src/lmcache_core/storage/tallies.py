@@ -78,7 +78,7 @@ class Tally:
     """Not stored, by reason (`contracts.events.StoreRefused`)."""
     refused_bytes: dict[str, int] = field(default_factory=dict)
     unread_chunks: dict[str, int] = field(default_factory=dict)
-    """Of retrieves that were not served, by reason: `missing` or `too_many_transfers`."""
+    """Of retrieves that were not served, by reason: `missing`, `overwritten` or `too_many_transfers`."""
 
     @property
     def hit_chunks(self) -> int:

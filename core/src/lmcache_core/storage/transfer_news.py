@@ -19,7 +19,8 @@ from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.tallies import Tallies, tenant_of
 
-NO_ROOM, QUOTA, TOO_MANY, STOPPING, MISSING = "no_room", "quota", "too_many_transfers", "stopping", "missing"
+NO_ROOM, QUOTA, TOO_MANY, STOPPING = "no_room", "quota", "too_many_transfers", "stopping"
+MISSING, OVERWRITTEN = "missing", "overwritten"
 
 
 class TransferNews:

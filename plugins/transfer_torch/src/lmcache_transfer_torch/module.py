@@ -243,7 +243,8 @@ class LMCacheDrivenModule(RequestModule):
         region = self._context.region
         chunks = (key.end - key.start) // self._context.chunk_tokens
         is_on_disk = region is not None and region.is_file
-        return not is_on_disk and chunks * registered.chunk_bytes <= registered.memory.swift_bytes
+        size = chunks * registered.chunk_bytes
+        return not is_on_disk and size <= registered.memory.swift_bytes and self._storage.is_quick(size)
 
     def _has_room(self, chunks: TransferRange, registered: RegisteredWorker) -> bool:
         spaces = [chunks.space(self._context, number) for number in range(len(registered.plans))]

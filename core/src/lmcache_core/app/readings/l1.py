@@ -86,6 +86,12 @@ EXPIRED: Final = ReadingKind(
     counts=True,
     labels=("result",),
 )
+OVERWRITTEN: Final = ReadingKind(
+    "lmcache.l1.overwritten",
+    "{object}",
+    "Objects that were dropped because their bytes had changed since they were published (--l1-verify-reads).",
+    counts=True,
+)
 
 KINDS: Final = (
     USED,
@@ -106,6 +112,7 @@ KINDS: Final = (
     EVICTION_TICKS,
     EVICTION_TRIGGERED,
     EXPIRED,
+    OVERWRITTEN,
 )
 
 
@@ -129,6 +136,8 @@ def l1_readings(parts: Parts) -> Iterator[Reading]:
     dropped, quarantined = parts.tiers.storage.expired
     yield EXPIRED.of(dropped, "dropped")
     yield EXPIRED.of(quarantined, "quarantined")
+    if cache.checks is not None:
+        yield OVERWRITTEN.of(cache.checks.overwritten)
     yield from _salts(parts)
 
 

@@ -118,7 +118,7 @@ REFUSED_BYTES: Final = ReadingKind(
 UNREAD: Final = ReadingKind(
     "lmcache_mp.l1_read_failure",
     "chunks",
-    "Chunks of retrieves that were not served, by reason: missing or too_many_transfers.",
+    "Chunks of retrieves that were not served, by reason: missing, overwritten or too_many_transfers.",
     counts=True,
     labels=(*_TENANT, "during", "reason"),
 )

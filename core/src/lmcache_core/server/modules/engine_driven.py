@@ -207,6 +207,8 @@ class EngineDrivenModule(RequestModule):
             self._give_back_late(key, instance_id)
             return False
         storage, worker = self._context.storage, chunks.worker
+        if not call.may_wait and not storage.is_quick(len(chunks.hashes) * chunks.space.payload_bytes):
+            return ELSEWHERE  # bytes have to be read
         if len(data) and worker.proven and not worker.inline:
             # It has mapped L1 before: what it prepared may be in the hands of a thread that still writes it there.
             return self._commit_inband(call, key, chunks, None, data)
@@ -277,8 +279,9 @@ class EngineDrivenModule(RequestModule):
             return MISS
         worker, storage = chunks.worker, self._context.storage
         in_band = worker.inline or not worker.proven
-        if in_band and not call.may_wait:
-            return ELSEWHERE  # bytes have to be copied
+        is_quick = not in_band and storage.is_quick(len(chunks.hashes) * chunks.space.payload_bytes)
+        if not is_quick and not call.may_wait:
+            return ELSEWHERE  # bytes have to be copied or read
         self._reads.ask(worker, chunks.ticket)
         hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
         if hold is None:

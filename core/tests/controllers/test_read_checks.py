@@ -1,0 +1,111 @@
+"""Checks of what was published: what differs goes neither to readers nor to L2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from core.tests.controllers.depot import PAYLOAD, SPACE, Depot, chunks
+from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.l1.read_checks import ReadChecks
+from lmcache_core.model.object_header import HEADER_BYTES, digest
+
+
+class CheckedDepot(Depot):
+    """Publishes as the storage verbs do."""
+
+    def __init__(self, adapters: int) -> None:
+        super().__init__(StoreLimits(1 << 24), adapters)
+        self.lines: list[str] = []
+        self.checks = self.cache.checks = ReadChecks(self.cache, self.lines.append)
+        publish = self.cache.publish
+
+        def noted(lease: Lease, slots: tuple[int, ...], *rest: object) -> bool:
+            self.checks.note(slots)
+            return publish(lease, slots, *rest)  # type: ignore[arg-type]
+
+        self.cache.publish = noted  # type: ignore[method-assign, assignment]
+
+    def hold(self, hashes: list[bytes]) -> tuple[Lease, list[int]]:
+        lease = self.cache.open(Owner(OwnerKind.WORKER, 2), None)
+        slots = self.cache.acquire_all(lease, self.cache.intern(SPACE, PAYLOAD), hashes)
+        assert slots is not None
+        return lease, slots
+
+    def overwrite(self, chunk: bytes) -> None:
+        lease, (slot,) = self.hold([chunk])
+        self.cache.buffer(slot).view[HEADER_BYTES + 5] ^= 1
+        self.cache.end(lease)
+
+
+@pytest.fixture
+def depot() -> Iterator[CheckedDepot]:
+    depot = CheckedDepot(adapters=2)
+    yield depot
+    depot.close()
+
+
+def test_what_was_overwritten_goes_to_no_adapter_and_the_rest_does(depot: CheckedDepot) -> None:
+    depot.put(chunks(4))
+    depot.overwrite(chunks(4)[2])
+    for number in (0, 1):
+        depot.settle(number)
+        assert depot.stored(chunks(4), number) == [0, 1, 3]
+        assert depot.account(number).failed_by_outcome == {"damaged": 1}
+    assert depot.checks.overwritten == 1
+    assert depot.cache.objects == 3
+    assert depot.cache.census().held == 0
+    assert depot.store.drain(0)
+
+
+def test_a_job_of_which_nothing_is_left_is_not_handed_over(depot: CheckedDepot) -> None:
+    depot.put(chunks(1))
+    depot.overwrite(chunks(1)[0])
+    depot.turn()
+    assert [len(adapter.waiting) for adapter in depot.adapters] == [0, 0]
+    assert [depot.account(number).failed for number in (0, 1)] == [1, 1]
+    assert depot.cache.census().held == 0
+    depot.put(chunks(1))
+    for number in (0, 1):
+        depot.settle(number)
+        assert depot.stored(chunks(1), number) == [0], "stored anew, it goes there"
+
+
+def test_an_object_is_dropped_once_however_many_readers_find_it(depot: CheckedDepot) -> None:
+    let_go: list[int] = []
+    depot.checks.let_go = let_go.extend
+    depot.put(chunks(2))
+    for number in (0, 1):
+        depot.settle(number)
+    first, slots = depot.hold(chunks(2))
+    second, _ = depot.hold(chunks(2))
+    assert depot.checks.changed(slots) == []
+    depot.cache.buffer(slots[1]).view[HEADER_BYTES] ^= 1
+    assert depot.checks.changed(slots) == [slots[1]]
+    depot.put(chunks(2)[1:])  # the right one, in another slot
+    assert depot.checks.changed(slots) == [slots[1]]
+    assert (depot.checks.overwritten, let_go, len(depot.lines)) == (1, [slots[1]], 1)
+    third, anew = depot.hold(chunks(2))
+    assert anew[1] != slots[1]
+    assert depot.checks.changed(anew) == []
+    for lease in (first, second, third):
+        depot.cache.end(lease)
+    for number in (0, 1):
+        depot.settle(number)
+
+
+def test_a_slot_that_is_published_again_has_its_new_digest(depot: CheckedDepot) -> None:
+    slots = []
+    for prompt in (1, 2):
+        depot.put(chunks(1, prompt))
+        for number in (0, 1):
+            depot.settle(number)
+        lease, (slot,) = depot.hold(chunks(1, prompt))
+        assert depot.checks.changed([slot]) == []
+        assert depot.checks.noted(slot) == digest(chunks(1, prompt)[0] * (PAYLOAD // 32))
+        depot.cache.end(lease)
+        depot.cache.clear(force=True)
+        slots.append(slot)
+    assert slots[0] == slots[1]
