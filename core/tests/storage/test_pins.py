@@ -9,6 +9,7 @@ from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
+from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.storage import pins as pins_module
 from lmcache_core.storage.addresses import AddressedChunks
@@ -54,6 +55,21 @@ def test_what_is_pinned_is_neither_evicted_nor_cleared(house: House) -> None:
     eviction.cycle()
     assert house.cache.census().used_bytes == 0
     eviction._wakes.close()
+
+
+def test_a_pin_does_not_keep_what_was_overwritten(house: House) -> None:
+    checks = house.cache.checks = ReadChecks(house.cache, print)
+    checks.let_go = house.storage.pins.let_go
+    fill(house, *CHUNKS[:2])
+    pin(house, "p", *CHUNKS[:2])
+    hold = house.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
+    assert hold is not None
+    house.storage.payload(hold.slots[1])[0] ^= 1
+    house.storage.release(hold)
+    assert house.storage.acquire(1, "r", space(), CHUNKS[:2], 0) is None
+    assert pinned_bytes(house) == SLOT
+    assert house.cache.census().used_bytes == SLOT, "its slot is free"
+    house.cache.audit()
 
 
 def test_a_shard_that_is_not_there_is_told(house: House) -> None:
