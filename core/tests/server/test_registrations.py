@@ -209,6 +209,30 @@ def test_a_worker_that_unregisters_touches_nothing_of_its_earlier_registrations(
     assert desk.ended == [again.token, silent.token]
 
 
+def test_a_new_process_under_a_live_id_does_not_inherit_the_holds_of_the_dead_one() -> None:
+    """Workers in containers have the same process id each time; the next one pings before the time-out has passed."""
+    desk = Desk()
+    dead = silent_worker(desk)
+    left: list[Worker] = []
+    desk.on_leave(left.append)
+    assert silent_worker(desk, b"two") is dead, "while its first connection is open it may be the same process"
+    desk.connected.remove(b"two")
+    again = silent_worker(desk, b"one")
+    assert again is not dead
+    assert desk.find(1) is again
+    assert (desk.ended, left) == ([dead.token], [dead])
+    assert len(desk.events.of(WorkerRegistered)) == 2
+
+
+def test_a_new_process_may_have_another_layout() -> None:
+    desk = Desk()
+    silent_worker(desk)
+    desk.connected.remove(b"one")
+    described = worker(1, LARGE)
+    described.connection = b"two"
+    assert desk.register(described) is described
+
+
 @pytest.mark.parametrize(
     ("fence_seconds", "ends_reads"), [(30.0, True), (60.0, True), (61.0, False), (0.0, False), (-1.0, False)]
 )

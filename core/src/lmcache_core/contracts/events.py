@@ -356,11 +356,12 @@ class WorkerRegistered(Event, frozen=True):
 
 
 class WorkerLeft(Event, frozen=True):
-    """A worker unregistered, or is known dead: `reason` is `unregistered` or `silent`."""
+    """A worker unregistered, or is known dead: `reason` is `unregistered`, `silent`, or `closed`: a new
+    process registered under its id, and its connection is closed."""
 
     instance_id: int
     model_name: str
-    reason: Annotated[str, values("unregistered", "silent")]
+    reason: Annotated[str, values("unregistered", "silent", "closed")]
 
 
 class LeasesExpired(Event, frozen=True):

@@ -59,7 +59,7 @@ class Registrations:
         events: Publisher,
         learn_layout: Callable[[ChunkLayout], None] = lambda layout: None,
     ) -> None:
-        """`is_connected` is asked on the reaper's thread; False means that the client has closed this connection, or is dead.
+        """`is_connected` is asked on any thread; False means that the client has closed this connection, or is dead.
         `learn_layout` is called with the layout of each object group that a worker registers, before anything can be stored
         with it."""
         self._holds = holds
@@ -87,6 +87,7 @@ class Registrations:
     def register(self, worker: Worker) -> Worker:
         for group in worker.groups:
             self._learn_layout(group.layout)
+        self._end_closed(worker)
         with self._lock:
             known = self._by_id.get(worker.instance_id)
             if known is None and len(self._by_id) >= WORKERS_MAX:
@@ -113,6 +114,18 @@ class Registrations:
             )
         there.connection = worker.connection
         return there
+
+    def _end_closed(self, worker: Worker) -> None:
+        """End the registration of this id where its process is dead: it spoke on another connection, which is closed.  What
+        that process held would else be held for as long as the new one lives."""
+        with self._lock:
+            known = self._by_id.get(worker.instance_id)
+            connection = known.worker.connection if known else b""
+            if known is None or not connection or connection == worker.connection or self._is_connected(connection):
+                return
+            del self._by_id[worker.instance_id]
+        self._publish_left(known.worker, "closed")
+        self._end(known.worker)
 
     def unregister(self, instance_id: int, reason: str) -> None:
         with self._lock:
