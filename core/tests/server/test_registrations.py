@@ -163,6 +163,17 @@ def test_time_for_which_the_server_stood_still_is_nobodys_silence() -> None:
     assert desk.find(1) is None
 
 
+def test_a_dead_worker_is_dropped_where_every_round_is_late() -> None:
+    """A machine under load calls each round as if the process had been stopped before it."""
+    desk = Desk()
+    desk.register(worker(1))
+    desk.seen(1, pinged=True)
+    for _ in range(130):
+        desk.clock.advance(3)
+        desk.reap()
+    assert desk.find(1) is None
+
+
 def silent_worker(desk: Desk, connection: bytes = b"one", fence_seconds: float = 0.0) -> Worker:
     described = worker(1)
     described.connection, described.fence_seconds = connection, fence_seconds

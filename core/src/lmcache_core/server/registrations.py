@@ -182,14 +182,14 @@ class Registrations:
 
     def reap(self) -> None:
         """Drop workers that have been silent for the reap time, or for the grace time if they never pinged.  To be called
-        every `ROUND_SECONDS`: time for which this process stood still is nobody's silence."""
+        every `ROUND_SECONDS`: the time by which a round is late is not counted as silence."""
         now = self._clock.monotonic()
         passed, self._reaped_at = now - self._reaped_at, now
         dead: list[_Registration] = []
         with self._lock:
             if passed > STANDSTILL_ROUNDS * ROUND_SECONDS:
                 for registration in self._by_id.values():
-                    registration.seen = min(now, registration.seen + passed)
+                    registration.seen = min(now, registration.seen + passed - ROUND_SECONDS)
             # Found and dropped under one lock: a worker that speaks in between is not dead.
             for instance_id, registration in list(self._by_id.items()):
                 limit = self._reap if registration.pinged else self._grace
