@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import pwd
+import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import zmq
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_handshakes import address, until
 from lmcache_core.app.server import Server
 from lmcache_core.client.client import EngineClient
+from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.model.errors import ConfigError
+from lmcache_core.server.engine_socket import EngineSocket
+from lmcache_core.server.handshakes import Handshakes
 from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
 from lmcache_core.testing.fake_engine import FakeEngine
 
@@ -94,6 +102,92 @@ def engine(endpoint: str) -> Iterator[FakeEngine]:
     with FakeEngine(endpoint) as engine:
         assert engine.store(TOKENS)
         yield engine
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """This process has so many and no more."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256 + max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_connection_without_a_descriptor_to_look_up_its_owner_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    port = EngineSocket(1 << 20, SystemClock())
+    handshakes = Handshakes(port, EngineUsers.named([]), SystemClock())
+    thread = threading.Thread(target=handshakes.run)
+    thread.start()
+    endpoint = port.bind("127.0.0.1", 0)
+    try:
+        with socket.socket() as first:
+            with free_descriptors(1):
+                first.connect(address(endpoint))
+                first.settimeout(10)
+                while first.recv(100):
+                    pass
+            assert "no free file descriptors" in caplog.text
+            with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+                client.setsockopt(zmq.LINGER, 0)
+                client.connect(endpoint)
+                client.send_multipart([b"uid", b"\x16"])
+                assert port.socket.poll(10_000), "later handshakes wait for it"
+    finally:
+        port.close()
+        thread.join()
+
+
+def test_an_owner_that_cannot_be_looked_up_is_not_a_peer_elsewhere() -> None:
+    near, far = socket.socket(), socket.socket()
+    with near, far:
+        near.bind(("127.0.0.1", 0))
+        near.listen()
+        far.connect(near.getsockname())
+        accepted, _ = near.accept()
+        with accepted, free_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+            owner_of(accepted)
+
+
+def test_names_of_forbidden_users_are_looked_up_for_lines_that_are_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name service may take seconds."""
+    asked: list[int] = []
+    lookup = pwd.getpwuid
+
+    def seen(uid: int) -> pwd.struct_passwd:
+        asked.append(uid)
+        return lookup(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", seen)
+    port = EngineSocket(1 << 20, SystemClock())
+    handshakes = Handshakes(port, EngineUsers(frozenset()), SystemClock())
+    thread = threading.Thread(target=handshakes.run)
+    thread.start()
+    endpoint = port.bind("127.0.0.1", 0)
+    try:
+        for _ in range(5):
+            socket.create_connection(address(endpoint)).close()
+            with socket.create_connection(address(endpoint)) as connection:
+                connection.settimeout(10)
+                while connection.recv(100):
+                    pass
+        assert until(lambda: handshakes.counters.forbidden >= 5)
+    finally:
+        port.close()
+        thread.join()
+    assert asked == [os.geteuid()]
+    assert f"({os.geteuid()})" in caplog.text
 
 
 @needs_root

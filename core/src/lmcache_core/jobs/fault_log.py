@@ -30,10 +30,11 @@ class FaultLog:
     def error(self, message: str) -> None:
         self._log(logging.ERROR, message, stack=False)
 
-    def warning(self, message: str) -> None:
-        self._log(logging.WARNING, message, stack=False)
+    def warning(self, message: str, *values: object) -> None:
+        """`values` fill the message as `%` does, and only where the line is written."""
+        self._log(logging.WARNING, message, *values, stack=False)
 
-    def _log(self, level: int, message: str, *, stack: bool) -> None:
+    def _log(self, level: int, message: str, *values: object, stack: bool) -> None:
         with self._lock:
             now = self._clock.monotonic()
             if now < self._next:
@@ -41,4 +42,5 @@ class FaultLog:
                 return
             self._next = now + QUIET_SECONDS
             left_out, self._left_out = self._left_out, 0
+        message = message % values if values else message
         self._logger.log(level, "%s %s others_not_logged=%d", message, self._subject, left_out, exc_info=stack)

@@ -182,10 +182,7 @@ class Handshakes:
             return
         self._hung_up[descriptor] = False  # stays so where this fails
         peer = PeerSocket.of(descriptor)
-        owner = None
-        if peer is not None:
-            with peer.borrow() as connection:
-                owner = owner_of(connection) if connection else None
+        owner = None if peer is None else self._look_up(peer)
         self._read_events()
         # Where it is closed by now, this was perhaps the owner of the next connection that has its descriptor.
         if (zmq.EVENT_DISCONNECTED, descriptor) in self._events or (owner is not None and self._users.admit(owner)):
@@ -197,10 +194,28 @@ class Handshakes:
             self._hung_up[descriptor] = True
             self._note_forbidden(owner)
 
+    def _look_up(self, peer: PeerSocket) -> Owner | None:
+        """None where the connection is closed, or the kernel cannot be asked."""
+        try:
+            with peer.borrow() as connection:
+                if connection is not None:
+                    return owner_of(connection)
+        except OSError as error:
+            cause = str(error)
+        else:
+            cause = "its socket cannot be copied"
+        if peer.is_open:
+            self._faults.warning(
+                f"connection refused: its owner cannot be looked up ({cause}), probably because this process has no free file "
+                "descriptors; raise its limit (ulimit -n, LimitNOFILE)"
+            )
+        return None
+
     def _note_forbidden(self, owner: Owner) -> None:
         self._faults.warning(
-            f"connection refused: it belongs to {owner}, and engines of this server's user and of root alone may connect from "
-            "this machine; --engine-users admits others, a list of them or any"
+            "connection refused: it belongs to %s, and engines of this server's user and of root alone may connect from "
+            "this machine; --engine-users admits others, a list of them or any",
+            owner,
         )
 
     def _settle(self) -> None:

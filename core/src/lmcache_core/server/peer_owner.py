@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import socket
@@ -36,6 +37,7 @@ _DESTINATION: Final = 1
 _UCRED: Final = struct.Struct("=iII")
 _OVERFLOW_FILE: Final = Path("/proc/sys/kernel/overflowuid")
 _MAP_FILE: Final = Path("/proc/self/uid_map")
+_SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _EVERY_UID: Final = ["0", "0", "4294967295"]
 
 Address = IPv4Address | IPv6Address
@@ -89,7 +91,8 @@ def _uid_of(name: str) -> int:
 
 
 def owner_of(connection: socket.socket) -> Owner | None:
-    """Whoever made the socket at the other end.  None where the peer is gone.  Never blocks for long; no errors."""
+    """Whoever made the socket at the other end.  None where the peer is gone.  Never blocks for long.  Raises
+    OSError where this process or the machine has no descriptor or memory to ask the kernel with."""
     try:
         if connection.family == socket.AF_UNIX:
             _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
@@ -158,13 +161,16 @@ def _is_half_closed(connection: socket.socket) -> bool:
 
 
 def _ask_kernel(protocol: int, kind: int, payload: bytes) -> bytes | None:
-    """The payload of the one answer; None where the kernel has none, or does not offer this."""
+    """The payload of the one answer; None where the kernel has none, or does not offer this.  Raises OSError for a shortage,
+    which must not make a peer look as if it were elsewhere."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as netlink:
             netlink.settimeout(_NETLINK_SECONDS)
             netlink.sendto(_HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST, 1, 0) + payload, (0, 0))
             answer = netlink.recv(4096)
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
         return None
     length, answered, _, _, _ = _HEADER.unpack_from(answer)
     return None if answered == _ERROR else answer[_HEADER.size : length]

@@ -47,13 +47,23 @@ class PeerSocket(NamedTuple):
             yield borrowed if os.fstat(borrowed.fileno()).st_ino == self.inode else None
 
     def hang_up(self) -> bool:
-        """End the connection in both directions; libzmq notices and closes its end.  False where it is closed already."""
+        """End the connection in both directions; libzmq notices and closes its end.  False where it is closed already.
+
+        Needs no free descriptor.  Where there is none, libzmq may close the socket between the look at it and its end, and the
+        next connection that has its descriptor ends instead, which connects again."""
         with self.borrow() as borrowed:
-            if borrowed is None:
-                return False
-            with suppress(OSError):  # the peer was faster
-                borrowed.shutdown(socket.SHUT_RDWR)
-            return True
+            if borrowed is not None:
+                _shut_down(borrowed)
+                return True
+        if not self.is_open:
+            return False
+        try:
+            original = socket.socket(fileno=self.descriptor)
+        except OSError:
+            return False
+        _shut_down(original)
+        original.detach()
+        return True
 
     def read_mark(self) -> int | None:
         """A number that changes as the peer takes in what was sent; None where the socket is closed."""
@@ -68,3 +78,8 @@ class PeerSocket(NamedTuple):
                 return int.from_bytes(unread, "little")
             except (OSError, struct.error):  # not connected any more, or an old kernel
                 return None
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):  # the peer was faster
+        connection.shutdown(socket.SHUT_RDWR)
