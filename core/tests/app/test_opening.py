@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import zmq
 
 from core.tests.app.test_build import built
 from lmcache_core.model.errors import LMCacheError, PluginContractError, PluginLoadError
@@ -190,3 +192,16 @@ def test_a_stranger_that_works_is_asked_once(install: Install) -> None:
 def test_status_names_the_policies() -> None:
     with built() as server:
         assert server.status()["policies"] == {"eviction": "LRU", "store": "default", "prefetch": "default"}
+
+
+def test_a_start_that_fails_closes_the_engine_port(install: Install) -> None:
+    def sockets() -> set[int]:
+        return {id(each) for each in gc.get_objects() if isinstance(each, zmq.Socket) and not each.closed}
+
+    install_defaults(install, module="return None")
+    gc.collect()
+    before = sockets()
+    with pytest.raises(PluginContractError) as caught, built(plugins=("acme",)):
+        pass
+    assert caught.value.__traceback__, "keeps the frames of the start, and what they opened"
+    assert sockets() == before

@@ -16,7 +16,9 @@ from core.tests.server.test_engine_users import OTHER, needs_root, peer_of, resu
 from core.tests.server.test_handshakes import until
 from lmcache_core.app.cli import main
 from lmcache_core.client.client import EngineClient
+from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.model.errors import ResourceError
+from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
@@ -79,6 +81,18 @@ def test_what_a_dead_server_left_is_replaced_and_a_living_one_is_not(start_serve
             start_server(host=f"ipc://{path}")
         assert client.noop() == "OK"
     assert path.exists()
+
+
+def test_a_path_that_libzmq_does_not_take_is_given_back(path: Path) -> None:
+    port = EngineSocket(1 << 20, SystemClock())
+    port.socket.close()  # so that libzmq refuses every call
+    try:
+        with pytest.raises(ResourceError, match=f"--host ipc://{path} cannot be opened for engines"):
+            port.bind(f"ipc://{path}", 0)
+    finally:
+        port.close()
+    assert not path.exists()
+    assert str(path) not in Path("/proc/net/unix").read_text(), "its descriptor is closed"
 
 
 def test_a_file_that_is_no_socket_is_left_alone(start_server: StartServer, path: Path) -> None:

@@ -52,6 +52,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     """Modules and port are closed by `common.undo`.  Raises LMCacheError."""
     settings, clock, bus, undo = common.settings, common.clock, common.bus, common.undo
     port = EngineSocket(settings.max_message_mb * MIB, clock, settings.send_patience_seconds)
+    undo.callback(port.close)
     workers = _registrations(common, tiers, port)
     kind = HashChain.named(settings.hash_algorithm)
     chain = open_chain(kind, settings.chunk_size, os.environ.get("PYTHONHASHSEED", HASH_SEED), common.kernels)

@@ -4,6 +4,7 @@ is wrong.  Answers to a connection that reads slowly wait (`waiting_answers`).""
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -73,9 +74,15 @@ class EngineSocket:
         """Open the port (0: any free one), or the Unix socket where the host is ipc:///path.  Returns the endpoint.  Raises
         ResourceError when it cannot be had."""
         if host.startswith(SCHEME):
-            self._listener = UnixListener(host)
-            self.socket.setsockopt(zmq.USE_FD, self._listener.descriptor)
-            self.socket.bind(host)
+            listener = UnixListener(host)
+            try:
+                self.socket.setsockopt(zmq.USE_FD, listener.descriptor)
+                self.socket.bind(host)
+            except zmq.ZMQError as error:
+                os.close(listener.descriptor)
+                listener.close()
+                raise ResourceError(f"--host {host} cannot be opened for engines: {error}") from None
+            self._listener = listener
             return host
         address = host.removeprefix("[").removesuffix("]")
         is_ipv6 = ":" in address
@@ -120,7 +127,7 @@ class EngineSocket:
         if len(frames) < _ENVELOPE_FRAMES - 1:
             self._dropped += 1
             return None
-        if connection not in self._peers:
+        if connection not in self._peers or (connection[0] and self._is_reconnected(connection)):
             self._meet(connection, frames[0])
         envelope = (connection, frames[0].bytes, frames[1].bytes)
         payload = [frame.bytes if len(frame) < COPY_BELOW_BYTES else frame.buffer for frame in frames[2:]]
@@ -174,6 +181,14 @@ class EngineSocket:
             self._lent.pop(connection, None)
             return True
         return size + sum(each for _, each in lent) <= BYTES_MAX
+
+    def _is_reconnected(self, connection: bytes) -> bool:
+        """A client that chose its id has connected again.  Ids that libzmq chooses begin with 0, and are used once."""
+        peer = self._peers[connection]
+        if peer is None or peer.is_open:
+            return False
+        self.waiting.forget(connection)
+        return True
 
     def _meet(self, connection: bytes, frame: zmq.Frame) -> None:
         """The descriptor may be another connection's by now where this one is closed; then nothing waits for this one, and

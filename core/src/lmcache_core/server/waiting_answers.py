@@ -117,6 +117,13 @@ class WaitingAnswers:
             self._close(connection, queue, f"{ANSWERS_MAX} answers wait for it")
         self._note_congestion(connection, queue)
 
+    def forget(self, connection: bytes) -> None:
+        """Drop what waits for a connection that is closed, and whose id another one has by now."""
+        queue = self._queues.pop(connection, None)
+        if queue is not None:
+            self.dropped += queue.drop()
+            self._note_congestion(connection, queue)
+
     def retry(self) -> None:
         """Send what is taken by now, and close what reads nothing."""
         now = self._clock.monotonic()
