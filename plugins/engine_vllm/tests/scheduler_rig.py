@@ -28,12 +28,13 @@ class Rig:
         loads: bool = True,
         window_tokens: int = -1,
         patience_seconds: float = 0.0,
+        model_name: str = "model",
     ) -> None:
         self.now = 0.0
         self.server = FakeServer(CHUNK, answers_at_once=at_once)
         self.side = SchedulerSide(
             settings,
-            Placement("model", 2, 0, readers=3),
+            Placement(model_name, 2, 0, readers=3),
             (CacheGroup(("layer",), 4, window_tokens),),
             self.server,
             workers=workers,

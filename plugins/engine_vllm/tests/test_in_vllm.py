@@ -62,24 +62,31 @@ output.num_scheduled_tokens = {"new": 2, "old": 1}
 output.kv_connector_block_state = KVConnectorBlockState({"new"}, {"new": ([4, 5],)}.get, {})
 step = step_facts(output)
 
-from vllm.distributed.kv_transfer import kv_transfer_state
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
-from lmcache_vllm.connector import WorkerName
-class OfAnother(KVConnectorHandshakeMetadata):
-    pass
+from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from lmcache_vllm.metadata import WorkerReport
 told = []
-connector = object.__new__(found)
-connector._scheduler = SimpleNamespace(use_names_of_workers=told.append)
-connector._worker = SimpleNamespace(model_name="m##1")
-offers = [connector.get_handshake_metadata()]  # vLLM has opened none
-for opened in (SimpleNamespace(), connector):  # one of several, and the only one
-    kv_transfer_state._KV_CONNECTOR_AGENT = opened
-    offers.append(connector.get_handshake_metadata())
-offers[-1] = pickle.loads(pickle.dumps(offers[-1])).model_name
-connector.set_xfer_handshake_metadata_pp_aware({(0, 0): WorkerName("m##1"), (1, 0): OfAnother(), (1, 1): WorkerName("m##2")})
+other = SimpleNamespace(build_connector_worker_meta=lambda: None, update_connector_output=lambda output: None)
+def beside_another(own):
+    multi = object.__new__(MultiConnector)
+    multi._connectors = [other, own]
+    return multi
+def output_of(name):
+    worker = object.__new__(found)
+    worker._worker = SimpleNamespace(report=lambda: WorkerReport({}, model_names=frozenset({name})))
+    meta = beside_another(worker).build_connector_worker_meta()
+    output = ModelRunnerOutput.with_kv_conn_output_only(KVConnectorOutput(kv_connector_worker_meta=meta))
+    return pickle.loads(pickle.dumps(output))
+scheduler = object.__new__(found)
+scheduler._worker = None
+scheduler._scheduler = SimpleNamespace(on_worker_results=lambda report, _: told.append(sorted(report.model_names)))
+for names in (["m##1", "m##1"], ["m##1", "m##2"]):
+    combined = KVOutputAggregator(2).aggregate([output_of(name) for name in names])
+    beside_another(scheduler).update_connector_output(combined.kv_connector_output)
 
 print("RESULT", json.dumps({
-    "handed over": [offers, told],
+    "told": told,
     "class": f"{found.__module__}.{found.__qualname__}",
     "abstract": sorted(found.__abstractmethods__),
     "hma": supports_hma(found),
@@ -148,6 +155,7 @@ def test_steps_look_as_expected(said: dict[str, Any]) -> None:
     assert new_blocks == [[1, [[4, 5]]], [0, [[6]]], [7, [[7, 8]]]]
 
 
-def test_the_name_is_handed_over_where_no_other_connector_needs_the_way(said: dict[str, Any]) -> None:
-    """Beside others vLLM passes on what one of them hands over, to all of them."""
-    assert said["handed over"] == [[None, None, "m##1"], [["m##1", "m##2"]]]
+@pytest.mark.engine
+def test_names_of_workers_reach_the_scheduler_beside_other_connectors(said: dict[str, Any]) -> None:
+    """In a step without any transfer and without a forward pass."""
+    assert said["told"] == [["m##1"], ["m##1", "m##2"]]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import lmcache_core
 from lmcache_kv_identity import parse_model_name, with_variant
-from lmcache_vllm.model_identity import EngineIdentity, agreed_name, engine_identity
+from lmcache_vllm.model_identity import EngineIdentity, engine_identity
 from lmcache_vllm.placement import CacheGroup
-from plugins.engine_vllm.tests.scheduler_rig import PROMPT, Rig
 from plugins.engine_vllm.tests.vllm_configs import LAYERS, vllm_config
 
 
@@ -186,34 +185,3 @@ def test_engines_that_do_not_share_can_be_compared() -> None:
     )
     assert some.keys() == others.keys() >= {"weights", "config", "cache", "stages"}
     assert [name for name in some if some[name] != others[name]] == ["weights"], "the commit is that of the weights"
-
-
-def test_workers_that_agree() -> None:
-    assert agreed_name(["m##1", "m##1"]) == "m##1"
-    assert agreed_name([]) is None
-    with pytest.raises(ValueError, match="m##1 and m##2"):
-        agreed_name(["m##2", "m##1", "m##2"])
-
-
-def test_a_lookup_has_the_name_that_the_workers_registered_under() -> None:
-    rig = Rig()
-    rig.side.use_names_of_workers(["m##1", "m##1"])
-    rig.side.on_new_request(PROMPT)
-    assert [key.model_name for key in rig.server.keys] == ["m##1"]
-
-
-def test_without_an_offer_the_scheduler_has_its_own_name() -> None:
-    rig = Rig()
-    rig.side.use_names_of_workers([])
-    rig.side.on_new_request(PROMPT)
-    assert [key.model_name for key in rig.server.keys] == ["model"]
-
-
-def test_nothing_is_cached_where_workers_disagree(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
-    rig.side.use_names_of_workers(["m##1", "m##2"])
-    rig.side.on_new_request(PROMPT)
-    assert rig.side.matched_tokens("r", 0) == (0, False)
-    assert not rig.server.keys
-    assert not rig.step(0, 32).stores
-    assert "nothing is cached: the workers of this engine call its KV cache m##1 and m##2" in caplog.text

@@ -31,6 +31,14 @@ for name, (folder, given) in json.loads(sys.argv[1]).items():
     config = EngineArgs(**options, kv_transfer_config=transfer).create_engine_config()
     identity = engine_identity(config, groups, stages=((0, 4),), share_with_stock=False)
     found[name] = identity.model_name(), config.model_config.model, json.loads(json.dumps(identity.facts))
+from transformers import DeepseekV3Config
+for name, kind in (("untouched", "yarn"), ("built", "deepseek_yarn")):
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 40.0, "original_max_position_embeddings": 4096}
+    draft = DeepseekV3Config(rope_parameters=rope)
+    draft.rope_parameters["rope_type"], draft.model_type = kind, "deepseek_mtp"
+    config.model_config.hf_config = config.model_config.hf_text_config = draft
+    identity = engine_identity(config, groups, stages=((0, 4),), share_with_stock=False)
+    found[name] = identity.model_name(), ".", None
 print("RESULT", json.dumps(found))
 """
 
@@ -94,3 +102,8 @@ def test_everything_else_has_a_name_of_its_own(names: dict[str, str]) -> None:
     others = ["base", "merged", "scaled", "e4m3", "e5m2", "quantized", "float32", "revision"]
     assert len({names[name] for name in others}) == len(others), names
     assert names["overridden"] == names["scaled"]
+
+
+def test_a_stage_that_builds_a_draft_model_names_it_as_one_that_does_not(names: dict[str, str]) -> None:
+    """vLLM renames its rotary embedding where it builds a layer."""
+    assert names["built"] == names["untouched"] != names["base"]

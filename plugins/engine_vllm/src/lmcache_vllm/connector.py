@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
-    KVConnectorHandshakeMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
@@ -49,13 +46,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerName(KVConnectorHandshakeMetadata):  # type: ignore[misc]  # vLLM is not there to be checked
-    """What a worker hands to the scheduler when it is registered: the model name that it has registered under."""
-
-    model_name: str
-
-
 class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  # vLLM is not there to be checked
     """Keeps the KV cache of finished prefill work in the server of this node.
 
@@ -80,7 +70,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
             logger.info("facts of the KV cache served_name=%s %s", identity.served, identity)
             self._scheduler = SchedulerSide(
                 settings,
-                placement(vllm_config, identity.model_name(), rank=0),
+                placement(vllm_config, "", rank=0),  # the workers report the name
                 groups,
                 ServerLink(settings),
                 workers=vllm_config.parallel_config.world_size,
@@ -101,15 +91,6 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
         return False
 
     # In the scheduler
-
-    def set_xfer_handshake_metadata_pp_aware(
-        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
-    ) -> None:
-        """Once, before the first request."""
-        # Beside other connectors every one of them is given what one of them has handed over.
-        self._scheduling.use_names_of_workers(
-            [offer.model_name for offer in metadata.values() if isinstance(offer, WorkerName)]
-        )
 
     def on_new_request(self, request: Request) -> None:
         self._scheduling.on_new_request(request_facts(request, self._adapters))
@@ -145,15 +126,7 @@ class LMCacheNodeConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[mis
     # In a worker
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        self._working.register_kv_caches(kv_caches, hands_over=self._hands_over)
-
-    def get_handshake_metadata(self) -> WorkerName | None:
-        return WorkerName(self._working.model_name) if self._hands_over else None
-
-    @property
-    def _hands_over(self) -> bool:
-        """Beside other connectors only one of them may hand anything over, and others cannot do without it."""
-        return has_kv_transfer_group() and get_kv_transfer_group() is self
+        self._working.register_kv_caches(kv_caches)
 
     def handle_preemptions(self, kv_connector_metadata: StepPlan) -> None:
         self._working.on_step(kv_connector_metadata)

@@ -68,9 +68,16 @@ class WorkerReport:
     each store of a plan once, one that has no part in it (a reader of a shard that another one stores) at once."""
     failed_loads: frozenset[str] = frozenset()
     """Requests of which a load failed, as a whole or in part."""
+    model_names: frozenset[str] = frozenset()
+    """Names that the reporting workers registered their KV cache under: one, unless workers differ. Each worker sends a
+    report with its name after its first step, even if no transfer is over."""
 
     def aggregate(self, other: WorkerReport) -> Self:
-        return type(self)(dict(Counter(self.over) + Counter(other.over)), self.failed_loads | other.failed_loads)
+        return type(self)(
+            dict(Counter(self.over) + Counter(other.over)),
+            self.failed_loads | other.failed_loads,
+            self.model_names | other.model_names,
+        )
 
 
 @dataclass(frozen=True, slots=True)

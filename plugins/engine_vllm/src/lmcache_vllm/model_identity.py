@@ -1,7 +1,8 @@
 """The model name that an engine sends: what decides the bytes of its KV cache, from vLLM's configuration.
 
-Only attributes are read. The facts follow from the configuration and the files of the weights, so that every process of an
-engine finds the same ones. What only a worker knows is handed to the scheduler as part of the name (`connector.WorkerName`).
+Only attributes are read. The facts follow from the configuration and the files of the weights, so that every worker of an
+engine finds the same ones. The scheduler uses the name that workers report (`metadata.WorkerReport`): vLLM changes its
+configuration while a worker builds the model, and some facts only a worker knows.
 """
 
 from __future__ import annotations
@@ -121,7 +122,13 @@ def _scales_with_length(config: Any) -> bool:
 
 
 def _config_facts(config: Any) -> Fact:
-    return _plain(config.to_dict() if hasattr(config, "to_dict") else vars(config))
+    given = dict(config.to_dict() if hasattr(config, "to_dict") else vars(config))
+    rope = given.get("rope_parameters")
+    # vLLM renames the embedding of this draft model when it builds a layer. Other pipeline stages build none.
+    renamed = ("deepseek_yarn", "deepseek_llama_scaling")
+    if getattr(config, "model_type", "") == "deepseek_mtp" and rope and rope.get("rope_type") in renamed:
+        given["rope_parameters"] = {**rope, "rope_type": "yarn"}
+    return _plain(given)
 
 
 def _plain(value: Any) -> Fact:
@@ -142,12 +149,3 @@ def _plain(value: Any) -> Fact:
     if isinstance(value, Iterable) and not isinstance(value, PurePath):
         return [_plain(inner) for inner in value]
     return _ADDRESS.sub("", repr(value)).removeprefix("torch.")
-
-
-def agreed_name(names: Iterable[str]) -> str | None:
-    """The name that all workers registered under; None where there is none. Raises ValueError where they differ: a lookup
-    has one name."""
-    found = sorted(set(names))
-    if len(found) > 1:
-        raise ValueError(f"the workers of this engine call its KV cache {' and '.join(found)}")
-    return found[0] if found else None

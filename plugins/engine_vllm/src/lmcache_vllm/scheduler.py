@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from lmcache_vllm import block_slices
 from lmcache_vllm.block_slices import NULL_BLOCK
 from lmcache_vllm.metadata import StepPlan, Transfer, WorkerReport
-from lmcache_vllm.model_identity import agreed_name
 from lmcache_vllm.placement import CacheGroup, Placement, block_span
 from lmcache_vllm.request_facts import BlockTable, RequestFacts, StepFacts
 from lmcache_vllm.request_state import RequestState
@@ -44,7 +43,8 @@ class SchedulerSide:
         clock: Callable[[], float] = time.monotonic,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """`workers` report each transfer. Takes `port` over, and closes it."""
+        """`workers` report each transfer, and the model name where `placement` has an empty one. Takes `port` over, and
+        closes it."""
         self._groups = tuple(groups)
         self._port = port
         self._stores = stores
@@ -61,19 +61,7 @@ class SchedulerSide:
         self._finishing: list[str] = []
         self._losses = 0
         self._refused: Server | None = None
-        self._nameless = False
-
-    def use_names_of_workers(self, names: Collection[str]) -> None:
-        """Look up under the model name that the workers have registered under. Nothing is cached where they differ."""
-        try:
-            name = agreed_name(names)
-        except ValueError as error:
-            self._nameless = True
-            logger.error("nothing is cached: %s", error)
-            return
-        if name is not None:
-            self._lookups.use_model_name(name)
-            logger.info("the KV cache is shared under model_name=%s", name)
+        self._names: frozenset[str] = frozenset()
 
     # Before vLLM gives a request its blocks
 
@@ -218,6 +206,7 @@ class SchedulerSide:
                 self._port.end(request_id)
         if report is None:
             return
+        self._use_names(report.model_names)
         for store, request_id in self._ledger.note(report):
             if state := self._states.get(request_id):
                 state.stores.discard(store)
@@ -226,6 +215,21 @@ class SchedulerSide:
                 state.may_look_up = False  # it would find the same again
                 if state.lookup and state.lookup.hit_tokens:  # what the worker did not come for
                     self._lookups.free(state.lookup, 0, state.lookup.hit_tokens)
+
+    def _use_names(self, reported: frozenset[str]) -> None:
+        """Look up under the model name that the workers registered under. Nothing is cached where they differ: a lookup
+        has one name."""
+        names = self._names | reported
+        if names == self._names or len(self._names) > 1:
+            return
+        self._names = names
+        if len(names) > 1:
+            called = " and ".join(sorted(names))
+            logger.error("nothing is cached: the workers of this engine call its KV cache %s", called)
+            return
+        (name,) = names
+        self._lookups.use_model_name(name)
+        logger.info("the KV cache is shared under model_name=%s", name)
 
     # The end
 
@@ -277,7 +281,7 @@ class SchedulerSide:
     def _server(self) -> Server | None:
         """The one to work with; None as well for one whose chunks do not end where blocks end."""
         server = self._port.server
-        if server is None or server is self._refused or self._nameless:
+        if server is None or server is self._refused or len(self._names) > 1:
             return None
         span = block_span(self._groups)
         if not server.chunk_tokens % span:

@@ -49,7 +49,7 @@ class SchedulerLookups:
         self._early: set[str] = set()
 
     def use_model_name(self, model_name: str) -> None:
-        """Ask under this name from now on."""
+        """Ask under this name from now on. Before, requests wait for it as they wait for an answer."""
         self._placement = replace(self._placement, model_name=model_name)
 
     def send_early(self, state: RequestState, server: Server | None) -> None:
@@ -70,6 +70,8 @@ class SchedulerLookups:
         now = self._clock()
         if state.asked_at is None:
             state.asked_at = now
+        if not self._placement.model_name and server is not None and _looks_up(state):
+            return None if now - state.asked_at < self._timeout else self._give_up(state, "timeout")
         lookup = state.lookup
         if lookup is None or lookup.is_stale(now) or lookup.server is not server:
             lookup = self._send(state, server)
@@ -105,7 +107,7 @@ class SchedulerLookups:
     def _send(self, state: RequestState, server: Server | None) -> Lookup | None:
         state.lookup = None
         facts = state.facts
-        if server is None or facts.obstacle or not (facts.looks_up and state.may_look_up):
+        if server is None or not self._placement.model_name or not _looks_up(state):
             return None
         end = len(facts.tokens) // server.chunk_tokens * server.chunk_tokens
         if not end:
@@ -141,3 +143,7 @@ class SchedulerLookups:
             request_configs=dict(facts.configs) if facts.configs else None,
             num_kv_readers=place.readers,
         )
+
+
+def _looks_up(state: RequestState) -> bool:
+    return state.may_look_up and state.facts.looks_up and not state.facts.obstacle

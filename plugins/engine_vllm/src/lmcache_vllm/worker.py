@@ -80,21 +80,15 @@ class WorkerSide:
         # vLLM computes from the first block that failed, and takes what is before it for there. With a window it is not.
         self._block_ids_say_enough = len(self._groups) == 1 and self._groups[0].window_tokens < 0
 
-    @property
-    def model_name(self) -> str:
-        """That its KV has on the server; final once the pages are registered."""
-        return self._placement.model_name
-
-    def register_kv_caches(self, tensors: Mapping[str, Any], hands_over: bool = True) -> None:
-        """Pages that are not understood, and a server that is not there or refuses, leave the worker without a cache.
-        `hands_over`: the scheduler will be told the model name, which may then say what only the pages say."""
+    def register_kv_caches(self, tensors: Mapping[str, Any]) -> None:
+        """Pages that are not understood, and a server that is not there or refuses, leave the worker without a cache."""
         try:
             caches = KVCaches(tensors, self._groups, self._kv_layout, self._with_order)
             copier = copier_for(caches)
         except LayoutError as error:
             logger.error("this model's KV cache is not cached: %s", error)
             return
-        if self._identity is not None and hands_over:
+        if self._identity is not None:
             self._placement = replace(self._placement, model_name=self._identity.model_name(caches.facts))
         session = ServerSession(
             self._settings.url,
@@ -150,7 +144,7 @@ class WorkerSide:
         return blocks
 
     def report(self) -> WorkerReport | None:
-        return self._board.take_report()
+        return self._board.take_report(self._placement.model_name)
 
     def take_counts(self) -> dict[str, float]:
         return self._board.take_counts()

@@ -30,6 +30,7 @@ class TransferBoard:
         self._load_failed: set[str] = set()
         self._failed_blocks: set[int] = set()
         self._tally = Tally()
+        self._reported = False
 
     # Stores
 
@@ -113,11 +114,13 @@ class TransferBoard:
             self._loaded, self._load_failed, self._failed_blocks = set(), set(), set()
             return results, blocks
 
-    def take_report(self) -> WorkerReport | None:
+    def take_report(self, model_name: str) -> WorkerReport | None:
+        """`model_name`: of this worker. The first report is there at once: the scheduler waits for the name."""
         with self._changed:
-            if not self._over:
+            if not self._over and self._reported:
                 return None
-            report = WorkerReport(dict(self._over), frozenset(self._failed_loads))
+            self._reported = True
+            report = WorkerReport(dict(self._over), frozenset(self._failed_loads), frozenset({model_name}))
             self._over, self._failed_loads = Counter(), set()
             return report
 
