@@ -233,7 +233,7 @@ def test_one_connection_does_not_wait_for_another(serve: Serve) -> None:
 
 
 def test_too_many_waiting_are_refused_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.server.pools.QUEUE_MAX", 3)
+    monkeypatch.setattr("lmcache_core.server.router.QUEUE_MAX", 3)
     gate = threading.Event()
     client = serve(handler(ECHO, HandlerMode.AFFINE, lambda call, value: gate.wait(10) and value), affine_threads=1)
     tickets = [client.send(ECHO, value) for value in range(20)]

@@ -49,6 +49,10 @@ class Call(Protocol):
         """False on the router thread, where every microsecond is everybody's."""
 
     @property
+    def is_congested(self) -> bool:
+        """True while so many bytes of answers wait for this connection that a large one should not be added."""
+
+    @property
     def others_wait(self) -> bool:
         """Are there requests waiting for the thread that this one is answered on?  (On the router's thread: has another
         connection asked a moment ago?)  A handler that waits for something it can do without looks at this every few
@@ -81,3 +85,7 @@ class Handler:
     operation: Operation
     function: Callable[..., Any]
     mode: HandlerMode
+    may_be_refused: bool = True
+    """Answered negatively, and not carried out, while many answers wait for its connection or many requests for its thread.
+    False for what registers, frees or reports life: its answer is small, and a lost one has a cost of its own.  Where such an
+    answer can be large, the handler looks at `Call.is_congested`."""

@@ -18,6 +18,10 @@ MISSES_MAX: Final = 8192
 """Reads of one worker that are remembered while their commit has not come; of more, the oldest misses are forgotten."""
 
 
+INSTANCES_MAX: Final = 4096
+"""While the reads of more instance ids are remembered, those of unregistered ones are not."""
+
+
 class Ticket(NamedTuple):
     """What a prepare and its commit have in common."""
 
@@ -114,10 +118,12 @@ class OpenReads:
         with self._lock:
             return instance_id in self._reads
 
-    def ask(self, worker: Worker, ticket: Ticket) -> None:
-        """A retrieve is prepared.  Its commit follows whatever the answer is, so a miss counts, too."""
+    def ask(self, instance_id: int, ticket: Ticket, is_registered: bool = True) -> None:
+        """A retrieve is prepared.  Its commit follows whatever the answer is, so a miss counts, too, and a refusal."""
         with self._lock:
-            by = self._reads.setdefault(worker.instance_id, {})
+            if not is_registered and instance_id not in self._reads and len(self._reads) >= INSTANCES_MAX:
+                return
+            by = self._reads.setdefault(instance_id, {})
             if len(by) >= MISSES_MAX and ticket not in by:
                 missed = next((ticket for ticket, reads in by.items() if not reads.holds), None)
                 by.pop(missed, None) if missed else None

@@ -10,6 +10,8 @@ Task = Callable[[], None]
 
 QUEUE_MAX = 4096
 """Requests that may wait for one thread; beyond it they are answered negatively at once."""
+UNREFUSED_MAX = 65_536
+"""The same for requests that `Handler.may_be_refused` is False of: they wait behind the others, and are bounded, too."""
 
 
 class Pool:
@@ -20,9 +22,9 @@ class Pool:
         self.size = size
         self._shared: SimpleQueue[Task | None] = SimpleQueue()
 
-    def submit(self, task: Task) -> bool:
-        """Run on any thread.  False when too much is waiting."""
-        return _put(self._shared, task, QUEUE_MAX * self.size)
+    def submit(self, task: Task, limit: int) -> bool:
+        """Run on any thread.  False when `limit` tasks for each thread are waiting."""
+        return _put(self._shared, task, limit * self.size)
 
     def body(self, index: int) -> Callable[[], None]:
         return lambda: _work(self._shared)
@@ -44,9 +46,9 @@ class AffinePool:
         self.size = size
         self._queues: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(size)]
 
-    def submit(self, connection: bytes, task: Task) -> bool:
-        """Run on the connection's thread.  False when too much is waiting for it."""
-        return _put(self._queues[zlib.crc32(connection) % self.size], task, QUEUE_MAX)
+    def submit(self, connection: bytes, task: Task, limit: int) -> bool:
+        """Run on the connection's thread.  False when `limit` tasks are waiting for it."""
+        return _put(self._queues[zlib.crc32(connection) % self.size], task, limit)
 
     def body(self, index: int) -> Callable[[], None]:
         return lambda: _work(self._queues[index])

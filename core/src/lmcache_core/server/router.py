@@ -27,7 +27,7 @@ from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.server.answer_times import AnswerTimes
 from lmcache_core.server.engine_socket import EngineSocket, Message
-from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.pools import QUEUE_MAX, UNREFUSED_MAX, AffinePool, Pool
 from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
 from lmcache_core.server.routes import Payload, Route, Routes
 from lmcache_core.server.timers import Timer, Timers
@@ -190,6 +190,9 @@ class Router:
             return call.begun - self._others_at < CROWDED_SECONDS
         return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
 
+    def is_congested(self, call: RouterCall) -> bool:
+        return call.connection in self._waiting.congested
+
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         self._posted.post(Timer(self._clock.monotonic() + seconds, next(self._order), call, fallback))
 
@@ -260,7 +263,7 @@ class Router:
 
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
         """False when the request is for a thread that too many wait for, or of a connection that many answers wait for."""
-        if call.connection in self._waiting.congested:
+        if route.handler.may_be_refused and call.is_congested:
             return False
         mode = route.handler.mode
         payload: Payload = frames
@@ -275,12 +278,12 @@ class Router:
         return self._give_away(call, route, payload)
 
     def _give_away(self, call: RouterCall, route: Route, payload: Payload) -> bool:
-        connection = call.connection
+        connection, may_be_refused = call.connection, route.handler.may_be_refused
         is_pooled = route.handler.mode is HandlerMode.POOLED
         call.may_wait, call.under_way = True, not is_pooled
 
         def task() -> None:
-            if connection in self._waiting.congested:  # since it was given to this thread
+            if may_be_refused and call.is_congested:  # since it was given to this thread
                 call.outcome = REFUSED
                 call.answer(route.codec.negative)
                 return
@@ -288,7 +291,8 @@ class Router:
             if isinstance(result, tuple):
                 call.answer(result)
 
-        if not (self._pooled.submit(task) if is_pooled else self._affine.submit(connection, task)):
+        limit = QUEUE_MAX if may_be_refused else UNREFUSED_MAX
+        if not (self._pooled.submit(task, limit) if is_pooled else self._affine.submit(connection, task, limit)):
             call.may_wait = call.under_way = False
             return False
         self._given_away[call] = self._clock.monotonic()

@@ -29,6 +29,9 @@ class AnswerDesk(Protocol):
         """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
         connection asked a moment ago, so that it may wait?"""
 
+    def is_congested(self, call: RouterCall) -> bool:
+        """Do too many bytes wait for its connection?"""
+
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         """Answer with these result frames in so many seconds."""
 
@@ -63,6 +66,10 @@ class RouterCall:
         self.may_wait = False
         self.under_way = False
         """It is counted as given to its connection's worker."""
+
+    @property
+    def is_congested(self) -> bool:
+        return self._desk.is_congested(self)
 
     @property
     def others_wait(self) -> bool:

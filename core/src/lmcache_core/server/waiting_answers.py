@@ -17,7 +17,10 @@ from lmcache_core.wire.codec import Frame
 logger = logging.getLogger(__name__)
 
 BYTES_MAX: Final = 64 * 2**20
-"""While more than this waits for a connection, its further requests are answered negatively without being carried out."""
+"""While more than this waits for a connection, its further requests that may be refused are."""
+LARGE_ANSWERS: Final = 8
+"""So many answers may wait whatever their size: one of a few chunks can be larger than BYTES_MAX, and waits although its
+connection reads, until libzmq has sent the one before it."""
 ANSWERS_MAX: Final = 250_000
 """A connection for which more answers wait asks without reading, and is closed."""
 HUNG_UP_MAX: Final = 4096
@@ -41,11 +44,13 @@ class Sent(Enum):
 
 
 class _Queue:
-    __slots__ = ("answers", "bytes", "is_closed", "mark", "pause", "progress_at", "retry_at")
+    __slots__ = ("answers", "bytes", "is_closed", "largest", "mark", "pause", "progress_at", "retry_at")
 
     def __init__(self, now: float) -> None:
         self.answers: deque[tuple[Envelope, Sequence[Frame]]] = deque()
         self.bytes = 0
+        self.largest = 0
+        """The most bytes of one answer since the queue was last empty."""
         self.progress_at = now
         """When it was last seen to read."""
         self.mark: int | None = None
@@ -111,7 +116,9 @@ class WaitingAnswers:
             self.dropped += 1
             return
         queue.answers.append((envelope, result))
-        queue.bytes += ANSWER_BYTES + sum(map(len, result))
+        size = ANSWER_BYTES + sum(map(len, result))
+        queue.bytes += size
+        queue.largest = max(queue.largest, size)
         self.retry_at = min(self.retry_at, queue.retry_at)
         if len(queue.answers) > ANSWERS_MAX:
             self._close(connection, queue, f"{ANSWERS_MAX} answers wait for it")
@@ -182,6 +189,7 @@ class WaitingAnswers:
         )
 
     def _note_congestion(self, connection: bytes, queue: _Queue) -> None:
-        is_congested = connection in self._queues and (queue.is_closed or queue.bytes > BYTES_MAX)
+        limit = max(BYTES_MAX, LARGE_ANSWERS * queue.largest)
+        is_congested = connection in self._queues and (queue.is_closed or queue.bytes > limit)
         if is_congested != (connection in self.congested):
             self.congested = self.congested ^ {connection}

@@ -61,6 +61,10 @@ class BenchCall:
         return self._may_wait
 
     @property
+    def is_congested(self) -> bool:
+        return False
+
+    @property
     def others_wait(self) -> bool:
         return False
 

@@ -71,8 +71,8 @@ class LMCacheDrivenModule(RequestModule):
     def handlers(self) -> Sequence[Handler]:
         # Mapping memory may take long, and so may copying it: whether it does, `_is_swift` says.
         return [
-            Handler(REGISTER, self.register, HandlerMode.AFFINE),
-            Handler(UNREGISTER, self.unregister, HandlerMode.AFFINE),
+            Handler(REGISTER, self.register, HandlerMode.AFFINE, may_be_refused=False),
+            Handler(UNREGISTER, self.unregister, HandlerMode.AFFINE, may_be_refused=False),
             Handler(STORE, self.store, HandlerMode.ORDERED),
             Handler(RETRIEVE, self.retrieve, HandlerMode.ORDERED),
         ]

@@ -17,6 +17,7 @@ from lmcache_core.contracts.storage import Hold, StoredSpace
 from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.layout import ChunkLayout, ObjectLayout, joined_layout
 from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
+from lmcache_core.server.request_names import check_names
 from lmcache_core.server.transfer_range import store_patience, transfer_range
 from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
 from lmcache_core.wire.legacy_pickle import read_tensors
@@ -71,14 +72,14 @@ class EngineDrivenModule(RequestModule):
 
     def handlers(self) -> Sequence[Handler]:
         return [
-            Handler(REGISTER_ENGINE_DRIVEN, self.register, HandlerMode.INLINE),
-            Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.ORDERED),
+            Handler(REGISTER_ENGINE_DRIVEN, self.register, HandlerMode.INLINE, may_be_refused=False),
+            Handler(UNREGISTER_ENGINE_DRIVEN, self.unregister, HandlerMode.ORDERED, may_be_refused=False),
             Handler(PREPARE_STORE, self.prepare_store, HandlerMode.ORDERED),
-            Handler(COMMIT_STORE, self.commit_store, HandlerMode.ORDERED),
-            Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.ORDERED),
-            Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.ORDERED),
-            Handler(REGISTER_WORKER, self.register_worker, HandlerMode.INLINE),
-            Handler(ABANDON_STORE, self.abandon_store, HandlerMode.ORDERED),
+            Handler(COMMIT_STORE, self.commit_store, HandlerMode.ORDERED, may_be_refused=False),
+            Handler(PREPARE_RETRIEVE, self.prepare_retrieve, HandlerMode.ORDERED, may_be_refused=False),
+            Handler(COMMIT_RETRIEVE, self.commit_retrieve, HandlerMode.ORDERED, may_be_refused=False),
+            Handler(REGISTER_WORKER, self.register_worker, HandlerMode.INLINE, may_be_refused=False),
+            Handler(ABANDON_STORE, self.abandon_store, HandlerMode.ORDERED, may_be_refused=False),
         ]
 
     def status(self) -> dict[str, object]:
@@ -275,14 +276,22 @@ class EngineDrivenModule(RequestModule):
 
     def prepare_retrieve(self, call: Call, key: EngineKey, instance_id: int) -> object:
         chunks = self._range(key, instance_id)
-        if chunks is None or not chunks.hashes:
+        if chunks is None:
+            check_names(key)
+            self._reads.ask(
+                instance_id, self._ticket(key), is_registered=False
+            )  # its commit may come after it registers
+            return MISS
+        if not chunks.hashes:
             return MISS
         worker, storage = chunks.worker, self._context.storage
         in_band = worker.inline or not worker.proven
         is_quick = not in_band and storage.is_quick(len(chunks.hashes) * chunks.space.payload_bytes)
         if not is_quick and not call.may_wait:
             return ELSEWHERE  # bytes have to be copied or read
-        self._reads.ask(worker, chunks.ticket)
+        self._reads.ask(instance_id, chunks.ticket)
+        if in_band and call.is_congested:
+            raise ProtocolError(f"instance {instance_id} asks for more bytes while it leaves answers unread")
         hold = storage.acquire(worker.token, key.request_id, chunks.space, chunks.hashes, chunks.first_chunk)
         if hold is None:
             return MISS

@@ -43,8 +43,8 @@ class LookupModule(RequestModule):
             Handler(QUERY_PREFETCH_STATUS, self.query, HandlerMode.INLINE),
             Handler(QUERY_PREFETCH_LOOKUP_HITS, self.expected, HandlerMode.INLINE),
             Handler(WAIT_PREFETCH_STATUS, self.wait, HandlerMode.ORDERED),
-            Handler(FREE_LOOKUP_LOCKS, self.free, HandlerMode.ORDERED),
-            Handler(END_SESSION, self.end_session, HandlerMode.ORDERED),
+            Handler(FREE_LOOKUP_LOCKS, self.free, HandlerMode.ORDERED, may_be_refused=False),
+            Handler(END_SESSION, self.end_session, HandlerMode.ORDERED, may_be_refused=False),
         ]
 
     def lookup(self, call: Call, key: EngineKey, tp_size: int) -> None:

@@ -37,7 +37,7 @@ class ManagementModule(RequestModule):
             Handler(GET_CHUNK_SIZE, self.chunk_size, HandlerMode.INLINE),
             Handler(GET_EXPERIMENTAL, self.experimental, HandlerMode.INLINE),
             Handler(HELLO, self.hello, HandlerMode.INLINE),
-            Handler(PING, self.ping, HandlerMode.INLINE),
+            Handler(PING, self.ping, HandlerMode.INLINE, may_be_refused=False),
             Handler(NOOP, self.noop, HandlerMode.INLINE),
             Handler(REPORT_BLOCK_ALLOCATION, self.block_allocation, HandlerMode.ORDERED),
             Handler(CLEAR, self.clear, HandlerMode.POOLED),
