@@ -74,11 +74,19 @@ def _named(statements: Sequence[ast.stmt], parent: str) -> Iterator[str]:
 
 
 def _source(module: str) -> Path | None:
+    """The file of a module.  `find_spec` of a name with a dot would import what stands before the dot."""
+    top, *rest = module.split(".")
     try:
-        spec = find_spec(module)
-    except (ImportError, AttributeError, ValueError):  # part of it is no package
+        spec = find_spec(top)
+    except (ImportError, ValueError):
         return None
-    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+    path = Path(spec.origin) if spec is not None and spec.origin else None
+    for part in rest:
+        if path is None or path.name != "__init__.py":
+            return None
+        places = (path.parent / part / "__init__.py", path.parent / f"{part}.py")
+        path = next((place for place in places if place.is_file()), None)
+    return path if path is not None and path.suffix == ".py" else None
 
 
 def _is_there(name: str) -> bool:
