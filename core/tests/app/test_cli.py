@@ -110,8 +110,8 @@ def test_a_broken_plugin_that_is_needed_is_named_once(install: Install, child_en
     flags = ("server", "--port", "0", "--no-http", "--l1-size-gb", "0.05", "--l2-adapter", '{"type": "acme"}')
     done = lmcache(child_environment, *flags)
     assert done.returncode == 4
-    assert done.stderr.count("no_such_library") == 1
-    assert done.stderr.count("another_library") == 1
+    for library in ("no_such_library", "another_library"):
+        assert len([line for line in done.stderr.splitlines() if library in line]) == 1
     assert done.stderr.splitlines()[-1].startswith("lmcache: L2 adapter 'acme' cannot be had: plugin 'acme'")
 
 

@@ -19,7 +19,7 @@ from lmcache_core.testing import free_port
 
 def settings(**eviction: Any) -> ServerSettings:
     adapters = ({"type": "memory"}, {"type": "memory", "eviction": {"eviction_policy": "LRU", **eviction}})
-    given: dict[str, Any] = {"port": free_port(), "http_enabled": False, "l1_size_gb": 1 / 1024}
+    given: dict[str, Any] = {"port": free_port(), "http_enabled": False, "l1_size_gb": 1 / 512}
     return ServerSettings(**given, l2_adapter=adapters)
 
 
