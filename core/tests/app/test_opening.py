@@ -204,4 +204,4 @@ def test_a_start_that_fails_closes_the_engine_port(install: Install) -> None:
     with pytest.raises(PluginContractError) as caught, built(plugins=("acme",)):
         pass
     assert caught.value.__traceback__, "keeps the frames of the start, and what they opened"
-    assert sockets() == before
+    assert sockets() <= before, "none was left open"
