@@ -116,7 +116,8 @@ def test_eight_writers_never_exceed_the_capacity(
     assert outcomes.count(REJECTED) == 40 - room
     assert sum(on_disk) == sum(path.stat().st_size for path in root.rglob("*.kv")) == room * OBJECT_BYTES
     assert adapter.counters() == {
-        "objects": room, "bytes": room * OBJECT_BYTES, "recovering": 0, "foreign": 0, "damaged": 0, "rejected_full": 40 - room,
+        "objects": room, "bytes": room * OBJECT_BYTES, "recovering": 0, "foreign": 0, "other_version": 0, "damaged": 0,
+        "rejected_full": 40 - room,
     }  # fmt: skip
     driver.delete(*keys)
     assert driver.store((keys[-1], memory.sealed(keys[-1], b"x"))) == (DONE,)
