@@ -38,7 +38,7 @@ def task(pool: str) -> Trip:
 
     def submit(server: Server, _: pytest.MonkeyPatch) -> None:
         part = getattr(server._parts.engine_port, pool)
-        assert part.submit(fail) if pool == "pooled" else part.submit(b"connection", fail)
+        assert part.submit(fail, 8) if pool == "pooled" else part.submit(b"connection", fail, 8)
 
     return submit
 

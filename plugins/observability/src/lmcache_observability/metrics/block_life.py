@@ -21,6 +21,7 @@ BLOCKS_MAX: Final = 131_072
 REQUESTS_MAX: Final = 16_384
 """Requests whose end is waited for; of more, the oldest count as ended."""
 _HASH_BYTES: Final = 8
+_ID_BYTES: Final = 8
 
 
 def _life(name: str, description: str) -> MetricKind:
@@ -68,7 +69,8 @@ class BlockLife:
 
     def _allocated(self, event: BlocksAllocated) -> None:
         labels = (self._show("instance_id", str(event.process_id)), self._show("model_name", event.model_name))
-        for place, number in enumerate(array("q", event.block_ids)):
+        whole = len(event.block_ids) // _ID_BYTES * _ID_BYTES
+        for place, number in enumerate(array("q", event.block_ids[:whole])):
             content = event.content_hashes[place * _HASH_BYTES : (place + 1) * _HASH_BYTES]
             self._take((event.process_id, event.model_name, number), content, event.request_id, event.at, labels)
         while len(self._of_request) > REQUESTS_MAX:
