@@ -127,7 +127,7 @@ def test_the_oldest_request_on_another_thread_has_an_age(site: Site) -> None:
 
 
 def test_requests_that_find_no_room_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.server.pools.QUEUE_MAX", 2)
+    monkeypatch.setattr("lmcache_core.server.router.QUEUE_MAX", 2)
     tickets = [site.client.send(SLOW, value) for value in range(10)]
     deadline = time.monotonic() + 10
     while counted(site).get(("slow", "refused"), 0) < 5 and time.monotonic() < deadline:
