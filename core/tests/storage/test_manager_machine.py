@@ -121,6 +121,7 @@ class WorkersCall:
     connection = b"worker"
     may_wait = True
     others_wait = False
+    is_congested = False
 
     def defer(self, seconds: float, fallback: object) -> None:
         raise AssertionError("no transfer is deferred")
