@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.open_changes import Changes
@@ -12,9 +13,11 @@ from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.runtime.runtime_plugins import RuntimePlugins
+from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.controllers.conditions import Conditions
+from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
@@ -39,3 +42,11 @@ class Parts:
     runtime_plugins: RuntimePlugins | None
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]
+
+    def policy_seats(self) -> Iterator[tuple[PolicySeat[Any], type]]:
+        """The seat of each policy, those of L2 adapters included, and the kind of policy that it holds."""
+        yield self.tiers.eviction.seat, EvictionPolicy
+        yield self.tiers.store.seat, StorePolicy
+        yield self.tiers.prefetch.seat, PrefetchPolicy
+        for eviction in self.tiers.l2.evictions:
+            yield eviction.controller.seat, EvictionPolicy

@@ -8,7 +8,6 @@ from typing import Any, Final
 from lmcache_core.app.found_objects import FoundObjects
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
-from lmcache_core.app.policy_seats import policy_seats
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
@@ -45,7 +44,7 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
-    conditions.add(lambda: (each for seat, _ in policy_seats(parts) for each in seat.conditions()))
+    conditions.add(lambda: (each for seat, _ in parts.policy_seats() for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.plugins.rows()))
     conditions.add(lambda: _programs(parts, growth))
     conditions.add(lambda: _subscribers(parts, growth))
@@ -62,7 +61,7 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
             _add(found, adapter_subject(adapter.name), adapter.port.adapter, L2Adapter)
     for name, module in parts.engine_port.modules.items():
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
-    for seat, kind in policy_seats(parts):
+    for seat, kind in parts.policy_seats():
         _add(found, seat.subject, seat.policy, kind)
     for name, subscriber in parts.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)

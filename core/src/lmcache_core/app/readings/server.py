@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.policy_seats import policy_seats
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.controllers.conditions import server_state
@@ -190,7 +189,7 @@ def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[Ac
     for name, restarts in parts.supervisor.restarts().items():
         yield THREAD_RESTARTS.of(restarts, name)
     yield THREADS_DOWN.of(parts.supervisor.down)
-    for seat, _ in policy_seats(parts):
+    for seat, _ in parts.policy_seats():
         yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
     yield from _process()
 
