@@ -335,7 +335,7 @@ def test_users_are_named_by_name_or_number() -> None:
     assert EngineUsers.named(("any",)).uids is None
     with pytest.raises(ConfigError, match="no user is called 'no-such-user'"):
         EngineUsers.named(("no-such-user",))
-    with pytest.raises(ConfigError, match="'any' admits everybody"):
+    with pytest.raises(ConfigError, match="'any' admits every user"):
         EngineUsers.named(("any", "root"))
 
 

@@ -105,8 +105,8 @@ class Workers(Protocol):
         silent.  Unknown ids are ignored."""
 
     def seen(self, instance_id: int, pinged: bool, connection: bytes = b"") -> bool:
-        """It is alive, and speaks on this connection.  False when it is not registered and must be told so: once, then
-        True."""
+        """It is alive, and speaks on this connection.  False once for an id that is not registered, so that it registers
+        again; then True."""
 
     def touch(self, worker: Worker) -> bool:
         """It has just spoken.  False when this registration has ended; nothing is remembered about it then."""

@@ -142,7 +142,7 @@ class Storage(Protocol):
         """The worker has read them."""
 
     def is_quick(self, payload_bytes: int) -> bool:
-        """Do `acquire` and `publish` take microseconds for so many bytes of payload in all?  False for more than a little
+        """Whether `acquire` and `publish` of this many bytes of payload take microseconds.  False for more than a little
         where the server reads them then (`--l1-verify-reads`): a handler that may not wait leaves it to another thread."""
 
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
@@ -179,7 +179,7 @@ class Storage(Protocol):
 
     def quarantine_worker(self, worker: int, ends_reads: bool) -> bool:
         """The worker has fallen silent and may still touch its slots: what it writes will not be published, and its slots are
-        given to nobody until they are given back or the worker is ended.  With `ends_reads` only those that it writes.
+        not reused until they are released or the worker ends.  With `ends_reads` only those that it writes.
         False when it held none of these."""
 
     def payload(self, slot: int) -> memoryview:

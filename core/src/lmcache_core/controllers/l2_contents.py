@@ -95,7 +95,7 @@ class L2Contents:
             self.seat.worked(method)
 
     def _failed(self, method: str, error: BaseException) -> None:
-        """Where it fails again and again, the built-in policy is told of all objects and takes over."""
+        """After repeated failures the built-in policy learns all objects and takes over."""
         if built_in := self.seat.failed(method, error):
             self.seat.take(built_in, because_it_failed=True)
             facts = RequestFacts(seconds=self._clock.monotonic())

@@ -17,7 +17,7 @@ BOUNDS_SECONDS: Final = (
 
 
 class Durations:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     __slots__ = ("_counts", "_least", "_most", "_seconds", "total")
 

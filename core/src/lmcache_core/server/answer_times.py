@@ -10,7 +10,7 @@ from lmcache_core.server.router_call import ERROR, OK, REFUSED
 
 
 class AnswerTimes:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, operations: Iterable[str]) -> None:
         self._rows = {name: {outcome: Durations() for outcome in (OK, ERROR, REFUSED)} for name in operations}

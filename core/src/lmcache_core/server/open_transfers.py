@@ -143,7 +143,7 @@ class OpenReads:
                 reads.holds.remove((worker, hold))
 
     def commit(self, instance_id: int, ticket: Ticket) -> Sequence[Hold]:
-        """One reader has ended.  Returns what nobody reads any more, which the caller releases: nothing while another
+        """One reader has ended.  Returns holds without a reader, which the caller releases: nothing while another
         reader with this ticket may go on, since which of them has ended cannot be known."""
         with self._lock:
             by = self._reads.get(instance_id, {})

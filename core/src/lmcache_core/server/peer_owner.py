@@ -72,7 +72,7 @@ class EngineUsers(NamedTuple):
         if ANY in given:
             if len(given) > 1:
                 raise ConfigError(
-                    f"--engine-users {','.join(given)}: 'any' admits everybody; name nobody else beside it"
+                    f"--engine-users {','.join(given)}: 'any' admits every user; name no other user beside it"
                 )
             return cls(None)
         return cls(frozenset((os.geteuid(), 0, *map(_uid_of, given))))

@@ -96,7 +96,7 @@ def _adapters(
             specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", [spec.name for spec in specs]))
         except LMCacheError as error:
             name = f"adapter {values.get('type', index)}"
-            unusable.append(Finding(name, Level.FAIL, str(error), "mend it, or leave the adapter out"))
+            unusable.append(Finding(name, Level.FAIL, str(error), "fix its settings or remove the adapter"))
     return tuple(specs), tuple(unusable)
 
 

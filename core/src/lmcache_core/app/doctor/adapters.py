@@ -30,7 +30,7 @@ def _tried(case: Case, spec: AdapterSpec, object_bytes: int) -> tuple[Finding, T
     try:
         trial = try_adapter(spec, case.plugins, object_bytes, case.settings.l2_timeout_seconds)
     except LMCacheError as error:
-        return Finding(probe, Level.FAIL, str(error), "mend it, or leave the adapter out"), None
+        return Finding(probe, Level.FAIL, str(error), "fix its settings or remove the adapter"), None
     except Exception as error:  # noqa: BLE001 - a plugin's boundary
         remedy = f"tell its author: lmcache plugins check {spec.offer.name} shows which law it breaks"
         return Finding(probe, Level.FAIL, f"it raised {describe(error)}", remedy), None

@@ -28,8 +28,8 @@ class Failures(L2Fixtures):
         assert outcome in (FAILED, REJECTED), f"the backend failed, and the store is {outcome}"
 
     def test_a_load_that_the_backend_fails_is_neither_done_nor_missing(self, rig: Rig, failing: Failing | None) -> None:
-        """The next adapter is asked for what is MISSING, and nobody for what is DAMAGED; an object that cannot be read now is
-        neither."""
+        """The next adapter is asked for what is MISSING, and no adapter for what is DAMAGED; an object that cannot be read
+        now is neither."""
         failing = _needed(failing)
         (key,) = rig.put(1)
         with failing():

@@ -52,7 +52,7 @@ class _Block:
 
 
 class BlockLife:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, labels: LabelNames) -> None:
         self._show = labels.show

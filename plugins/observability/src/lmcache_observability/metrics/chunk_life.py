@@ -32,7 +32,7 @@ _ChunkKey = tuple[bytes, str, str]
 
 
 class ChunkLife:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, labels: LabelNames, sample_rate: float) -> None:
         self._labels = labels

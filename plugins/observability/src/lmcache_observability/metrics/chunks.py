@@ -17,7 +17,7 @@ from lmcache_observability.metrics.settings import MetricsSettings
 
 
 class Chunks:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, labels: LabelNames, settings: MetricsSettings) -> None:
         self._life = ChunkLife(labels, settings.sample_rate)

@@ -59,7 +59,7 @@ KINDS: Final = (
 
 
 class Distributions:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, labels: LabelNames, traces: RequestTraces) -> None:
         self._show = labels.show

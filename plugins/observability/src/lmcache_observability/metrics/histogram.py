@@ -14,7 +14,7 @@ SERIES_MAX: Final = 2048
 
 
 class Histogram:
-    """Not thread-safe: whoever owns it holds a lock."""
+    """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, kind: MetricKind) -> None:
         self._kind = kind
