@@ -86,6 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             "--quota",
             '{"small": 0.0005, "none": 0}',
             "--reject-unsalted",
+            "--l1-verify-reads",
         ]
         options += ["--prometheus-port", str(port), "--otlp-endpoint", collector.endpoint, "--enable-tracing"]
         options += ["--metrics-sample-rate", "1", "--offer-settings", json.dumps(settings)]

@@ -514,7 +514,8 @@ def test_opening_that_hangs_is_said_and_no_check_is_run(install: Install, monkey
     install("acme", UNOPENED.replace("{hook}", "l2_adapters").replace("{fault}", fault))
     unopened = trial_opening.try_to_open(CheckRequest(ADAPTER, "acme"))
     assert unopened is not None
-    assert unopened.text == "opening and closing it once: it took longer than 0.5 s"
+    # Lines about other threads of this process may follow.
+    assert unopened.text.splitlines()[0] == "opening and closing it once: it took longer than 0.5 s"
     assert "acme_plugin.py" in unopened.traceback
 
 
