@@ -6,6 +6,7 @@ import signal
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LONG_LAWS: Final = {
     "test_memory_does_not_grow_with_events": "core/tests/testing/test_subscriber_suite.py",
@@ -22,6 +23,9 @@ def pytest_configure() -> None:
     interrupt a program would wait for ever."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes says how busy the machine is, not whether the code is right.
+    settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any-machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
