@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.module_flags import operation_remedies
@@ -29,6 +31,7 @@ from lmcache_core.server.unhandled import UnhandledRequests
 from lmcache_core.wire.messages import EngineKey
 
 MIB = 2**20
+CPUINFO: Final = Path("/proc/cpuinfo")
 HASH_SEED = "vllm-none-hash"
 """Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
 
@@ -75,6 +78,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         operations=lambda: operations,
         worker_timeout_seconds=settings.worker_reap_timeout_seconds,
         region=tiers.arena.region,
+        has_amx=_has_amx(),
     )
     opened = open_request_modules(common.offers.request_modules, common.plugins, context)
     for module in opened.modules.values():
@@ -114,3 +118,13 @@ def _registrations(common: CommonParts, tiers: Tiers, port: EngineSocket) -> Reg
         common.bus,
         tiers.opener.layouts.learn,
     )
+
+
+def _has_amx() -> bool:
+    """By the flags of the first processor: all of a machine have the same."""
+    try:
+        with CPUINFO.open() as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return False
+    return "amx_tile" in flags.split()

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,6 +20,9 @@ from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.layout import ChunkLayout
 
 SPACES_REMEMBERED = 4096
+_AMX_DTYPES: Final = frozenset({"bfloat16", "uint8", "float8_e4m3fn", "float8_e5m2"})
+_AMX_SLOTS: Final = 32
+"""vLLM's kernels use AMX for pages of these types, in blocks of a multiple of so many slots."""
 
 
 class TokenIds(Protocol):
@@ -151,7 +154,15 @@ class ModuleContext:
     """A worker silent for so long is taken for dead; 0: never."""
     region: MemoryRegion | None = None
     """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
+    has_amx: bool = False
+    """Whether this machine's processor has AMX, as an engine finds it."""
     _spaces: dict[tuple[SpaceFields, int, int, bytes], StoredSpace] = field(default_factory=dict, repr=False)
+
+    def order_by_processor(self, dtype: str, block_slots: int) -> str:
+        """The order of elements in blocks of host pages (`ObjectLayout.order`) for an engine of this machine that does not say
+        it.  With AMX, vLLM packs K and V in tiles; without it, the order is empty (docs/kv-layouts.md)."""
+        packed = self.has_amx and dtype in _AMX_DTYPES and block_slots > 0 and block_slots % _AMX_SLOTS == 0
+        return "amx" if packed else ""
 
     def space(self, fields: SpaceFields, kv_rank: int, layout: ChunkLayout, object_group: int = 0) -> StoredSpace:
         """The key space of one object group of one shard in one layout.  The latest ones are remembered.  Any thread."""

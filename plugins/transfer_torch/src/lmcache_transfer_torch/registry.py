@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -134,7 +135,10 @@ class Registry:
         tokens = self._context.chunk_tokens
         device, storages, views = read_views(claim.tensors)
         engine_groups = [group.read() for group in claim.groups]
-        paged = detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
+        paged = tuple(
+            replace(group, order=self._context.order_by_processor(group.dtype, group.block_slots))
+            for group in detect_groups(views, claim.hints.read(), engine_groups, device, claim.engine)
+        )
         plans = plan_groups(paged, tokens, self._settings.separate_object_groups)
         memory = self._open(device, storages, paged)
         return device, RegisteredWorker(memory, paged, plans, tokens, self._settings.null_block_id)

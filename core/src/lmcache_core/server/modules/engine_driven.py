@@ -116,13 +116,16 @@ class EngineDrivenModule(RequestModule):
 
     def _stock_worker(self, call: Call, payload: EngineDrivenRegistration) -> Worker:
         slots = payload.num_physical_slots or self._context.chunk_tokens
+        # This client does not say in which order a block has its elements.
+        order = self._context.order_by_processor(payload.dtype_str, payload.block_size)
         layout = ObjectLayout(
             1 if payload.use_mla else 2,
             payload.num_layers,
             slots,
             payload.hidden_dim_size,
             payload.dtype_str,
-            block_slots=payload.block_size,  # in which order a block has its elements, this client does not say
+            block_slots=payload.block_size,
+            order=order,
         )
         groups = (ObjectGroup(layout),)
         check_groups(self._context, payload.model_name, payload.world_size, 0, groups)
@@ -151,7 +154,7 @@ class EngineDrivenModule(RequestModule):
                 part.hidden,
                 part.dtype,
                 block_slots=part.block_slots,
-                order=part.order,
+                order=part.order or self._context.order_by_processor(part.dtype, part.block_slots),
             )
             for part in payload.parts
         ]
