@@ -13,6 +13,13 @@ from core.tests.testing.mutants.tables import TABLES, run_table
 from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
 
 ALWAYS = {
+    "RemembersWhatIsMissing",
+    "RemembersWhatItHasDeleted",
+    "ReadsThroughOneBuffer",
+    "EvictsByChance",
+    "PushesEachHit",
+    "RemembersItsAdapters",
+    "LooksForTwinsInTheBatch",
     "NeverReleases",
     "DoesNotLookForTheWorker",
     "RepliesToHitsOnly",

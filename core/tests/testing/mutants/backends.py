@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import defaultdict
 from typing import ClassVar
 
@@ -143,6 +144,13 @@ class DeletesOrNot(SharedFiles):
             return super().delete(key)
         except OSError:
             return Outcome.MISSING
+
+
+@PLANTED.killed_by("what_was_deleted_is_gone", "did not come within 3 s")
+class NeverReturnsFromDelete(SharedFiles):
+    def delete(self, key: ObjectKey) -> Outcome:
+        threading.Event().wait()
+        return super().delete(key)
 
 
 @PLANTED.killed_by("after_it_has_failed_everything_is_there_as_before")
