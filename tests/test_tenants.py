@@ -117,14 +117,18 @@ def test_quotas_of_the_configuration_are_there_again_after_a_restart(start_serve
     ]
 
 
-def test_one_tenant_finds_nothing_of_another_one_in_l2_either(start_server: StartServer, tmp_path: Path) -> None:
+def test_one_tenant_finds_nothing_of_another_one_in_either_tier(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(*SMALL_SERVER, "--l2-adapter", json.dumps({"type": "fs", "base_path": str(tmp_path / "l2")}))
     with FakeEngine(endpoint(server), salt="tenant-a") as a, FakeEngine(endpoint(server), salt="tenant-b") as b:
         a.store(prompt(1))
         settle(server)
         a.end()
+        assert b.lookup(prompt(1)) == 0
+        assert b.retrieve(prompt(1)) is None
+        b.end()
         lmcache(server, "clear", "--force")
         assert b.lookup(prompt(1)) == 0
+        assert b.retrieve(prompt(1)) is None
         b.end()
         assert usage(server, "tenant-b")["current_usage_bytes"] == 0
         assert a.lookup(prompt(1)) == 10, "it is there, for whom it belongs to"

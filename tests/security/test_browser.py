@@ -6,7 +6,9 @@ may be read.
 
 from __future__ import annotations
 
+import json
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -56,6 +58,10 @@ class Site:
 
     def refused(self) -> int:
         return int(self.server.status()["connections"]["refused"])
+
+    def settings(self) -> object:
+        with urllib.request.urlopen(f"http://{HOST}:{self.server.http_port}/config", timeout=10) as answer:
+            return json.load(answer)
 
     def still_has_everything(self) -> None:
         assert self.engine.lookup(TOKENS) == CHUNKS
@@ -209,6 +215,60 @@ def test_a_page_changes_nothing_at_the_admin_api(site: Site, page: Page, host: s
     site.still_has_everything()
 
 
+@pytest.mark.parametrize("how", ["fetch", "beacon", "xhr", "form", "WebSocket", "image"])
+@pytest.mark.parametrize("host", [HOST, NAME])
+@pytest.mark.parametrize("port", ["HTTP", "metrics"])
+def test_nothing_that_a_page_sends_to_an_http_port_changes_anything(
+    site: Site, page: Page, how: str, host: str, port: str
+) -> None:
+    """The bodies that mean something to each: a JSON document, and operations of engines."""
+    number, path = (site.server.http_port, "cache/clear") if port == "HTTP" else (site.metrics_port, "metrics")
+    before = site.settings(), site.requests()
+    for body in (list(b'{"force": true}'), BODIES[0]):
+        page.evaluate(SENDERS[how], [f"http://{host}:{number}/{path}", body])
+    assert (site.settings(), site.requests()) == before
+    site.still_has_everything()
+
+
+OPENS_A_WEBSOCKET = """url => new Promise(done => { const socket = new WebSocket(url);
+    socket.onopen = () => done("open"); socket.onmessage = () => done("message"); socket.onclose = () => done("closed") })"""
+
+
+@pytest.mark.parametrize("host", [HOST, "localhost", NAME])
+@pytest.mark.parametrize("port", ["engine", "HTTP", "metrics"])
+def test_no_port_opens_a_websocket(site: Site, page: Page, host: str, port: str) -> None:
+    """A page may read what comes over one, whatever its origin."""
+    number = {"engine": site.server.port, "HTTP": site.server.http_port, "metrics": site.metrics_port}[port]
+    for path in ("", "status", "metrics"):
+        assert page.evaluate(OPENS_A_WEBSOCKET, f"ws://{host}:{number}/{path}") == "closed"
+    site.still_has_everything()
+
+
+REBOUND_SENDERS = {
+    **SENDERS,
+    "any headers": """async ([url, body]) => { try { await fetch(url, {method: "PUT", body: new Uint8Array(body),
+        headers: {"Content-Type": "application/octet-stream", "X-A": "\\u0001".repeat(9)}}) } catch {} }""",
+}
+"""Within one origin a page may use any method and any header."""
+
+
+@pytest.mark.parametrize("how", REBOUND_SENDERS)
+def test_under_a_rebound_name_nothing_at_the_engine_port_is_a_request(site: Site, page: Page, how: str) -> None:
+    url = f"http://{NAME}:{site.server.port}/"
+    page.route("**/attack", lambda route: route.fulfill(content_type="text/html", body="<p>"))
+    page.goto(f"{url}attack")
+    assert page.evaluate("origin") == url.rstrip("/"), "it has the engine port's origin"
+    requests, refused = site.requests(), site.refused()
+    for body in BODIES:
+        page.evaluate(REBOUND_SENDERS[how], [url, body])
+    arrived = until(lambda: site.refused() >= refused + len(BODIES) or site.requests() > requests, page)
+    status, _, text = page.evaluate(READ, [url, {}])
+    assert (status, MODEL in text) == (0, False)
+    assert site.requests() == requests, "what the page sent was read as requests"
+    site.still_has_everything()
+    assert arrived, "it did not come as far as the port"
+
+
 def test_a_name_that_points_here_to_deceive_reads_and_changes_nothing(site: Site, page: Page) -> None:
     """Rebinding: the page's own name has come to mean this machine, so that the browser sees one origin."""
     for port in (site.server.http_port, site.metrics_port):
@@ -224,6 +284,8 @@ def test_a_name_that_points_here_to_deceive_reads_and_changes_nothing(site: Site
         for method, path in CHANGES:
             status, _, _ = page.evaluate(READ, [path, {"method": method, "body": '{"force": true}'}])
             assert status == 421, (port, method, path)
+        for how in ("form", "beacon", "WebSocket"):
+            page.evaluate(SENDERS[how], [f"http://{NAME}:{port}/cache/clear", list(b'{"force": true}')])
     site.still_has_everything()
 
 

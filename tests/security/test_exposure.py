@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import os
+import json
+import re
+import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +46,18 @@ def test_a_token_of_the_environment_will_do(tmp_path: Path) -> None:
     assert "the host is not known here" in done.stderr
     assert "word-of-the-environment" not in done.stderr
     assert "LMCACHE_HTTP_TOKEN is set" not in done.stderr
+
+
+def reachable(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +139,62 @@ def test_names_break_neither_headers_nor_the_log(server: ServerProcess, salt: st
     assert "\x1b" not in server.log
 
 
-def test_salts_of_engines_break_no_log_either(server: ServerProcess) -> None:
-    with FakeEngine(f"tcp://{HOST}:{server.port}") as engine:
-        engine.store(list(range(64)), request="r\n2026-01-01 ERROR forged: line")
-    assert [line for line in server.log.splitlines() if line.startswith("2026-01-01 ERROR forged")] == []
+def test_a_token_to_read_reads_and_does_nothing_else(tmp_path: Path) -> None:
+    """Every route of a whole server that is no GET, by its own description."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("strong\nweak read\n")
+    tokens.chmod(0o600)
+    adapters = ("--l2-adapter", '{"type": "memory"}', "--http-token-file", str(tokens))
+    with ServerProcess(("--l1-size-gb", "0.0625", *adapters), tmp_path / "server.log") as server:
+        assert server.answers_ping(5)
+
+        def asked(method: str, path: str, token: str) -> tuple[int, Any]:
+            connection = http.client.HTTPConnection(HOST, server.http_port, timeout=10)
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            connection.request(method, path, None if method == "GET" else b"{}", headers)
+            answer = connection.getresponse()
+            given = json.loads(answer.read())
+            connection.close()
+            return answer.status, given
+
+        assert until(lambda: reachable(server.http_port))
+        code, document = asked("GET", "/openapi.json", "weak")
+        assert code == 200
+        before = asked("GET", "/config", "weak")
+        changes = [
+            (method.upper(), re.sub("{.*?}", "0", path))
+            for path, methods in document["paths"].items()
+            for method in methods
+            if method in ("post", "put", "patch", "delete")
+        ]
+        assert len(changes) > 15
+        for method, path in changes:
+            assert asked(method, path, "weak")[0] == 403, (method, path)
+            assert asked(method, path, "wrong")[0] == 401, (method, path)
+        assert asked("GET", "/config", "weak") == before
+
+
+FORGED = "\r\n2026-01-01 ERROR forged: line\x1b[2J\u2028\x85"
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_names_of_engines_break_no_log_either(tmp_path: Path, style: str) -> None:
+    """A model's name is logged with its registration, a salt where L1 is full."""
+    options = ("--l1-size-gb", "0.001", "--chunk-size", "16", "--log-style", style)
+    with ServerProcess(options, tmp_path / "server.log") as server:
+        endpoint = f"tcp://{HOST}:{server.port}"
+        with FakeEngine(endpoint, model=f"model{FORGED}", salt=f"salt{FORGED}", hidden=1024) as engine:
+            for number in range(8):
+                tokens = [number, *range(63)]
+                engine.worker.prepare_store(engine.key(tokens, f"r{number}{FORGED}", 0, 64), engine.instance_id)
+        assert server.logs("worker registered")
+        assert server.logs("L1 had no room", 15)
+    written = (tmp_path / "server.log").read_bytes().decode()
+    begun = [line for line in written.splitlines() if "forged" in line]
+    assert any("model" in line for line in begun)
+    assert any("salt" in line for line in begun)
+    assert [line for line in begun if line.startswith("2026-01-01 ERROR")] == []
+    assert "\x1b" not in written
 
 
 def test_a_large_body_is_refused_before_it_is_read(server: ServerProcess) -> None:
@@ -142,8 +210,38 @@ def test_a_large_body_is_refused_before_it_is_read(server: ServerProcess) -> Non
         connection.close()
 
 
-def test_nothing_was_made_outside_of_the_folders(server: ServerProcess) -> None:
-    assert not os.path.exists("/etc/lmcache")
-    assert server.running
-    with FakeEngine(f"tcp://{HOST}:{server.port}") as engine:
-        assert engine.store(list(range(64, 128)))
+@pytest.mark.parametrize("kind", ["fs", "fs_native"])
+def test_no_name_leads_out_of_a_directory_of_objects(tmp_path: Path, kind: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("as it was")
+    base = tmp_path / "l2" / "base"
+    spec = {"type": kind, "base_path": str(base)}
+    options = ("--l1-size-gb", "0.0625", "--chunk-size", "16", "--l2-adapter", json.dumps(spec))
+    names = (
+        "../../outside/x",
+        f"{outside}/x",
+        "..",
+        ".",
+        "a/../../../outside",
+        "~",
+        "%2e%2e/x",
+        "a\\..\\b",
+        "-rf",
+        "x" * 600,
+    )
+    salts = ("..", ".", "~", "-rf", "%2e%2e")
+    spaces = [(name, "") for name in names] + [("model", salt) for salt in salts]
+    with ServerProcess(options, tmp_path / "server.log") as server:
+        for model, salt in spaces:
+            with FakeEngine(f"tcp://{HOST}:{server.port}", model=model, salt=salt) as engine:
+                assert engine.store(list(range(64)), request=model)
+        server.wait_written(30)
+        assert len(list(base.rglob("*.kv"))) == 4 * len(spaces)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["l2", "outside", "server.log"]
+        assert [path.name for path in (tmp_path / "l2").iterdir()] == ["base"]
+        assert [path.name for path in outside.iterdir()] == ["kept"]
+        for salt in ("../x", "a\\b", "a@b", "a\0b"):
+            with FakeEngine(f"tcp://{HOST}:{server.port}", salt=salt) as engine:
+                engine.store(list(range(64)))
+                assert engine.lookup(list(range(64))) == 0, "such a salt is refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,13 @@ def ask(server: AdminServer, path: str, method: str = "GET", body: Any = None, *
         return Answer(answer.status, str(answer.getheader("content-type")), given, dict(answer.getheaders()))
     finally:
         connection.close()
+
+
+def changes_of(server: AdminServer, **headers: str) -> list[tuple[str, str]]:
+    """(method, path) of each route of its document that is no GET; every parameter in a path is `a`."""
+    paths = ask(server, "/openapi.json", **headers).body["paths"]
+    found = [(method.upper(), re.sub("{.*?}", "a", path)) for path, methods in paths.items() for method in methods]
+    return [each for each in found if each[0] in ("POST", "PUT", "PATCH", "DELETE")]
 
 
 @contextmanager

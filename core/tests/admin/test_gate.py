@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.tests.admin.conversation import ask, running
+from core.tests.admin.conversation import ask, changes_of, running
 from core.tests.admin.stand_ins import StandInCache
 from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.server import AdminServer
@@ -52,9 +52,11 @@ def test_a_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None
     with running(cache=cache) as server:
         refused = ask(server, "/cache/clear", "POST", **headers)
         assert (refused.code, refused.kind) == (403, "application/problem+json")
-        assert ask(server, "/status", **headers).code == 200, (
-            "nobody can read it there: no answer allows another origin"
-        )
+        assert ask(server, "/status", **headers).code == 200, "no page can read it: no answer allows another origin"
+        changes = changes_of(server)
+        assert len(changes) >= 5
+        for method, path in changes:
+            assert ask(server, path, method, {}, **headers).code == 403, (method, path)
     assert cache.cached == 3
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.tests.admin.conversation import ask, running
+from core.tests.admin.conversation import ask, changes_of, running
 from core.tests.admin.stand_ins import active
 from lmcache_core import Severity
 from lmcache_core.admin import token as token_module
@@ -131,6 +131,10 @@ def test_a_token_to_read_can_only_get(tmp_path: Path) -> None:
     weak: dict[str, Any] = {"Authorization": "Bearer weak"}
     with running(tokens=tokens) as server:
         assert ask(server, "/status", **weak).code == 200
+        changes = changes_of(server, **weak)
+        assert len(changes) >= 5
+        for method, path in changes:
+            assert ask(server, path, method, {}, **weak).code == 403, (method, path)
         for method, path, body in (
             ("PUT", "/quota/a", {"limit_gb": 1}),
             ("DELETE", "/quota/a", None),

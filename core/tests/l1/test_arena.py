@@ -40,6 +40,22 @@ def test_the_segment_belongs_to_its_owner_alone(name: str) -> None:
     assert not path.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone may")
+@pytest.mark.parametrize("mode", ["O_RDONLY", "O_WRONLY", "O_RDWR"])
+def test_another_user_cannot_open_it(name: str, mode: str) -> None:
+    old = os.umask(0)
+    try:
+        arena = shared_arena(MIB, name)
+    finally:
+        os.umask(old)
+    script = (
+        f"import os; os.setresuid(23456, 23456, 23456); os.open({str(SHM_ROOT / SEGMENT_PREFIX) + name!r}, os.{mode})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    arena.close()
+    assert "PermissionError" in done.stderr
+
+
 def test_the_region_is_the_segment(name: str) -> None:
     arena = shared_arena(MIB, name)
     assert arena.back(0, MIB)

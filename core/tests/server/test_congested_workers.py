@@ -97,6 +97,26 @@ def test_commits_and_pings_are_carried_out_while_large_answers_wait(start_server
 
 
 @pytest.mark.usefixtures("little_may_wait")
+def test_others_are_answered_while_one_does_not_read(start_server: StartServer) -> None:
+    server = start_server()
+    with FakeEngine(server.info.engine_endpoint, hidden=HIDDEN, maps_memory=False) as deaf, zmq.Context() as context:
+        assert deaf.store(TOKENS)
+        worker = SlowWorker(context, server.info.engine_endpoint)
+        for number in range(30):
+            worker.ask(PREPARE_RETRIEVE, deaf.key(TOKENS, f"r{number}", 0, END), deaf.instance_id)
+        wait_for(lambda: server.status()["requests"]["waiting"] > 0)
+        with FakeEngine(server.info.engine_endpoint, model="another") as other:
+            for number in range(20):
+                tokens = [number, *TOKENS[1:]]
+                assert other.store(tokens)
+                assert other.lookup(tokens) == 4
+                assert other.retrieve(tokens) == [other.content(tokens, chunk) for chunk in range(4)]
+                other.end()
+        assert server.status()["requests"]["waiting"] > 0, "it has not read meanwhile"
+        worker.close()
+
+
+@pytest.mark.usefixtures("little_may_wait")
 def test_the_commit_of_a_refused_retrieve_ends_no_other_read(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,12 +221,16 @@ def test_users_that_are_named_are_admitted(start_server: StartServer, users: tup
 
 @needs_root
 def test_every_address_of_this_machine_is_checked(start_server: StartServer) -> None:
-    server = start_server(host="0.0.0.0")
-    port = address(server.info.engine_endpoint)[1]
     own = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=True).stdout.split()
-    for host in ("127.0.0.1", "127.7.7.7", *(each for each in own if ":" not in each)):
-        assert result_of(peer_of(OTHER, f"tcp://{host}:{port}")) == "closed", host
-        assert result_of(peer_of(0, f"tcp://{host}:{port}")) == "answered", host
+    addresses = ["127.0.0.1", "127.7.7.7", *(each for each in own if ":" not in each)]
+    addresses6 = ["[::1]", *(f"[::ffff:{each}]" for each in addresses), *(f"[{each}]" for each in own if ":" in each)]
+    for bound, hosts in (("0.0.0.0", addresses), ("::", addresses + addresses6)):
+        if bound == "::" and not Path("/proc/net/if_inet6").exists():
+            continue
+        port = address(start_server(host=bound).info.engine_endpoint)[1]
+        for host in hosts:
+            assert result_of(peer_of(OTHER, f"tcp://{host}:{port}")) == "closed", (bound, host)
+            assert result_of(peer_of(0, f"tcp://{host}:{port}")) == "answered", (bound, host)
 
 
 @needs_root

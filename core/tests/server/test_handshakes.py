@@ -17,7 +17,7 @@ from lmcache_core.app.server import Server
 from lmcache_core.client.client import EngineClient
 from lmcache_core.model.errors import NoAnswerError
 from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.operations import CLEAR
+from lmcache_core.wire.operations import CLEAR, NOOP
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKENS = list(range(64))
@@ -154,21 +154,26 @@ def test_handshakes_that_overlap_are_all_counted_in_the_end(server: Server, endp
 def test_while_the_thread_is_down_nothing_is_admitted_and_afterwards_everything_is(start_server: StartServer) -> None:
     server = start_server()
     handshakes, endpoint = server._parts.engine_port.handshakes, server.info.engine_endpoint
-    failures = 2
+    is_down = True
 
     def fail() -> None:
-        nonlocal failures
-        if failures:
-            failures -= 1
+        if is_down:
             raise RuntimeError("a fault of ours")
         del handshakes._take_requests
         handshakes._take_requests()
 
     handshakes._take_requests = fail  # type: ignore[method-assign]
     with EngineClient(endpoint, timeout_seconds=10) as client:
-        client.noop()
-    assert failures == 0
-    assert server.status()["threads"]["handshakes"]["restarts"] == 2
+        ticket = client.send(NOOP)
+        with pytest.raises(NoAnswerError):
+            client.receive(ticket, 0.5)
+        assert server.status()["requests"]["requests"] == 0
+        restarts = server.status()["threads"]["handshakes"]["restarts"]
+        assert restarts > 0
+        is_down = False
+        assert client.noop() == "OK"
+        assert until(lambda: server.status()["connections"]["ok"] == 1)
+        assert server.status()["connections"]["accepted"] == 1, "it was connected all the time"
 
 
 def test_a_server_that_speaks_an_old_protocol_is_no_server_for_a_client() -> None:

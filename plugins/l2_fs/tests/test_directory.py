@@ -28,7 +28,9 @@ DONE = Outcome.DONE
 Open = Callable[..., FsAdapter]
 
 
-def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(open_here: Open, root: Path) -> None:
+def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(
+    open_here: Open, root: Path, memory: LentMemory
+) -> None:
     first = open_here(boot_id="first-boot")
     owner = json.loads((root / ".lock").read_text())
     assert owner["instance_id"] == "instance-of-tests"
@@ -36,6 +38,7 @@ def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(open_here:
     assert owner["pid"] == os.getpid()
     assert owner["host"] == socket.gethostname()
     assert owner["started"]
+    keys = put(L2Driver(first), memory, 3)
     with pytest.raises(ResourceError) as refused:
         open_here()
     message = str(refused.value)
@@ -43,8 +46,9 @@ def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(open_here:
         assert part in message
     assert "\n" not in message
     assert json.loads((root / ".lock").read_text()) == owner
+    assert L2Driver(first).has(*keys) == (DONE,) * 3
     first.close(30)
-    open_here()
+    assert L2Driver(open_here()).has(*keys) == (DONE,) * 3
 
 
 def test_a_server_in_another_process_is_refused_too(open_here: Open, root: Path) -> None:

@@ -87,6 +87,14 @@ def test_another_users_segment_is_refused(segment: Segment, monkeypatch: pytest.
         CpuSegment(segment.name, SIZE)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away, which root alone may")
+def test_of_another_user_who_may_write_to_it_too(segment: Segment) -> None:
+    os.chmod(segment.path, 0o666)
+    os.chown(segment.path, 23456, 23456)
+    with pytest.raises(DeviceError, match="belongs to user 23456"):
+        CpuSegment(segment.name, SIZE)
+
+
 def test_a_segment_that_is_cut_is_noticed_and_one_that_grows_is_fine(segment: Segment) -> None:
     mapped = CpuSegment(segment.name, SIZE)
     os.truncate(segment.path, 2 * SIZE)
