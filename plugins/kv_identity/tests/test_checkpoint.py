@@ -15,6 +15,11 @@ from hypothesis import strategies as st
 
 from lmcache_kv_identity import adapter_fingerprint, checkpoint, stamp, weights_files, weights_fingerprint
 
+PINNED = {
+    "whole": ["00e5d03bb6ffc717aee8c70f36448e59", "0677bd3142a58a37472c8067b65ae8d2"],
+    "sampled": ["1082a5f60e147b8b125518e0cec97e9c", "cf8be1df85dc611ffdb3b93620927610"],
+}
+
 
 def safetensors(tensors: dict[str, bytes], dtype: str = "F32") -> bytes:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -58,6 +63,14 @@ def test_one_content_has_one_fingerprint_wherever_it_lies(tmp_path: Path, read_a
     found = {weights_fingerprint(path) for path in (one, str(other), tmp_path / "link", one / "model.safetensors")}
     assert len(found) == 1
     assert len(found.pop() or "") == 32
+
+
+def test_the_fingerprint_is_that_of_other_releases(tmp_path: Path, read_as: str) -> None:
+    """Chunks that were stored under another one would never be found again."""
+    folder = write(tmp_path / "m", model__safetensors=safetensors(tensors(1)), other__safetensors=b"no header")
+    other = write(tmp_path / "o", pytorch_model__bin=random.Random(1).randbytes(1 << 20))
+    found = [weights_fingerprint(folder), weights_fingerprint(other)]
+    assert found == PINNED[read_as]
 
 
 def test_weights_that_were_trained_merged_or_cast_differ(tmp_path: Path, read_as: str) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -33,7 +32,6 @@ _HEADER_BYTES_MAX: Final = 100 << 20
 """Longest header that the safetensors format allows."""
 _PARSED_BYTES_MAX: Final = 4 << 20
 """Headers of a checkpoint are parsed up to this size in all; beyond it samples lie at even distances instead."""
-_THREADS: Final = 8
 _NOT_WEIGHTS: Final = frozenset({"optimizer.bin", "optimizer.pt", "scaler.pt", "scheduler.pt", "training_args.bin"})
 _ADAPTER_CONFIG: Final = "adapter_config.json"
 _NOT_OF_THE_ADAPTER: Final = frozenset(
@@ -88,24 +86,76 @@ def weights_files(path: str | os.PathLike[str], formats: Sequence[Sequence[str]]
 def _digest(files: Sequence[Path]) -> bytes:
     """The names of files do not count; their order does."""
     sizes = [file.stat().st_size for file in files]
-    whole = sum(sizes) <= WHOLE_BYTES
-    with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-        headers = list(pool.map(_header, files, sizes))
-        parsed = sum(map(len, headers)) <= _PARSED_BYTES_MAX
-        tensors = [_tensors(header, size) if parsed else [] for header, size in zip(headers, sizes, strict=True)]
-        count = sum(map(len, tensors))
-        share = [max(1, _SAMPLES // len(files) if not count else _SAMPLES * len(some) // count) for some in tensors]
-        digests = list(pool.map(_file_digest, files, sizes, headers, tensors, share, [whole] * len(files)))
-    return blake3(_DOMAIN + len(files).to_bytes(8, "little") + b"".join(digests)).digest(16)
+    if sum(sizes) <= WHOLE_BYTES:
+        digests = [blake3(_size(size) + file.read_bytes()).digest() for file, size in zip(files, sizes, strict=True)]
+    else:
+        samples = _samples(files, sizes)
+        for each in samples:  # a disk reads many places at once, and no thread waits for each
+            each.announce()
+        digests = [each.digest() for each in samples]
+    return blake3(_DOMAIN + _size(len(files)) + b"".join(digests)).digest(16)
 
 
-def _header(file: Path, size: int) -> bytes:
-    """Of a safetensors file; empty for any other."""
+def _size(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+class _Sample(NamedTuple):
+    """What of a file is read."""
+
+    file: Path
+    size: int
+    header: int
+    """Bytes of the header of a safetensors file, its length field left out; 0 for any other."""
+    positions: Sequence[int]
+
+    @property
+    def _runs(self) -> Sequence[tuple[int, int]]:
+        """Places and lengths that are read in one piece."""
+        if self.header:
+            return [(8, self.header)]
+        return [(0, _EDGE_BYTES), (max(0, self.size - _EDGE_BYTES), _EDGE_BYTES)]
+
+    def announce(self) -> None:
+        """Have the system read all of it, without waiting for it."""
+        with open(self.file, "rb", buffering=0) as source:
+            for position, length in [*self._runs, *((position, _SAMPLE_BYTES) for position in self.positions)]:
+                os.posix_fadvise(source.fileno(), position, length, os.POSIX_FADV_WILLNEED)
+
+    def digest(self) -> bytes:
+        digest = blake3(_size(self.size))
+        with open(self.file, "rb", buffering=0) as source:
+            number = source.fileno()
+            for position, length in self._runs:
+                digest.update(os.pread(number, length, position))
+            digest.update(b"".join([os.pread(number, _SAMPLE_BYTES, position) for position in self.positions]))
+        return digest.digest()
+
+
+def _samples(files: Sequence[Path], sizes: Sequence[int]) -> list[_Sample]:
+    headers = [_header_bytes(file, size) for file, size in zip(files, sizes, strict=True)]
+    parsed = sum(headers) <= _PARSED_BYTES_MAX
+    described = list(zip(files, sizes, headers, strict=True))
+    tensors = [_tensors(_header(file, header), size) if parsed else [] for file, size, header in described]
+    count = sum(map(len, tensors))
+    samples = []
+    for (file, size, header), some in zip(described, tensors, strict=True):
+        share = max(1, _SAMPLES * len(some) // count if count else _SAMPLES // len(files))
+        samples.append(_Sample(file, size, header, list(_positions(some or [range(8 + header, size)], share))))
+    return samples
+
+
+def _header_bytes(file: Path, size: int) -> int:
     if file.suffix != ".safetensors" or size < 8:
-        return b""
+        return 0
     with open(file, "rb", buffering=0) as source:
-        length = int.from_bytes(os.pread(source.fileno(), 8, 0), "little")
-        return os.pread(source.fileno(), length, 8) if length <= min(size - 8, _HEADER_BYTES_MAX) else b""
+        length = int.from_bytes(source.read(8), "little")
+    return length if length <= min(size - 8, _HEADER_BYTES_MAX) else 0
+
+
+def _header(file: Path, length: int) -> bytes:
+    with open(file, "rb", buffering=0) as source:
+        return os.pread(source.fileno(), length, 8)
 
 
 def _tensors(header: bytes, size: int) -> list[range]:
@@ -116,22 +166,6 @@ def _tensors(header: bytes, size: int) -> list[range]:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return []
     return [range(start + begin, start + end) for begin, end in offsets if 0 <= begin < end <= size - start]
-
-
-def _file_digest(file: Path, size: int, header: bytes, tensors: Sequence[range], samples: int, whole: bool) -> bytes:
-    digest = blake3(size.to_bytes(8, "little"))
-    if whole:
-        digest.update(file.read_bytes())
-        return digest.digest()
-    digest.update(header)
-    data = range(8 + len(header), size)
-    with open(file, "rb", buffering=0) as source:
-        if not header:
-            digest.update(os.pread(source.fileno(), _EDGE_BYTES, 0))
-            digest.update(os.pread(source.fileno(), _EDGE_BYTES, max(0, size - _EDGE_BYTES)))
-        for position in _positions(tensors or [data], samples):
-            digest.update(os.pread(source.fileno(), _SAMPLE_BYTES, position))
-    return digest.digest()
 
 
 def _positions(extents: Sequence[range], samples: int) -> Iterator[int]:
