@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lmcache_core
-from lmcache_kv_identity import parse_model_name, with_variant
+from lmcache_core import parse_model_name
+from lmcache_kv_identity import engine_name, fingerprint, with_variant
 from lmcache_vllm.model_identity import EngineIdentity, engine_identity
 from lmcache_vllm.placement import CacheGroup
 from plugins.engine_vllm.tests.vllm_configs import LAYERS, vllm_config
@@ -143,8 +143,8 @@ def test_a_commit_counts_wherever_it_is_known_from(tmp_path: Path) -> None:
 
 @given(st.text(max_size=8), st.dictionaries(st.text(max_size=4), st.integers()), st.sampled_from(["", "0" * 16]))
 def test_the_server_splits_names_as_the_library_joins_them(served: str, facts: dict[str, int], variant: str) -> None:
-    sent = with_variant(EngineIdentity(served, facts).model_name(), variant)
-    assert tuple(lmcache_core.parse_model_name(sent)) == tuple(parse_model_name(sent))
+    sent = with_variant(engine_name(served, facts), variant)
+    assert parse_model_name(sent) == (served, fingerprint(facts), variant)
 
 
 def test_weights_that_are_nowhere_count_by_where_they_are_from(

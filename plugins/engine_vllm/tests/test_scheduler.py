@@ -9,8 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from lmcache_core import NoAnswerError
-from lmcache_kv_identity import parse_model_name
+from lmcache_core import NoAnswerError, parse_model_name
 from lmcache_vllm.metadata import StepPlan, WorkerReport
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.server_port import Question

@@ -1,4 +1,4 @@
-"""Names: equal exactly for equal facts, and split again into what users know."""
+"""Names: equal exactly for equal facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmcache_kv_identity import ModelName, fingerprint, parse_model_name
+from lmcache_kv_identity import engine_name, fingerprint, with_variant
 
 HEX = st.text("0123456789abcdef", min_size=16, max_size=16)
 SCALARS = (
@@ -65,18 +65,9 @@ def test_what_has_no_lasting_text_is_refused(value: Any) -> None:
         fingerprint({"fact": value})
 
 
-@given(st.text(max_size=20), HEX | st.just(""), HEX | st.just(""))
-def test_a_name_is_split_into_what_it_was_made_of(served: str, identity: str, variant: str) -> None:
-    """A served name that itself ends like one of ours is taken for one."""
-    name = ModelName(served, identity, variant)
-    found = parse_model_name(str(name))
-    assert str(found) == str(name)
-    if parse_model_name(served) == ModelName(served):
-        assert found == name
-
-
-@pytest.mark.parametrize(
-    "name", ["", "org/model", "a##b", "a##0123456789ABCDEF", "a##0123456789abcde", "##", "a%%b", "a\n##"]
-)
-def test_any_other_text_is_a_served_name(name: str) -> None:
-    assert parse_model_name(name) == ModelName(name)
+@given(st.text(max_size=20), FACTS, HEX)
+def test_a_name_is_the_served_one_and_fingerprints(served: str, facts: dict[str, Any], variant: str) -> None:
+    name = engine_name(served, facts)
+    assert name == f"{served}##{fingerprint(facts)}"
+    assert with_variant(name, variant) == f"{name}%%{variant}"
+    assert with_variant(name, "") == name

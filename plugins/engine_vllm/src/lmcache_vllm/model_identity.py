@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, Final
 
-from lmcache_kv_identity import Fact, ModelName, fingerprint
+from lmcache_kv_identity import Fact, engine_name, fingerprint
 from lmcache_vllm.model_weights import weights_facts
 from lmcache_vllm.placement import CacheGroup
 
@@ -36,7 +36,7 @@ class EngineIdentity:
         engine must find the same ones."""
         if not self.facts:
             return self.served
-        return str(ModelName(self.served, fingerprint({**self.facts, "worker": dict(worker_facts or {})})))
+        return engine_name(self.served, {**self.facts, "worker": dict(worker_facts or {})})
 
     def __str__(self) -> str:
         """A few digits of each fact: engines that do not share differ in one of them, or in what workers add."""

@@ -2,22 +2,20 @@
 
 weights = weights_fingerprint("/models/llama-8b")              # sampled by content: milliseconds
 facts = {"cache_dtype": "fp8_e4m3", "stages": [[0, 16], [16, 32]], "weights": weights}
-name = str(ModelName("llama-8b", fingerprint(facts)))          # llama-8b##9f86d081884c7d65
-parse_model_name(name).served                                  # llama-8b
+name = engine_name("llama-8b", facts)                          # llama-8b##9f86d081884c7d65
 """
 
 from lmcache_kv_identity.checkpoint import FORMATS, adapter_fingerprint, stamp, weights_files, weights_fingerprint
-from lmcache_kv_identity.model_name import Fact, ModelName, fingerprint, parse_model_name, with_variant
+from lmcache_kv_identity.model_name import Fact, engine_name, fingerprint, with_variant
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FORMATS",
     "Fact",
-    "ModelName",
     "adapter_fingerprint",
+    "engine_name",
     "fingerprint",
-    "parse_model_name",
     "stamp",
     "weights_files",
     "weights_fingerprint",

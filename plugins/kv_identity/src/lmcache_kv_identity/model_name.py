@@ -4,14 +4,14 @@ of what a request adds to that.
     llama-8b##9f86d081884c7d65                      an engine
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with a LoRA adapter
 
-The server compares whole names and nothing else, so that engines share KV exactly when all of their facts are equal.
+The server compares whole names, so that engines share KV exactly when all of their facts are equal. Names are made here and
+split by the server (`lmcache_core.parse_model_name`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from blake3 import blake3
@@ -21,34 +21,17 @@ Fact = bool | int | float | str | None | Sequence["Fact"] | Mapping[str, "Fact"]
 
 _FACTS_DOMAIN: Final = b"lmcache-identity-1"
 _DIGEST_BYTES: Final = 8
-_NAME: Final = re.compile(r"(.*?)(?:##([0-9a-f]{16}))?(?:%%([0-9a-f]{16}))?", re.DOTALL)
 
 
-class ModelName(NamedTuple):
-    """A model name in its parts; `str` joins them."""
-
-    served: str
-    """As users know the model."""
-    identity: str = ""
-    """16 hex digits of the engine's facts; empty: the engine does not say (a stock connector)."""
-    variant: str = ""
-    """16 hex digits of what a request adds (an adapter); empty: nothing."""
-
-    def __str__(self) -> str:
-        identity = self.identity and f"##{self.identity}"
-        variant = self.variant and f"%%{self.variant}"
-        return f"{self.served}{identity}{variant}"
-
-
-def parse_model_name(name: str) -> ModelName:
-    """Split a name that `ModelName` has joined. Any other text is a served name as a whole."""
-    found = _NAME.fullmatch(name)
-    assert found is not None, "the pattern matches every text"
-    return ModelName(found[1], found[2] or "", found[3] or "")
+def engine_name(served: str, facts: Mapping[str, Fact]) -> str:
+    """The name of an engine: `served`, as users know the model, and the fingerprint of its facts. Raises TypeError as
+    `fingerprint` does."""
+    return f"{served}##{fingerprint(facts)}"
 
 
 def with_variant(name: str, variant: str) -> str:
-    """The name of requests that add something to what their engine's name says; without a variant it is the engine's."""
+    """The name of requests that add something to what their engine's name says: `variant` is a fingerprint of that, or empty,
+    and the name is the engine's."""
     return f"{name}%%{variant}" if variant else name
 
 
