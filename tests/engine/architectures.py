@@ -24,6 +24,8 @@ class Architecture:
     lengths: tuple[int, ...] = (700, 1_024, 3_000)
     server_may_copy: bool = True
     """False: the server refuses to (docs/kv-layouts.md), and the engine runs uncached."""
+    one_row: bool = False
+    """True: where the server copies, a worker hits nothing before its first store, with which it is registered."""
 
     def make(self, folder: Path) -> Path:
         """Write the model; takes a few seconds.  Returns its directory."""
@@ -36,6 +38,7 @@ class Architecture:
 ARCHITECTURES = (
     Architecture("llama-mha"),
     Architecture("llama-windows"),
+    Architecture("llama-mqa", one_row=True),
     # vLLM's reference kernels for MLA on the CPU: blocks of 16, and a decode that does not agree with their own prefill.
     # They compute no prefill behind a hit: only prompts that are hit as a whole.
     Architecture(
