@@ -68,8 +68,8 @@ def memory() -> LentMemory:
     return LentMemory()
 
 
-def of_tenant(salt: str) -> ObjectKey:
-    return ObjectKey(replace(SPACE, cache_salt=salt), KEY.chunk_hash)
+def of_tenant(salt: str, number: int = 1) -> ObjectKey:
+    return ObjectKey(replace(SPACE, cache_salt=salt), object_key(number).chunk_hash)
 
 
 def file_of(folder: Path, key: ObjectKey) -> Path:
@@ -101,12 +101,19 @@ def test_equal_content_of_two_tenants_cannot_be_told_from_what_is_stored(
     assert all(PAYLOAD[at : at + 16] not in each for each in stored for at in range(0, len(PAYLOAD), 16))
 
 
+@pytest.mark.parametrize("theirs", [of_tenant("theirs"), of_tenant("mine", 2)], ids=["tenant", "chunk"])
 @pytest.mark.parametrize(("with_a_new_header", "expected"), [(False, FOREIGN), (True, DAMAGED)])
 def test_an_object_that_was_moved_to_another_name_is_refused(
-    start: Start, memory: LentMemory, tmp_path: Path, with_a_new_header: bool, expected: tuple[Outcome, ...]
+    start: Start,
+    memory: LentMemory,
+    tmp_path: Path,
+    theirs: ObjectKey,
+    with_a_new_header: bool,
+    expected: tuple[Outcome, ...],
 ) -> None:
+    """Tenants have keys of their own; of one tenant, what the object is has been authenticated with it."""
     driver = start(OLD)
-    mine, theirs = of_tenant("mine"), of_tenant("theirs")
+    mine = of_tenant("mine")
     for key in (mine, theirs):
         assert driver.store((key, memory.sealed(key, PAYLOAD))) == DONE
     moved = bytearray(file_of(tmp_path, theirs).read_bytes())

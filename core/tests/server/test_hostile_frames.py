@@ -190,7 +190,9 @@ def test_frames_above_the_limit_cost_only_their_sender(start_server: StartServer
         still_serves(healthy)
 
 
-def test_a_peer_that_never_reads_stops_nobody(server: Server, endpoint: str, healthy: FakeEngine) -> None:
+def test_a_peer_that_asks_a_lot_and_goes_keeps_no_one_waiting(
+    server: Server, endpoint: str, healthy: FakeEngine
+) -> None:
     deaf = Peer(endpoint)
     for _ in range(20_000):
         try:
