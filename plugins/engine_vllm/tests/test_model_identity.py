@@ -48,6 +48,7 @@ def test_engines_alike_have_one_name() -> None:
         {"hf": {"rope_scaling": {"type": "linear", "factor": 2.0}}},
         {"hf": {"quantization_config": {"quant_method": "gptq"}}},
         {"disable_sliding_window": True},
+        {"architecture": "TransformersForCausalLM"},
         {"stages": ((0, 1), (1, 2))},
         {"groups": (CacheGroup(("model.layers.1", "model.layers.0"), 16),)},
         {"multimodal_config": SimpleNamespace(mm_processor_kwargs={"max_pixels": 4})},

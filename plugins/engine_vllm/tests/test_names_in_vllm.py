@@ -69,6 +69,8 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "quantized": ("base", {"quantization": "fp8"}),
         "float32": ("base", {"dtype": "float32"}),
         "revision": ("base", {"revision": "other"}),
+        "native": ("base", {"model_impl": "vllm"}),
+        "transformers": ("base", {"model_impl": "transformers"}),
     }
     plan = json.dumps({name: (str(root / folder), given) for name, (folder, given) in asked.items()})
     answer = subprocess.run(
@@ -93,13 +95,13 @@ def merge(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("alike", ["again", "copy", "by path"])
+@pytest.mark.parametrize("alike", ["again", "copy", "by path", "native"])
 def test_engines_alike_have_one_name_wherever_the_model_lies(names: dict[str, str], alike: str) -> None:
     assert names[alike] == names["base"]
 
 
 def test_everything_else_has_a_name_of_its_own(names: dict[str, str]) -> None:
-    others = ["base", "merged", "scaled", "e4m3", "e5m2", "quantized", "float32", "revision"]
+    others = ["base", "merged", "scaled", "e4m3", "e5m2", "quantized", "float32", "revision", "transformers"]
     assert len({names[name] for name in others}) == len(others), names
     assert names["overridden"] == names["scaled"]
 

@@ -85,6 +85,8 @@ def _model_facts(model: Any) -> dict[str, Fact]:
     return {
         "config": _config_facts(model.hf_config),
         "text_config": None if text_config is None or text_config is model.hf_config else _config_facts(text_config),
+        # The class that computes it: vLLM's own, or the one that wraps transformers (`--model-impl`).
+        "architecture": _plain(getattr(model, "architecture", None)),
         "dtype": _plain(model.dtype),
         "quantization": _plain(getattr(model, "quantization", None)),
         "quantization_config": _plain(getattr(model, "quantization_config", None)),
