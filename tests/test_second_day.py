@@ -379,6 +379,8 @@ class Row(NamedTuple):
     """Name and subject of a condition, which is there; others may be, of the same subject or severity `info`."""
     severity: str = "warning"
     slow: bool = False
+    also_said: str = ""
+    """How a line of the log begins that says what the condition does not: which connection, object or user."""
 
 
 FS, NATIVE = "fs", "fs_native, threads"
@@ -414,10 +416,12 @@ ROWS: Final[Mapping[str, Row]] = {
     "program ends": Row(program_ends, "program_fails runtime plugin exporter.sh"),
     "other chunk size": Row(other_settings(chunk_size=32), "objects_do_not_fit adapter fs"),
     "other hash": Row(other_settings(hash_algorithm="sha256_cbor"), "objects_do_not_fit adapter fs"),
-    "requests refused": Row(refused, "requests_refused engine port", "info"),
+    "requests refused": Row(refused, "requests_refused engine port", "info", also_said="request refused "),
     "http at the engine port": Row(http_at_the_engine_port, "handshakes_refused engine port", "info"),
     "engine of another user": Row(forbidden, "engines_forbidden engine port"),
-    "other format version": Row(other_version, "objects_of_other_version adapter fs", "info"),
+    "other format version": Row(
+        other_version, "objects_of_other_version adapter fs", "info", also_said="objects rejected"
+    ),
 }
 STATES: Final = {"info": (200, "healthy"), "warning": (200, "degraded"), "critical": (503, "unhealthy")}
 
@@ -463,7 +467,18 @@ def test_a_fault_is_said_everywhere_and_is_over_when_it_is_mended(
     assert site.health() == STATES["info"]
     assert site.metric() == set()
     assert f"condition ended name={condition} subject={subject} " in caplog.text
+    assert [line for line in said_twice(caplog.records) if not (row.also_said and line.startswith(row.also_said))] == []
     assert main(["status", "--url", f"http://127.0.0.1:{site.port}"]) == 0
+
+
+def said_twice(records: Sequence[logging.LogRecord]) -> list[str]:
+    """Warnings beside the beginning of a condition, but for those that show where something was raised."""
+    own = "lmcache_core.controllers.conditions"
+    return [
+        record.getMessage()
+        for record in records
+        if record.levelno >= logging.WARNING and record.name != own and not record.exc_info
+    ]
 
 
 def alert(severity: str) -> str:

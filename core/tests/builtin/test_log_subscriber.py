@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from lmcache_core.builtin.log_subscriber import open_log_subscriber
+from lmcache_core.builtin.log_subscriber import LogSubscriber, open_log_subscriber
+from lmcache_core.builtin.sum_log import PERIOD_SECONDS
 from lmcache_core.contracts.events import (
     AdapterAdded,
     AdapterRemoved,
@@ -17,6 +18,7 @@ from lmcache_core.contracts.events import (
     StoreRefused,
     StoresDropped,
 )
+from lmcache_core.testing.fake_clock import FakeClock
 
 LINES = {
     "INFO adapter added adapter=s3 type=fs": AdapterAdded("s3", "fs"),
@@ -59,13 +61,22 @@ def test_a_closed_subscriber_has_said_everything(caplog: pytest.LogCaptureFixtur
     assert [record.args for record in caplog.records] == [("fs", 2, 20, "adapter_down"), ("no_room", "tenant", 8)]
 
 
-def test_rejects_in_a_row_are_one_line_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
-    subscriber = open_log_subscriber(None)
+@pytest.mark.parametrize("before_close", [0.0, PERIOD_SECONDS])
+def test_rejects_in_a_row_are_one_line_with_their_number(caplog: pytest.LogCaptureFixture, before_close: float) -> None:
+    clock = FakeClock()
+    subscriber = LogSubscriber(clock.monotonic)
     reject = subscriber.subscriptions()[ObjectRejected]
-    for number in range(6_000):
-        reject(ObjectRejected("fs", f"{number:032x}", "foreign", f"format version {number}, digest 1"))
-        subscriber.batch_done()
-    assert len(caplog.records) == 1
+    line = "objects rejected, not served adapter=fs outcome=foreign objects=6000 newest=%032x reason=format version 2"
+    for storm in range(2):
+        caplog.clear()
+        for number in range(6_000):
+            reject(ObjectRejected("fs", f"{number:032x}", "foreign", "format version 2"))
+            clock.advance(8.0 / 6_000)
+            subscriber.batch_done()
+        assert not caplog.records, storm
+        clock.advance(before_close)
+        subscriber.batch_done() if before_close else subscriber.close()
+        assert [record.getMessage() for record in caplog.records] == [line % 5999]
+        clock.advance(3600)
     subscriber.close()
-    line = "objects rejected, not served adapter=fs outcome=foreign objects=%d newest=%032x reason=format version %d, digest 1"
-    assert [record.getMessage() for record in caplog.records] == [line % (1, 0, 0), line % (5999, 5999, 5999)]
+    assert len(caplog.records) == 1

@@ -107,7 +107,9 @@ LINES = [
 @pytest.mark.parametrize(("event", "level", "text"), LINES)
 def test_log_lines(event: Event, level: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        open_log_subscriber(None).subscriptions()[type(event)](event)
+        subscriber = open_log_subscriber(None)
+        subscriber.subscriptions()[type(event)](event)
+        subscriber.close()
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [(level, text)]
 
 

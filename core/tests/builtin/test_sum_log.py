@@ -49,6 +49,21 @@ def test_what_is_due_is_said_although_nothing_of_its_kind_comes() -> None:
     assert lines.take() == [(("a",), [2])]
 
 
+def test_the_first_of_a_storm_waits_for_the_others() -> None:
+    clock, lines = FakeClock(), Lines()
+    log = SumLog(lines.write, clock.monotonic, wait_seconds=4.0)
+    for _ in range(2):
+        log.note(("a",), 1)
+        clock.advance(3.9)
+        log.note(("a",), 2)
+        log.write_due()
+        assert lines.take() == []
+        clock.advance(0.1)
+        log.write_due()
+        assert lines.take() == [(("a",), [3])]
+        clock.advance(100 * PERIOD_SECONDS)
+
+
 def test_more_kinds_than_are_kept_lose_nothing() -> None:
     lines = Lines()
     log = SumLog(lines.write, FakeClock().monotonic)

@@ -120,8 +120,8 @@ def test_a_stop_ends_it_in_the_middle(
     assert steps == [arena.size_bytes]
 
 
-def test_memory_that_runs_out_is_named_once_with_the_remedy_and_tried_again(
-    run: Callable[[Growth], threading.Thread], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_memory_that_runs_out_is_tried_again(
+    run: Callable[[Growth], threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmcache_core.l1.growth.RETRY_SECONDS", 0.01)
     arena = Scarce(64 * MIB, 24 * MIB)
@@ -131,9 +131,6 @@ def test_memory_that_runs_out_is_named_once_with_the_remedy_and_tried_again(
         assert arena.refused.acquire(timeout=10)
     assert growth.is_full
     assert arena.backed_bytes == 24 * MIB, "what was got stays"
-    assert caplog.text.count("l1 cannot be allocated any further") == 1
-    assert "gib=0.02 of=0.06" in caplog.text
-    assert "--shm-size" in caplog.text
     arena.limit = 64 * MIB
     assert arena.back(0, 60 * MIB)
     wait_until(lambda: not growth.is_full and arena.backed_bytes == arena.size_bytes)

@@ -93,7 +93,8 @@ def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Seve
 
 def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
     for name, restarts in parts.supervisor.restarts().items():
-        if recent := growth.of(("restarts", name), restarts):
+        recent = growth.of(("restarts", name), restarts)
+        if recent and not parts.supervisor.is_down(name):
             yield Condition(
                 "thread_restarted",
                 Severity.INFO,

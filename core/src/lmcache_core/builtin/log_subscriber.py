@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from lmcache_core.builtin.sum_log import Kind, SumLog
+from lmcache_core.builtin.sum_log import PERIOD_SECONDS, Kind, SumLog
 from lmcache_core.contracts.events import (
     AdapterAdded,
     AdapterRemoved,
@@ -32,10 +33,10 @@ logger = logging.getLogger(__name__)
 class LogSubscriber(Subscriber):
     """Debug events are subscribed to only where their lines would be written, so that they cost nothing elsewhere."""
 
-    def __init__(self) -> None:
-        self._drops = SumLog(_stores_dropped)
-        self._refusals = SumLog(_stores_refused)
-        self._rejects = SumLog(self._write_rejects)
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._drops = SumLog(_stores_dropped, now)
+        self._refusals = SumLog(_stores_refused, now)
+        self._rejects = SumLog(self._write_rejects, now, wait_seconds=PERIOD_SECONDS)
         self._newest_reject: dict[Kind, ObjectRejected] = {}
 
     def batch_done(self) -> None:

@@ -1,4 +1,4 @@
-"""Log lines about what may happen many times a second: each kind is said at once, and then now and then with the sums."""
+"""Log lines about what may happen many times a second: one for each kind, and then one for each period with the sums."""
 
 from __future__ import annotations
 
@@ -21,22 +21,31 @@ class _Sums:
 
 
 class SumLog:
-    """The first of a kind is written at once; then there is one line per period, with the sums of all that came since the
-    last.  One thread."""
+    """The first of a kind is written when it has waited for `wait_seconds` for others; then there is one line per period, with
+    the sums of all that came since the last.  One thread."""
 
-    def __init__(self, write: Callable[[Kind, Sequence[int]], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        write: Callable[[Kind, Sequence[int]], None],
+        now: Callable[[], float] = time.monotonic,
+        wait_seconds: float = 0.0,
+    ) -> None:
         self._write = write
         self._now = now
+        self._wait_seconds = wait_seconds
         self._sums: dict[Kind, _Sums] = {}
 
     def note(self, kind: Kind, *amounts: int) -> None:
         """Of one kind there are always equally many amounts."""
         if kind not in self._sums and len(self._sums) >= KINDS_MAX:
             self.flush()
-        sums = self._sums.setdefault(kind, _Sums(0.0, [0] * len(amounts)))
+        now = self._now()
+        sums = self._sums.setdefault(kind, _Sums(now, [0] * len(amounts)))
+        if not any(sums.amounts):
+            sums.due = max(sums.due, now + self._wait_seconds)
         for index, amount in enumerate(amounts):
             sums.amounts[index] += amount
-        self._write_due(kind, sums, self._now())
+        self._write_due(kind, sums, now)
 
     def write_due(self) -> None:
         """Say what has waited for a period."""

@@ -25,8 +25,8 @@ class Subscriber(ABC):
         logged and shown in `/status`, and not the start."""
 
     def batch_done(self) -> None:  # noqa: B027 - most subscribers need the events alone
-        """All events that were waiting have been delivered: called after each batch, which is a good moment to write what
-        was gathered.  On the same thread."""
+        """All events that were waiting have been delivered: called after each batch, and every few seconds while no events
+        come, which is a good moment to write what was gathered.  On the same thread."""
 
     def conditions(self) -> Sequence[Condition]:
         """What an operator should know about it, such as a collector that cannot be reached, as long as it lasts; empty while

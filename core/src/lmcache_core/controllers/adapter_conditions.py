@@ -52,7 +52,8 @@ class AdapterWatch:
             yield Condition(
                 "adapter_paused",
                 Severity.WARNING,
-                "its backend failed again and again and is left alone; a probe asks it from time to time",
+                f"its backend failed {circuit.failures_in_a_row} times in a row and is left alone; from time to time a probe "
+                "asks it",
                 "see the log for what it answered, and whether it can be reached",
                 subject,
                 counts_of(failures_in_a_row=circuit.failures_in_a_row, openings=circuit.openings),

@@ -268,13 +268,6 @@ class AdapterPort:
                 self.given_up += pending.size
             else:
                 self.timeouts += 1
-                logger.warning(
-                    "l2 job timed out adapter=%s keys=%d timeout_seconds=%.1f (l2_timeout_seconds); the adapter is given "
-                    "nothing more until it answers",
-                    self.name,
-                    pending.size,
-                    self.timeout_seconds,
-                )
             self._answer(pending, (Outcome.TIMED_OUT,) * pending.size, released=False)
         return upcoming
 

@@ -89,6 +89,11 @@ class Supervisor:
         """How often each thread has failed."""
         return {name: charge.restarts for name, charge in self._charges.items()}
 
+    def is_down(self, name: str) -> bool:
+        """It failed and does not run again yet."""
+        charge = self._charges.get(name)
+        return charge is not None and charge.down
+
     @property
     def down(self) -> int:
         """Threads that failed and do not run again yet."""

@@ -8,18 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.lane import Lane, LaneLimits
-from lmcache_core.events.lane_status import LaneState, LaneStatus
+from lmcache_core.events.lane_status import LaneStatus
 
 logger = logging.getLogger(__name__)
-
-LOG_SECONDS: Final = 10.0
-"""How often a change of one subscriber's state may be logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,12 @@ class EventBus:
         limits: LaneLimits,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._now = now
         self._routes: dict[type[Event], tuple[Lane, ...]] = {}
         self._lock = threading.Lock()  # guards changes of _routes
         self._lanes = {
             name: Lane(name, subscriber, limits, self._forget_routes, now) for name, subscriber in subscribers.items()
         }
         self._left: list[Lane] | None = None
-        self._said: dict[str, tuple[LaneState, float]] = dict.fromkeys(self._lanes, (LaneState.OK, -LOG_SECONDS))
 
     def publish(self, event: Event) -> None:
         try:
@@ -86,24 +80,9 @@ class EventBus:
         return [(f"events-{name}", lane.run) for name, lane in self._lanes.items()]
 
     def watch(self) -> None:
-        """Look after the subscribers, and log where one's state has changed.  To be called about once per second, by one
-        thread."""
-        for name, lane in self._lanes.items():
+        """Look after the subscribers.  To be called about once per second, by one thread."""
+        for lane in self._lanes.values():
             lane.check()
-            status, (before, said_at) = lane.status(), self._said[name]
-            if status.state is before or self._now() - said_at < LOG_SECONDS:
-                continue
-            self._said[name] = (status.state, self._now())
-            logger.log(
-                logging.INFO if status.state is LaneState.OK else logging.WARNING,
-                "subscriber is %s subscriber=%s waiting=%d dropped=%d failed=%d retained=%d",
-                status.state,
-                name,
-                status.waiting,
-                sum(status.dropped.values()),
-                status.failed,
-                status.retained_events,
-            )
 
     def close(self, deadline_seconds: float) -> bool:
         """Deliver what is waiting, close the subscribers, and end the threads; events published from now on are dropped.

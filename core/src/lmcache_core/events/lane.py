@@ -21,6 +21,8 @@ GATHER_SECONDS: Final = 0.25
 """Events are delivered in batches of so long: a thread that wakes up takes the interpreter from a request."""
 IDLE_SECONDS: Final = 1.0
 """After so long without an event the thread sleeps until it is woken."""
+QUIET_SECONDS: Final = 2.5
+"""How often a subscriber that gets no events is called all the same, so that what it gathered does not wait for the next."""
 SLICE_SECONDS: Final = 0.0002
 PAUSE_SECONDS: Final = 0.0002
 """After so much work comes at least such a pause.  A request gives the interpreter away many times, and beside a thread that
@@ -178,11 +180,14 @@ class Lane:
     def _gather(self) -> None:
         """Wait for events, and a little longer for those that come with them."""
         if self._now() - self._busy_at > IDLE_SECONDS:
-            self._await(0, None)
+            self._await(0, QUIET_SECONDS)
+            if not self._wake.is_set() and not self.queue:
+                self._calls.end_batch()
+                return
         self._await(self._limits.capacity // 2, GATHER_SECONDS)
         self._make_room(self._limits.capacity)
 
-    def _await(self, room: int, seconds: float | None) -> None:
+    def _await(self, room: int, seconds: float) -> None:
         """Sleep until there are more than `room` events, the time is over, or the lane is closed."""
         self._wake.clear()
         self._make_room(room)

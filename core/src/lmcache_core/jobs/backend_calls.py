@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.jobs.author import Author
-from lmcache_core.jobs.circuit_breaker import CircuitBreaker, Permit
+from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.executor import Executor, Method, Result
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.retry import RetryPolicy
@@ -20,23 +19,17 @@ class BackendCalls:
 
     def __init__(
         self,
-        context: AdapterContext,
         executor: Executor,
         faults: FaultLog,
         breaker: CircuitBreaker,
         retry: RetryPolicy,
-        operations: str,
     ) -> None:
-        """`operations` says for people which those are."""
         self._executor = executor
         self._awaits = executor.awaits
         self._faults = faults
         self._breaker = breaker
         self._retry = retry
         self._budget = retry.budget
-        self._name = context.name
-        self._operations = operations
-        self._logger = context.logger
 
     async def run(
         self, author: Author, kind: type[Result], method: Method[Result], *arguments: object
@@ -66,13 +59,9 @@ class BackendCalls:
             result = self._checked(kind, returned)
         finally:  # also where the operation was cancelled because its time was over
             if result is Outcome.FAILED or result is Outcome.TIMED_OUT:
-                self._failed(permit)
-            elif self._breaker.succeeded(permit):
-                self._logger.info(
-                    "l2 adapter resumed, its backend answers again adapter=%s operations=%s",
-                    self._name,
-                    self._operations,
-                )
+                self._breaker.failed(permit)
+            else:
+                self._breaker.succeeded(permit)
         return result
 
     async def run_local(self, kind: type[Result], method: Method[Result], *arguments: object) -> Result | Outcome:
@@ -109,12 +98,3 @@ class BackendCalls:
             self._faults.exception("is_transient raised")
             return None
         return self._retry.next_delay(failures) if may_pass else None
-
-    def _failed(self, permit: Permit) -> None:
-        cool_down = self._breaker.failed(permit)
-        if cool_down is not None:
-            self._logger.warning(
-                "l2 adapter paused adapter=%s operations=%s failures_in_a_row=%d probe_in_seconds=%.1f; until then these "
-                "fail at once and are not asked of the backend: check that it is reachable",
-                self._name, self._operations, self._breaker.status.failures_in_a_row, cool_down,
-            )  # fmt: skip

@@ -54,8 +54,8 @@ class ObjectL2Adapter(L2Adapter):
         self.__writes = breaker or CircuitBreaker(context.clock)
         self.__faults = FaultLog(context.logger, context.clock, f"adapter={context.name}")
         retry = retry or RetryPolicy()
-        reads = BackendCalls(context, executor, self.__faults, self.__reads, retry, "loads and lookups")
-        writes = BackendCalls(context, executor, self.__faults, self.__writes, retry, "stores and deletes")
+        reads = BackendCalls(executor, self.__faults, self.__reads, retry)
+        writes = BackendCalls(executor, self.__faults, self.__writes, retry)
         self.__verbs = ObjectVerbs(self.__guard, reads, writes, executor)
         self.__closed = threading.Lock()  # held from the first `close` on
 

@@ -76,14 +76,6 @@ class Growth:
     def _grow(self, end: int) -> bool:
         """One step.  False when there is nothing left to do, or nothing left to have."""
         grown = self._arena.grow(end, STEP_BYTES)
-        if grown is None and not self._is_full:
-            logger.warning(
-                "l1 cannot be allocated any further, stores make do with what there is gib=%.2f of=%.2f remedy=%s",
-                self._arena.backed_bytes / 2**30,
-                self._arena.size_bytes / 2**30,
-                "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory) or the "
-                "memory limit, or lower l1_size_gb",
-            )
         self._is_full = grown is None
         return bool(grown)
 

@@ -170,7 +170,7 @@ class Handshakes:
             elif self._failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                 self._incomplete += 1
             elif self._failure:
-                self._note_refused()
+                self._refused += 1
             for request in self._requests:
                 request.closing.discard(value)
             self._answer_requests()
@@ -226,13 +226,6 @@ class Handshakes:
             since = self._clock.monotonic() - HANDSHAKE_SECONDS
             while self._unsettled and (oldest := next(iter(self._unsettled.items())))[1] < since:
                 del self._unsettled[oldest[0]]
-            for _ in range(under_way - len(self._unsettled)):
-                self._note_refused()
+            self._refused += max(0, under_way - len(self._unsettled))
         else:
             self._unsettled.clear()
-
-    def _note_refused(self) -> None:
-        self._refused += 1
-        self._faults.warning(
-            "connection refused: its first bytes are no ZMTP 3 (a web page, a port scanner, or a client with ZeroMQ before 4.0)"
-        )

@@ -89,7 +89,7 @@ class Program:
             )
         except OSError as error:
             self._last_exit = {"code": None, "signal": None, "error": str(error.strerror)}
-            self._start_again(str(error.strerror))
+            self._start_again()
             return
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -131,7 +131,7 @@ class Program:
             self.state = ProgramState.DONE
             logger.info("runtime plugin is done name=%s", self.name)
         else:
-            self._start_again(f"exit {name or code}")
+            self._start_again()
 
     def stop(self) -> None:
         """Ask it to end; it is not started again."""
@@ -162,12 +162,11 @@ class Program:
             "dropped_lines": self._output.dropped_lines,
         }
 
-    def _start_again(self, why: str) -> None:
+    def _start_again(self) -> None:
         now = self._now()
         if now - self._started_at > PAUSE_FORGOTTEN_SECONDS:
             self._pause = PAUSE_FIRST_SECONDS
         self.state, self.due_at = ProgramState.WAITING, now + self._pause
-        logger.warning("runtime plugin ended name=%s reason=%s restart_seconds=%.0f", self.name, why, self._pause)
         self._pause = min(2 * self._pause, PAUSE_MAX_SECONDS)
 
     def _log_line(self, line: str) -> None:
