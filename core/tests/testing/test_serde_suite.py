@@ -8,6 +8,7 @@ import pytest
 
 from core.tests.serde.serdes import Deflate, HalfPrecision
 from lmcache_core.contracts.serde import Serde
+from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.testing.serde_suite import LAYOUTS, SerdeSuite
@@ -60,6 +61,19 @@ class RaisesWhatItLikes(Deflate):
         into[:] = zlib.decompress(stored)
 
 
+class LeavesWhatWasThere(Deflate):
+    """What is short is taken for what belongs there, and the rest of the memory stays as it was."""
+
+    def decode(
+        self, key: ObjectKey, layout: ObjectLayout, parameters: bytes, stored: memoryview, into: memoryview
+    ) -> None:
+        try:
+            payload = zlib.decompressobj().decompress(stored, len(into))
+        except zlib.error as error:
+            raise DamagedObjectError(str(error)) from None
+        into[: len(payload)] = payload
+
+
 class WritesTooMuch(Deflate):
     def stored_bytes_max(self, layout: ObjectLayout) -> int:
         return 8
@@ -87,6 +101,7 @@ KILLED_BY = {
     WritesTooMuch: "test_nothing_is_written_beyond_what_was_asked_for",
     RemembersTheObject: "test_another_instance_reads_what_one_wrote",
     RaisesWhatItLikes: BROKEN,
+    LeavesWhatWasThere: BROKEN,
     AsksForLessWhereItGetsMore: "test_its_bound_does_not_fall_where_the_payload_grows",
 }
 LAWS = sorted(name for name in dir(SerdeSuite) if name.startswith("test_"))

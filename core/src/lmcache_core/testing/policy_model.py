@@ -219,7 +219,9 @@ def policy_machine(open_policy: Callable[[], EvictionPolicy]) -> type[RuleBasedS
             self.modelled.victims(wanted, by_size, by_salt)
 
         @invariant()
-        def knows_every_slot(self) -> None:
+        def knows_every_slot_and_its_size(self) -> None:
             self.modelled.victims(10**9)
+            for size in (SMALL, LARGE):
+                self.modelled.victims(0, {size: 2 * size})
 
     return PolicyMachine

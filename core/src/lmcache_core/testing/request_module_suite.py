@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import reprlib
 import sys
 import threading
 import tracemalloc
@@ -136,7 +137,7 @@ class RequestModuleSuite(OfferSuite):
                 payload = data.draw(self._requests(handler) | self.payloads(handler.operation), label="payload")
                 may_wait = handler.mode is not HandlerMode.ORDERED or data.draw(st.booleans(), label="may wait")
                 try:
-                    bench.call(handler, *payload, may_wait=may_wait)
+                    _send(bench, handler, payload, may_wait=may_wait)
                 except LMCacheError:
                     pass
             json.dumps(module.status())
@@ -159,7 +160,7 @@ class RequestModuleSuite(OfferSuite):
             def send(connection: bytes) -> None:
                 for payload in payloads:
                     try:
-                        bench.call(handler, *payload, connection=connection)
+                        _send(bench, handler, payload, connection=connection)
                     except LMCacheError:
                         pass
                     except BaseException as fault:  # noqa: BLE001 - shown by the test
@@ -310,6 +311,19 @@ class RequestModuleSuite(OfferSuite):
         assert census.holds
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "holds that nobody gives back"
         bench.cache.audit()
+
+
+def _send(bench: ModuleBench, handler: Handler, payload: Sequence[Any], **how: Any) -> None:
+    """Raises LMCacheError as the handler does, and AssertionError for anything else."""
+    try:
+        bench.call(handler, *payload, **how)
+    except LMCacheError:
+        raise
+    except Exception as error:
+        raise AssertionError(
+            f"{handler.operation.name}({', '.join(map(reprlib.repr, payload))}): {type(error).__name__}: {error}; a handler "
+            "returns a value of its result type, and raises ProtocolError for what the peer did wrong"
+        ) from error
 
 
 def bytes_of(module_file: str) -> int:

@@ -93,7 +93,7 @@ class SerdeSuite(OfferSuite):
         before = bytes(payload)
         room = serde.stored_bytes_max(layout)
         into = bytearray([CANARY]) * (room + 64)
-        length = serde.encode(object_key(1), layout, memoryview(payload), memoryview(into)[:room])
+        length = _encode_into(serde, layout, memoryview(payload), memoryview(into)[:room])
         assert 0 < length <= room
         assert bytes(payload) == before, "encoding changed the payload, which is L1's memory"
         assert into[room:] == bytes([CANARY]) * 64
@@ -112,7 +112,8 @@ class SerdeSuite(OfferSuite):
         assert decode(under_test.open(), layout, stored, serde.parameters()) == expected
 
     def test_bytes_that_nobody_wrote_are_rejected_or_harmless(self, serde: Serde, layout: ObjectLayout) -> None:
-        """They cannot come here while digests hold; if they do, nothing but DamagedObjectError is raised."""
+        """They cannot come here while digests hold; if they do, DamagedObjectError is raised, or every byte that was asked for
+        is written: the memory had another object in it before."""
         stored = encode(serde, layout, _payload(layout, "random"))
         chance = random.Random(7)
         broken = [
@@ -129,9 +130,19 @@ class SerdeSuite(OfferSuite):
             broken.append(bytes(changed))
         for each in broken:
             try:
-                decode(serde, layout, each)
+                first, second = (decode(serde, layout, each, before=canary) for canary in (CANARY, CANARY ^ 0xFF))
             except DamagedObjectError:
-                pass
+                continue
+            except Exception as error:
+                raise AssertionError(
+                    f"decode of {len(each)} bytes that encode did not write raised {type(error).__name__}: {error}; "
+                    "DamagedObjectError is what says that an object is not usable"
+                ) from error
+            kept = [at for at in range(layout.payload_bytes) if first[at] != second[at]]
+            assert not kept, (
+                f"decode of {len(each)} bytes that encode did not write left {len(kept)} of {layout.payload_bytes} bytes as "
+                "they were in the memory that it was given; raise DamagedObjectError where not all of them can be written"
+            )
 
     def test_several_threads_may_use_it(self, serde: Serde, layout: ObjectLayout) -> None:
         payloads = [_payload(layout, "random", seed) for seed in range(8)]
@@ -153,12 +164,24 @@ class SerdeSuite(OfferSuite):
 
 
 def encode(serde: Serde, layout: ObjectLayout, payload: bytes) -> bytes:
-    into = bytearray(serde.stored_bytes_max(layout))
-    return bytes(into[: serde.encode(object_key(1), layout, memoryview(payload), memoryview(into))])
+    into = memoryview(bytearray(serde.stored_bytes_max(layout)))
+    return bytes(into[: _encode_into(serde, layout, memoryview(payload), into)])
 
 
-def decode(serde: Serde, layout: ObjectLayout, stored: bytes, parameters: bytes | None = None) -> bytes:
-    into = bytearray([CANARY]) * layout.payload_bytes
+def _encode_into(serde: Serde, layout: ObjectLayout, payload: memoryview, into: memoryview) -> int:
+    try:
+        return serde.encode(object_key(1), layout, payload, into)
+    except (ValueError, IndexError, BufferError) as error:  # as slices of a memoryview that is too short raise
+        raise AssertionError(
+            f"encode failed with {len(into)} bytes to write into, which is stored_bytes_max for {len(payload)} bytes of "
+            f"{layout.dtype}: {type(error).__name__}: {error}; does it need more?"
+        ) from error
+
+
+def decode(
+    serde: Serde, layout: ObjectLayout, stored: bytes, parameters: bytes | None = None, before: int = CANARY
+) -> bytes:
+    into = bytearray([before]) * layout.payload_bytes
     given = serde.parameters() if parameters is None else parameters
     serde.decode(object_key(1), layout, given, memoryview(stored), memoryview(into))
     return bytes(into)

@@ -104,4 +104,30 @@ class NamesTheMostValuableFirst(OldestFirst):
         return victims
 
 
+@PLANTED.killed_by("a_slot_is_used_again_with_another_size_and_salt", "of slots of 4096 bytes, 4096 bytes were named")
+class KeepsTheFormerSizeToo(OldestFirst):
+    """Of its queues, one for each size, those of a slot's former sizes keep it."""
+
+    def __init__(self, settings: None) -> None:
+        super().__init__(settings)
+        self.queues: dict[int, dict[int, None]] = {}
+        self.sizes: dict[int, int] = {}
+
+    def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
+        super().on_insert(slots, facts)
+        for slot in reversed(slots):
+            self.queues.setdefault(facts.slot_bytes, {})[slot] = None
+            self.sizes[slot] = facts.slot_bytes
+
+    def victims(self, demand: EvictionDemand, may_evict: MayEvict) -> Sequence[int]:
+        chosen: dict[int, None] = {}
+        for size, wanted in demand.by_slot_bytes.items():
+            for slot in self.queues.get(size, ()):
+                if wanted > 0 and may_evict(slot):
+                    chosen[slot] = None
+                    wanted -= self.sizes[slot]
+        others = super().victims(demand._replace(by_slot_bytes={}), lambda slot: slot not in chosen and may_evict(slot))
+        return [*chosen, *others]
+
+
 globals().update(PLANTED.suites(EvictionPolicySuite, __name__))
