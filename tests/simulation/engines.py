@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
@@ -29,7 +30,7 @@ from lmcache_vllm.transfer_load import load
 from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import TransferTask
-from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content
+from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, ViolationError, Watch, content
 from tests.simulation.network import the_zmq
 from tests.simulation.runtime import Process, Runtime, Task
 
@@ -44,7 +45,12 @@ PROMPTS: Final = tuple(
 )
 """Few, with common beginnings, so that engines meet at the same chunks."""
 HEARTBEAT_SECONDS: Final = 0.4
+STEADY_SECONDS: Final = 1.3
+"""Longest between two pings of an engine that is not disturbed: both its questions may time out meanwhile."""
 TIMEOUT_SECONDS: Final = 30.0
+FREEZES_PER_COPY: Final = 0.006
+FREEZES_PER_LOAD: Final = 0.1
+"""More, because a node loads one thing at a time, and only what it hits."""
 LAYOUT: Final = ObjectLayout(1, 1, CHUNK_TOKENS, PAYLOAD_BYTES // CHUNK_TOKENS // 4, "float32")
 
 
@@ -63,20 +69,30 @@ def chunk_hashes(tokens: tuple[int, ...]) -> tuple[bytes, ...]:
 class World:
     """What engines share: the scheduler, the ledger, the server that runs now."""
 
-    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
+    def __init__(self, runtime: Runtime, ledger: Ledger, on_copy: Callable[[Process], None]) -> None:
+        """`on_copy` is called now and then while a process copies into or out of a slot; it must not block."""
         self.runtime = runtime
+        self._on_copy = on_copy
         self.ledger = ledger
         self.calm = False
         """No request begins any more."""
         self.ended = 0
         """Requests that have come to their end."""
         self.answered = 0
+        self.read: Counter[str] = Counter()
+        """Chunks that engines have read, by kind of engine."""
 
     def prompt(self) -> tuple[int, ...]:
         """Often the one that everybody asks for at the moment."""
         if self.runtime.random.random() < 0.4:
             return PROMPTS[int(self.runtime.now) % len(PROMPTS)]
         return self.runtime.random.choice(PROMPTS)
+
+    def copying(self, process: Process, freezes: float = FREEZES_PER_COPY) -> None:
+        """The middle of a copy: a freeze hurts most now."""
+        if not self.calm and self.runtime.random.random() < freezes:
+            self._on_copy(process)
+        self.pause()
 
     def pause(self) -> None:
         """As long as the copy of a chunk takes, and now and then much longer."""
@@ -93,6 +109,9 @@ class StockEngine:
         self._requests = requests
         self._live: list[str] = []
         self._segment: L1Segment | None = None
+        self._is_steady = False
+        self._healthy = True
+        self._pinged_at = self._registered_at = 0.0
         world.runtime.spawn(self.process, f"{name}-main", self._main)
 
     def _main(self) -> None:
@@ -107,6 +126,8 @@ class StockEngine:
 
     def _register(self) -> None:
         self.world.ledger.note(f"{self.process} registers")
+        self._is_steady = False
+        self._pinged_at = self._registered_at = self.world.runtime.now
         self._segment = None  # what is answered from now on may be about another server's memory
         registration = EngineDrivenRegistration(
             self.instance_id, MODEL, 1, CHUNK_TOKENS, LAYOUT.layers, LAYOUT.hidden, LAYOUT.dtype, True
@@ -115,6 +136,7 @@ class StockEngine:
             offer = self.worker.register_engine_driven(registration)
             if offer.shm_name:
                 self._segment = L1Segment(offer.shm_name, offer.pool_size)
+            self._is_steady = True
 
     def _beat(self) -> None:
         runtime = self.world.runtime
@@ -122,8 +144,23 @@ class StockEngine:
             runtime.sleep(HEARTBEAT_SECONDS)
             with suppress(LMCacheError):
                 self.scheduler.ping(None, timeout_seconds=HEARTBEAT_SECONDS)
-                if not self.worker.ping(self.instance_id, timeout_seconds=HEARTBEAT_SECONDS):
-                    self._register()
+            self._is_steady = self._is_steady and runtime.now - self._pinged_at < STEADY_SECONDS
+            self._pinged_at = runtime.now
+            try:
+                known = self.worker.ping(self.instance_id, timeout_seconds=HEARTBEAT_SECONDS)
+            except LMCacheError:
+                known = False
+            if known and not self._healthy:
+                self._register()
+            self._healthy = known
+
+    def is_steady(self, segment: str | None) -> bool:
+        """It is registered with the server that has this segment, has kept its connection, and no two of its pings were far
+        apart since."""
+        world = self.world
+        cut_at = world.ledger.network.cut_at.get(self.process, 0.0)
+        is_there = self._segment is not None and self._segment.name == segment and cut_at < self._registered_at
+        return is_there and self._is_steady and world.runtime.now - self._pinged_at < STEADY_SECONDS
 
     def _serve(self) -> None:
         runtime = self.world.runtime
@@ -162,7 +199,7 @@ class StockEngine:
             begin = end
         if dice.random() < 0.9:
             self.scheduler.tell(ops.END_SESSION, request)
-        if dice.random() < 0.12:
+        if dice.random() < 0.03:
             self.scheduler.clear(force=dice.random() < 0.7)
 
     def _look_up(self, tokens: tuple[int, ...], salt: str, request: str) -> int:
@@ -187,10 +224,11 @@ class StockEngine:
             slots = ()
         try:
             with self._claimed(segment.name, slots, holder, writes=False):
-                self.world.pause()
+                self.world.copying(self.process)
                 for slot, chunk_hash in zip(slots, chunk_hashes(tokens), strict=False):
                     found = ctypes.string_at(segment.payload_address(slot), slot.length)
                     self.world.ledger.compare(found, MODEL, salt, chunk_hash, str(holder))
+                    self.world.read["stock"] += 1
                     self.world.pause()
         finally:
             self.worker.commit_retrieve(key, self.instance_id)
@@ -213,7 +251,7 @@ class StockEngine:
                 half = len(right) // 2
                 address = segment.payload_address(slot)
                 ctypes.memmove(address, right[:half], half)
-                self.world.pause()
+                self.world.copying(self.process)
                 ctypes.memmove(address + half, right[half:], len(right) - half)
         if self.world.runtime.random.random() < 0.02:
             return  # an exception in the engine: it never commits
@@ -287,7 +325,7 @@ class NodeEngine:
         while not self.world.calm:
             runtime.sleep(runtime.random.expovariate(1 / 0.05))
             tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
-            request = f"r{next(self._numbers)}"
+            request = f"{self.process}-{next(self._numbers)}"  # as vLLM's, which are no other engine's
             with suppress(LMCacheError):
                 key = StockEngine._key(tokens, salt, request, 0, len(tokens), worker_id=None)
                 hits = self.scheduler.submit_lookup(key, wait_seconds=5.0).result()
@@ -298,13 +336,19 @@ class NodeEngine:
 
     def _load(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
         task = TransferTask(self._transfer(tokens, salt, request, 0, end))
-        self.loaded: dict[int, bytes] = {}
+        self.loaded: dict[int, tuple[bytes, Watch]] = {}
         outcome = load(task, self.session, self._placement)
         failed = set(outcome.failed_chunks)
         for chunk, chunk_hash in enumerate(chunk_hashes(tokens)[: task.chunks]):
             if chunk not in failed:
+                found, watch = self.loaded[chunk]
+                self.world.read["node"] += 1
                 where = f"load of {request} by {self.process}"
-                self.world.ledger.compare(self.loaded[chunk], MODEL, salt, chunk_hash, where)
+                self.world.ledger.compare(found, MODEL, salt, chunk_hash, where)
+                if watch.lost:
+                    self.world.ledger.fail(
+                        f"{where} counts what it read from slot {watch.offset}, which was given away"
+                    )
 
     def _stores(self) -> None:
         runtime = self.world.runtime
@@ -327,18 +371,23 @@ class SimulatedPages:
 
     chunk_tokens = CHUNK_TOKENS
     payload_bytes = PAYLOAD_BYTES
-    parts = (LayoutPart(LAYOUT.kv_axis, LAYOUT.layers, LAYOUT.slots, LAYOUT.hidden, LAYOUT.dtype),)
+    parts = (LayoutPart(LAYOUT.kv_axis, LAYOUT.layers, LAYOUT.slots, LAYOUT.hidden, LAYOUT.dtype, CHUNK_TOKENS),)
+    """With the block size that stock engines say, so that both find each other's chunks."""
 
     def __init__(self, engine: NodeEngine) -> None:
         self._engine = engine
         self.copier = self
 
-    def attach(self, address: int, length: int) -> None:
-        self._address = address
+    def attach(self, address: int, length: int) -> None: ...
 
-    def _note(self, address: int, verb: str) -> None:
-        offset = address - self._address
-        self._engine.world.ledger.note(f"{self._engine.process} {verb} {offset}", offset)
+    def _place(self, address: int) -> tuple[str, int]:
+        """Segment and offset."""
+        session: Any = self._engine.session
+        for registration in (session._current, *session._retired):
+            segment = registration and registration.segment
+            if segment and segment.address <= address < segment.address + segment.size_bytes:
+                return segment.name, address - segment.address
+        raise ViolationError(f"{self._engine.process} touches {address:x}, which is in no segment of its own")
 
     def detach(self, address: int) -> None: ...
 
@@ -350,21 +399,24 @@ class SimulatedPages:
             self._engine.world.pause()
 
     def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+        world, ledger = self._engine.world, self._engine.world.ledger
         for chunk, address in zip(chunks, addresses, strict=True):
-            self._note(address, "writes")
+            segment, offset = self._place(address)
             right, half = self._engine.storing[chunk], PAYLOAD_BYTES // 2
-            ctypes.memmove(address, right[:half], half)
-            self._engine.world.pause()  # a process may be stopped in the middle of a copy
-            ctypes.memmove(address + half, right[half:], half)
+            with _Claimed(ledger, segment, [offset], Holder(self._engine.process, "store"), writes=True):
+                ctypes.memmove(address, right[:half], half)
+                world.copying(self._engine.process)  # a process may be stopped in the middle of a copy
+                ctypes.memmove(address + half, right[half:], half)
         return PAYLOAD_BYTES * len(chunks)
 
     def scatter(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
+        engine, half = self._engine, PAYLOAD_BYTES // 2
         for chunk, address in zip(chunks, addresses, strict=True):
-            self._note(address, "reads")
-            half = PAYLOAD_BYTES // 2
-            first = ctypes.string_at(address, half)
-            self._engine.world.pause()
-            self._engine.loaded[chunk] = first + ctypes.string_at(address + half, half)
+            segment, offset = self._place(address)
+            with engine.world.ledger.watched(segment, offset, Holder(engine.process, "load")) as watch:
+                first = ctypes.string_at(address, half)
+                engine.world.copying(engine.process, FREEZES_PER_LOAD)
+                engine.loaded[chunk] = (first + ctypes.string_at(address + half, half), watch)
         return PAYLOAD_BYTES * len(chunks)
 
 

@@ -12,6 +12,10 @@ from lmcache_core.server.open_transfers import OpenReads, Ticket
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.server.waiting_answers import Envelope, WaitingAnswers
 from lmcache_core.wire.codec import Frame
+from lmcache_vllm.transfer_registration import Registration
+from tests.simulation.runtime import the_runtime
+
+CONSTANT_FENCE_SECONDS: Final = 15.0
 
 
 def _forget_request_ids() -> None:
@@ -66,9 +70,43 @@ def without_quarantine() -> None:
     Registrations._drop_silent = end  # type: ignore[method-assign]
 
 
+def without_fence() -> None:
+    """The fence of our connector's worker is a constant, whatever the server's time-out is."""
+
+    def is_fenced(self: Any) -> bool:
+        return bool(the_runtime().now - self._heard > CONSTANT_FENCE_SECONDS)
+
+    Registration.is_fenced = property(is_fenced)  # type: ignore[assignment, method-assign]
+
+
+def without_announced_fence() -> None:
+    """The server gives away what a silent worker reads, although the worker has announced no fence."""
+    drop: Any = Registrations._drop_silent
+
+    def drop_silent(self: Any, worker: Worker) -> None:
+        worker.fence_seconds = self._reap / 4
+        drop(self, worker)
+
+    Registrations._drop_silent = drop_silent  # type: ignore[method-assign]
+
+
+def without_standstill() -> None:
+    """The time in which the server itself stood still counts as silence of its workers."""
+    reap: Any = Registrations.reap
+
+    def count_everything(self: Any) -> None:
+        self._reaped_at = self._clock.monotonic()
+        reap(self)
+
+    Registrations.reap = count_everything  # type: ignore[method-assign]
+
+
 FIXES: Final[Mapping[str, Callable[[], None]]] = {
+    "announced-fence": without_announced_fence,
+    "fence": without_fence,
     "one-writer": without_one_writer,
     "own-reads": without_own_reads,
     "quarantine": without_quarantine,
+    "standstill": without_standstill,
     "waiting-answers": without_waiting_answers,
 }

@@ -7,6 +7,8 @@ buffer is lent to them.  The bytes of a chunk follow from its key, so that a byt
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +39,15 @@ class Holder(NamedTuple):
         return f"{self.process} ({self.what})"
 
 
+class Watch:
+    """A copy out of a slot."""
+
+    def __init__(self, segment: str, offset: int, holder: Holder) -> None:
+        self.segment, self.offset, self.holder = segment, offset, holder
+        self.lost = False
+        """The slot was free to be given away meanwhile."""
+
+
 @lru_cache(65536)
 def content(model: str, salt: str, chunk_hash: bytes) -> bytes:
     """The only right bytes of a chunk."""
@@ -47,11 +58,12 @@ class Ledger:
     """Claims by shared-memory segment, of which each server has its own, and payload offset."""
 
     def __init__(self, network: Network) -> None:
-        self._network = network
+        self.network = network
         self._history: deque[tuple[float, int, str]] = deque(maxlen=2000)
         """When, which slot (0: all), what."""
         self._writers: dict[tuple[str, int], Holder] = {}
         self._readers: dict[tuple[str, int], list[Holder]] = {}
+        self._watches: dict[Watch, None] = {}
         self.violation: ViolationError | None = None
         """The first one: it may have been raised in a thread that goes on after exceptions."""
         self.chunks_compared = 0
@@ -61,9 +73,9 @@ class Ledger:
         writer, readers = self._writers.get(place), self._readers.get(place, ())
         if writer is not None:
             verb = "written" if writes else "read"
-            self._fail(f"slot {offset} is given to {holder} to be {verb} while {writer} may write it", offset)
+            self.fail(f"slot {offset} is given to {holder} to be {verb} while {writer} may write it", offset)
         if writes and readers:
-            self._fail(f"slot {offset} is given to {holder} to be written while {readers[0]} reads it", offset)
+            self.fail(f"slot {offset} is given to {holder} to be written while {readers[0]} reads it", offset)
         self.note(f"{holder} may {'write' if writes else 'read'} {offset}", offset)
         if writes:
             self._writers[place] = holder
@@ -89,6 +101,18 @@ class Ledger:
         }
         self._readers = {place: holders for place, holders in kept.items() if holders}
 
+        self._watches = {watch: None for watch in self._watches if watch.holder.process is not process}
+
+    @contextmanager
+    def watched(self, segment: str, offset: int, holder: Holder) -> Iterator[Watch]:
+        """Around the copy of a reader that may lose its slot, and throws away what it has read when it has."""
+        watch = Watch(segment, offset, holder)
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            self._watches.pop(watch, None)
+
     @property
     def claims(self) -> int:
         return len(self._writers) + len(self._readers)
@@ -96,18 +120,16 @@ class Ledger:
     def compare(self, found: bytes, model: str, salt: str, chunk_hash: bytes, where: str, slot: int = 0) -> None:
         self.chunks_compared += 1
         if found != content(model, salt, chunk_hash):
-            self._fail(
-                f"{where} has the bytes of another chunk than {chunk_hash.hex()[:8]} of {model!r} {salt!r}", slot
-            )
+            self.fail(f"{where} has the bytes of another chunk than {chunk_hash.hex()[:8]} of {model!r} {salt!r}", slot)
 
     def note(self, what: str, slot: int = 0) -> None:
         """For the story that is told with a violation."""
-        self._history.append((self._network.runtime.now, slot, what))
+        self._history.append((self.network.runtime.now, slot, what))
 
-    def _fail(self, what: str, slot: int = 0) -> None:
+    def fail(self, what: str, slot: int = 0) -> None:
         if self.violation is None:
             story = [f"{when:.4f} {text}" for when, of, text in self._history if of in (0, slot)]
-            story.append(f"{self._network.runtime.now:.4f} that is seen")
+            story.append(f"{self.network.runtime.now:.4f} that is seen")
             self.violation = ViolationError("\n    ".join([what, *story[-STORY_LINES:]]))
         raise self.violation
 
@@ -119,13 +141,18 @@ class Ledger:
         if cache._lock.locked():
             return  # a thread stands in the middle of a change
         table, spaces, view = cache._table, cache._spaces, cache._arena.region.view
+        held = set()
         for slot in range(len(table)):
             state = table.state(slot)
-            if state is None or not state[3]:
+            if state is None:
                 continue
-            number, chunk_hash = state[0], state[1]
-            space = spaces.numbered(number).space
+            number, chunk_hash, holds, is_findable, _ = state
             begin = cache.payload_offset(slot)
+            if holds:
+                held.add(begin)
+            if not is_findable:
+                continue
+            space = spaces.numbered(number).space
             self.compare(
                 bytes(view[begin : begin + PAYLOAD_BYTES]),
                 space.model_name,
@@ -134,10 +161,22 @@ class Ledger:
                 f"slot {begin}",
                 begin,
             )
+        self._check_held(cache._arena.region.name, held)
+
+    def _check_held(self, segment: str, held: set[int]) -> None:
+        """What somebody touches is given to nobody else."""
+        for (where, offset), writer in self._writers.items():
+            if where == segment and offset not in held:
+                self.fail(f"slot {offset} is free to be given away while {writer} may write it", offset)
+        for (where, offset), readers in self._readers.items():
+            if where == segment and offset not in held:
+                self.fail(f"slot {offset} is free to be given away while {readers[0]} reads it", offset)
+        for watch in self._watches:
+            watch.lost = watch.lost or (watch.segment == segment and watch.offset not in held)
 
     def answers(self, server: Process, now: float) -> None:
         """Every request that was read is answered while its connection lives."""
-        for connection in self._network.connections:
+        for connection in self.network.connections:
             if connection.owed and not server.frozen and not connection.client.frozen:
                 self._check_owed(connection, server, now)
 
@@ -147,7 +186,7 @@ class Ledger:
         if connection.to_dealer or connection.dealer.incoming:
             since = max(since, connection.read_at)  # it has not read what is before its answer
         if now - since > ANSWER_SECONDS:
-            self._fail(
+            self.fail(
                 f"request {uid.hex()} of {connection.client} and {len(connection.owed) - 1} more are not answered after "
                 f"{now - since:.0f} s"
             )

@@ -165,11 +165,14 @@ class Network:
         self.asking: dict[bytes, Connection] = {}
         """Connections that a ZAP handler has not answered."""
         self.cuts = 0
+        self.cut_at: dict[Process, float] = {}
+        """When each client last lost a connection."""
         self.wronged = ""
         """An engine that read its answers and whose connection was closed nevertheless."""
 
     def note_cut(self, connection: Connection) -> None:
         self.cuts += 1
+        self.cut_at[connection.client] = self.runtime.now
         self.connections.pop(connection, None)
 
     def connect(self, dealer: Socket) -> None:
