@@ -110,6 +110,12 @@ ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
                 ),
             ),
             Panel(
+                "Overwritten objects",
+                "ops",
+                "With --l1-verify-reads: objects per second that another process wrote over. They are not served.",
+                (Query(_rate("lmcache_l1_overwritten_total", "instance"), "{{instance}}"),),
+            ),
+            Panel(
                 "L1 by tenant",
                 "bytes",
                 "What each cache salt uses.",

@@ -24,6 +24,7 @@ from lmcache_core.model.keys import HashChain
 from lmcache_core.server.model_conflicts import model_conflicts
 
 _LOG_SAYS: Final = "the log says why"
+_ENLARGE: Final = "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory)"
 _LANES_ILL: Final = {
     LaneState.ENDED: "it raised when it was opened, and is not used",
     LaneState.STUCK: "it has not come back from a call",
@@ -39,6 +40,8 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     conditions.add(parts.supervisor.conditions)
     conditions.add(lambda: _threads(parts, growth))
     conditions.add(lambda: _memory(parts, growth))
+    if settings.l1_shared_memory and parts.tiers.arena.kind == "anonymous_memory":
+        conditions.add(_not_shared)
     conditions.add(lambda: _requests(parts, growth))
     conditions.add(lambda: _connections(parts, growth))
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
@@ -121,8 +124,7 @@ def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             Severity.WARNING,
             f"the system has no more memory for it: {parts.tiers.arena.backed_bytes / 2**30:.2f} of "
             f"{parts.tiers.arena.size_bytes / 2**30:.2f} GiB are there",
-            "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory) or the memory "
-            "limit, or lower --l1-size-gb",
+            f"{_ENLARGE} or the memory limit, or lower --l1-size-gb",
             "L1",
         )
     checks = parts.tiers.cache.checks
@@ -145,6 +147,16 @@ def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "L1",
             counts_of(slots=census.quarantined),
         )
+
+
+def _not_shared() -> Iterator[Condition]:
+    yield Condition(
+        "l1_not_shared",
+        Severity.WARNING,
+        "it did not fit into the shared memory when the server started: engines get their chunks over the engine port, slowly",
+        f"{_ENLARGE} or lower --l1-size-gb, and start the server again; --no-l1-shared-memory where it is meant to be so",
+        "L1",
+    )
 
 
 def _requests(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
