@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import zmq as real_zmq
-from blake3 import blake3
 
-from lmcache_core import EngineChannel, EngineKey, L1Segment, LayoutPart, LMCacheError, SlotDescriptor
-from lmcache_core.model.layout import ObjectLayout
+from lmcache_core import EngineChannel, L1Segment, LayoutPart, LMCacheError
 from lmcache_core.wire import operations as ops
 from lmcache_core.wire.messages import EngineDrivenRegistration
 from lmcache_core.wire.tokens import encode_tokens
@@ -30,85 +26,39 @@ from lmcache_vllm.transfer_load import load
 from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import TransferTask
-from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, ViolationError, Watch, content
+from tests.simulation.ledger import PAYLOAD_BYTES, Holder, ViolationError, Watch, content
 from tests.simulation.network import the_zmq
-from tests.simulation.runtime import Process, Runtime, Task
-
-ENDPOINT: Final = "tcp://127.0.0.1:5555"
-CHUNK_TOKENS: Final = 16
-MODEL: Final = "m"
-SALTS: Final = ("", "", "", "tenant")
-PROMPTS: Final = tuple(
-    tuple(range(CHUNK_TOKENS * shared))
-    + tuple(1000 * (family + 1) + at for at in range(CHUNK_TOKENS * (chunks - shared)))
-    for family, (shared, chunks) in enumerate(((0, 4), (0, 2), (1, 3), (2, 4), (0, 1), (0, 5)))
+from tests.simulation.runtime import Process
+from tests.simulation.stock_transfers import InbandTransfers, MappedTransfers, Transfers
+from tests.simulation.world import (
+    CHUNK_TOKENS,
+    ENDPOINT,
+    FREEZES_PER_LOAD,
+    HEARTBEAT_SECONDS,
+    LAYOUT,
+    MODEL,
+    SALTS,
+    STEADY_SECONDS,
+    TIMEOUT_SECONDS,
+    Claimed,
+    World,
+    chunk_hashes,
+    engine_key,
 )
-"""Few, with common beginnings, so that engines meet at the same chunks."""
-HEARTBEAT_SECONDS: Final = 0.4
-STEADY_SECONDS: Final = 1.3
-"""Longest between two pings of an engine that is not disturbed: both its questions may time out meanwhile."""
-TIMEOUT_SECONDS: Final = 30.0
-FREEZES_PER_COPY: Final = 0.006
-FREEZES_PER_LOAD: Final = 0.1
-"""More, because a node loads one thing at a time, and only what it hits."""
-LAYOUT: Final = ObjectLayout(1, 1, CHUNK_TOKENS, PAYLOAD_BYTES // CHUNK_TOKENS // 4, "float32")
-
-
-@lru_cache(4096)
-def chunk_hashes(tokens: tuple[int, ...]) -> tuple[bytes, ...]:
-    """By the documented chain (docs/engine-protocol.md)."""
-    previous = blake3(bytes(8) + bytes(4)).digest()
-    hashes = []
-    for begin in range(0, len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS, CHUNK_TOKENS):
-        chunk = b"".join(token.to_bytes(4, "big") for token in tokens[begin : begin + CHUNK_TOKENS])
-        previous = blake3(previous + chunk).digest()
-        hashes.append(previous)
-    return tuple(hashes)
-
-
-class World:
-    """What engines share: the scheduler, the ledger, the server that runs now."""
-
-    def __init__(self, runtime: Runtime, ledger: Ledger, on_copy: Callable[[Process], None]) -> None:
-        """`on_copy` is called now and then while a process copies into or out of a slot; it must not block."""
-        self.runtime = runtime
-        self._on_copy = on_copy
-        self.ledger = ledger
-        self.calm = False
-        """No request begins any more."""
-        self.ended = 0
-        """Requests that have come to their end."""
-        self.answered = 0
-        self.read: Counter[str] = Counter()
-        """Chunks that engines have read, by kind of engine."""
-
-    def prompt(self) -> tuple[int, ...]:
-        """Often the one that everybody asks for at the moment."""
-        if self.runtime.random.random() < 0.4:
-            return PROMPTS[int(self.runtime.now) % len(PROMPTS)]
-        return self.runtime.random.choice(PROMPTS)
-
-    def copying(self, process: Process, freezes: float = FREEZES_PER_COPY) -> None:
-        """The middle of a copy: a freeze hurts most now."""
-        if not self.calm and self.runtime.random.random() < freezes:
-            self._on_copy(process)
-        self.pause()
-
-    def pause(self) -> None:
-        """As long as the copy of a chunk takes, and now and then much longer."""
-        dice = self.runtime.random
-        self.runtime.sleep(dice.expovariate(1 / 0.02) * (20 if dice.random() < 0.12 else 1))
 
 
 class StockEngine:
-    def __init__(self, world: World, name: str, requests: int) -> None:
+    def __init__(self, world: World, name: str, requests: int, *, maps: bool = True) -> None:
+        """`maps`: it can map the segment that the server offers."""
         self.world = world
+        self.maps = maps
         self.process = Process(name)
+        self._transfers: Transfers = MappedTransfers(self) if maps else InbandTransfers(self)
         self.process.on_killed.append(lambda: world.ledger.forget(self.process))
         self._numbers = itertools.count()
         self._requests = requests
         self._live: list[str] = []
-        self._segment: L1Segment | None = None
+        self.segment: L1Segment | None = None
         self._is_steady = False
         self._healthy = True
         self._pinged_at = self._registered_at = 0.0
@@ -128,14 +78,14 @@ class StockEngine:
         self.world.ledger.note(f"{self.process} registers")
         self._is_steady = False
         self._pinged_at = self._registered_at = self.world.runtime.now
-        self._segment = None  # what is answered from now on may be about another server's memory
+        self.segment = None  # what is answered from now on may be about another server's memory
         registration = EngineDrivenRegistration(
             self.instance_id, MODEL, 1, CHUNK_TOKENS, LAYOUT.layers, LAYOUT.hidden, LAYOUT.dtype, True
         )
         with suppress(LMCacheError, OSError):
             offer = self.worker.register_engine_driven(registration)
             if offer.shm_name:
-                self._segment = L1Segment(offer.shm_name, offer.pool_size)
+                self.segment = L1Segment(offer.shm_name, offer.pool_size)
             self._is_steady = True
 
     def _beat(self) -> None:
@@ -159,7 +109,7 @@ class StockEngine:
         apart since."""
         world = self.world
         cut_at = world.ledger.network.cut_at.get(self.process, 0.0)
-        is_there = self._segment is not None and self._segment.name == segment and cut_at < self._registered_at
+        is_there = self.segment is not None and self.segment.name == segment and cut_at < self._registered_at
         return is_there and self._is_steady and world.runtime.now - self._pinged_at < STEADY_SECONDS
 
     def _serve(self) -> None:
@@ -189,13 +139,13 @@ class StockEngine:
         dice = self.world.runtime.random
         hits = self._look_up(tokens, salt, request)
         if hits and dice.random() < 0.85:
-            self._retrieve(tokens, salt, request, hits * CHUNK_TOKENS)
+            self._transfers.retrieve(tokens, salt, request, hits * CHUNK_TOKENS)
         elif hits:
-            self.scheduler.tell(ops.FREE_LOOKUP_LOCKS, self._key(tokens, salt, request, 0, hits * CHUNK_TOKENS), 1)
+            self.scheduler.tell(ops.FREE_LOOKUP_LOCKS, engine_key(tokens, salt, request, 0, hits * CHUNK_TOKENS), 1)
         begin = hits * CHUNK_TOKENS if dice.random() < 0.8 else 0
         while begin < len(tokens):
             end = min(len(tokens), begin + CHUNK_TOKENS * dice.randint(1, 4))  # chunked prefill
-            self._store(tokens, salt, request, begin, end)
+            self._transfers.store(tokens, salt, request, begin, end)
             begin = end
         if dice.random() < 0.9:
             self.scheduler.tell(ops.END_SESSION, request)
@@ -205,87 +155,13 @@ class StockEngine:
     def _look_up(self, tokens: tuple[int, ...], salt: str, request: str) -> int:
         runtime = self.world.runtime
         end = len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS
-        self.scheduler.lookup(self._key(tokens, salt, request, 0, end, worker_id=None), 1)
+        self.scheduler.lookup(engine_key(tokens, salt, request, 0, end, worker_id=None), 1)
         for _ in range(200):
             hits = self.scheduler.query_prefetch_status(request)
             if hits is not None:
                 return hits
             runtime.sleep(runtime.random.random() * 0.1)
         return 0
-
-    def _retrieve(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
-        key, segment = self._key(tokens, salt, request, 0, end), self._segment
-        if segment is None:
-            return
-        holder = Holder(self.process, f"retrieve of {request}")
-        reply = self.worker.prepare_retrieve(key, self.instance_id)
-        slots = reply.context.slots if reply.success and isinstance(reply.context.slots, tuple) else ()
-        if segment is not self._segment:
-            slots = ()
-        try:
-            with self._claimed(segment.name, slots, holder, writes=False):
-                self.world.copying(self.process)
-                for slot, chunk_hash in zip(slots, chunk_hashes(tokens), strict=False):
-                    found = ctypes.string_at(segment.payload_address(slot), slot.length)
-                    self.world.ledger.compare(found, MODEL, salt, chunk_hash, str(holder))
-                    self.world.read["stock"] += 1
-                    self.world.pause()
-        finally:
-            self.worker.commit_retrieve(key, self.instance_id)
-
-    def _store(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> None:
-        key, segment = self._key(tokens, salt, request, begin, end), self._segment
-        if segment is None:
-            return
-        holder = Holder(self.process, f"store of {request} from {begin} to {end}")
-        reply = self.worker.prepare_store(key, self.instance_id)
-        slots, indexes = reply.context.slots, reply.context.chunk_indices
-        if not isinstance(slots, tuple) or not isinstance(indexes, tuple) or not slots:
-            return
-        if segment is not self._segment:
-            return
-        hashes = chunk_hashes(tokens)[begin // CHUNK_TOKENS :]
-        with self._claimed(segment.name, slots, holder, writes=True):
-            for slot, index in zip(slots, indexes, strict=True):
-                right = content(MODEL, salt, hashes[index])
-                half = len(right) // 2
-                address = segment.payload_address(slot)
-                ctypes.memmove(address, right[:half], half)
-                self.world.copying(self.process)
-                ctypes.memmove(address + half, right[half:], len(right) - half)
-        if self.world.runtime.random.random() < 0.02:
-            return  # an exception in the engine: it never commits
-        self.world.ledger.note(f"{holder} is committed: {self.worker.commit_store(key, self.instance_id)}")
-
-    def _claimed(self, segment: str, slots: Sequence[SlotDescriptor], holder: Holder, *, writes: bool) -> _Claimed:
-        return _Claimed(self.world.ledger, segment, [slot.offset for slot in slots], holder, writes)
-
-    @staticmethod
-    def _key(
-        tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int, worker_id: int | None = 0
-    ) -> EngineKey:
-        return EngineKey(MODEL, 1, worker_id, encode_tokens(tokens), begin, end, request, salt, None, 1)
-
-
-class _Claimed:
-    """While an engine may touch these slots."""
-
-    def __init__(self, ledger: Ledger, segment: str, offsets: Sequence[int], holder: Holder, writes: bool) -> None:
-        self._ledger, self._segment, self._offsets, self._holder, self._writes = (
-            ledger,
-            segment,
-            offsets,
-            holder,
-            writes,
-        )
-
-    def __enter__(self) -> None:
-        for offset in self._offsets:
-            self._ledger.claim(self._segment, offset, self._holder, writes=self._writes)
-
-    def __exit__(self, *error: object) -> None:
-        for offset in self._offsets:
-            self._ledger.release(self._segment, offset, self._holder)
 
 
 class NodeEngine:
@@ -327,7 +203,7 @@ class NodeEngine:
             tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
             request = f"{self.process}-{next(self._numbers)}"  # as vLLM's, which are no other engine's
             with suppress(LMCacheError):
-                key = StockEngine._key(tokens, salt, request, 0, len(tokens), worker_id=None)
+                key = engine_key(tokens, salt, request, 0, len(tokens), worker_id=None)
                 hits = self.scheduler.submit_lookup(key, wait_seconds=5.0).result()
                 if hits:
                     self._load(tokens, salt, request, hits * CHUNK_TOKENS)
@@ -403,7 +279,7 @@ class SimulatedPages:
         for chunk, address in zip(chunks, addresses, strict=True):
             segment, offset = self._place(address)
             right, half = self._engine.storing[chunk], PAYLOAD_BYTES // 2
-            with _Claimed(ledger, segment, [offset], Holder(self._engine.process, "store"), writes=True):
+            with Claimed(ledger, segment, [offset], Holder(self._engine.process, "store"), writes=True):
                 ctypes.memmove(address, right[:half], half)
                 world.copying(self._engine.process)  # a process may be stopped in the middle of a copy
                 ctypes.memmove(address + half, right[half:], half)
@@ -456,4 +332,3 @@ class BurstClient:
 
 
 AnyEngine = StockEngine | NodeEngine | BurstClient
-__all__ = ["AnyEngine", "BurstClient", "NodeEngine", "StockEngine", "Task", "World"]

@@ -26,11 +26,12 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.server import peer_owner, peer_socket
-from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine, StockEngine, World
+from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine, StockEngine
 from tests.simulation.l2 import Media, insert_media
 from tests.simulation.ledger import Ledger, ViolationError
 from tests.simulation.network import Connection, Network, PeerSocket, owner_of
 from tests.simulation.runtime import DeadlockError, Process, Runtime
+from tests.simulation.world import World
 
 REAP_SECONDS: Final = 2.0
 SLOT_BYTES: Final = 1 << 16
@@ -88,7 +89,7 @@ class Simulation:
             insert_media(self.media)
             try:
                 self._start_server()
-                for make in (self._stock, self._stock, self._node, self._node, self._burst):
+                for make in (self._stock, self._stock, self._inband, self._node, self._node, self._burst):
                     make()
                 while self.runtime.steps < steps:
                     self._step()
@@ -180,7 +181,10 @@ class Simulation:
         self.ledger.note(f"{engine.process} is killed")
         self.runtime.kill(engine.process)
         self.engines.remove(engine)
-        {StockEngine: self._stock, NodeEngine: self._node, BurstClient: self._burst}[type(engine)]()
+        if isinstance(engine, StockEngine):
+            (self._stock if engine.maps else self._inband)()
+        else:
+            (self._node if isinstance(engine, NodeEngine) else self._burst)()
 
     def _kill_server(self) -> None:
         server, self.server = self.server, None
@@ -243,7 +247,7 @@ class Simulation:
 
     def _check_that_something_happened(self) -> None:
         """A run in which nothing can be stored or read finds nothing."""
-        for kind, share in (("stock", 1 / 500), ("node", 1 / 5000)):
+        for kind, share in (("stock", 1 / 500), ("node", 1 / 5000), ("inband", 1 / 5000)):
             if self.runtime.steps > 15000 and self.world.read[kind] < self.runtime.steps * share:
                 raise ViolationError(f"{kind} engines have read only {self.world.read[kind]} chunks")
 
@@ -288,6 +292,9 @@ class Simulation:
 
     def _stock(self) -> None:
         self._add(StockEngine(self.world, f"stock-{next(self._engine_numbers)}", 6))
+
+    def _inband(self) -> None:
+        self._add(StockEngine(self.world, f"inband-{next(self._engine_numbers)}", 3, maps=False))
 
     def _node(self) -> None:
         self._add(NodeEngine(self.world, f"node-{next(self._engine_numbers)}"))
