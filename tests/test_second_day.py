@@ -1,5 +1,6 @@
 """What goes wrong on an operator's second day, a row each: health, status, metric, alert and log say it within seconds,
-nothing else is said, and all of it ends when the fault ends."""
+nothing else is said, and all of it ends when the fault ends.  A control group that is too small for L1, with which no server
+starts, is in test_memory_limit.py."""
 
 from __future__ import annotations
 
