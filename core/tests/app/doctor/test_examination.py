@@ -154,6 +154,9 @@ def test_an_adapter_that_cannot_be_had_is_a_row_like_the_others(capsys: Captured
     (fault,) = (line for line in lines if "adapter fss" in line)
     assert fault.startswith("fail")
     assert "--l2-adapter[0]: no L2 adapter is called 'fss'" in fault
+    (configuration,) = (line for line in lines if "  configuration" in line)
+    assert configuration.startswith("fail")
+    assert "does not start" in configuration
     assert any("adapter memory" in line and line.startswith("ok") for line in lines)
 
 

@@ -37,5 +37,9 @@ def configuration_faults(case: Case) -> Iterator[Finding]:
     except LMCacheError as error:
         yield Finding("configuration", Level.FAIL, str(error), "a server with this configuration does not start")
     else:
-        if not faults:
+        if case.unusable:
+            count = len(case.unusable)
+            text = f"a server with it does not start, because of {count} adapter{'s' if count > 1 else ''}: see below"
+            yield Finding("configuration", Level.FAIL, text)
+        elif not faults:
             yield Finding("configuration", Level.OK, "it is complete, and everything that it names is installed")
