@@ -25,6 +25,7 @@ from lmcache_core.model.errors import ConfigError
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.handshakes import Handshakes
 from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
+from lmcache_core.testing import free_port
 from lmcache_core.testing.fake_engine import FakeEngine
 
 OTHER = 23456
@@ -254,6 +255,47 @@ def test_root_of_a_user_namespace_is_the_user_who_made_it(endpoint: str, engine:
         pytest.skip(f"no user namespaces here: {done.stderr.splitlines()[-1:]}")
     assert done.stdout.split()[-1] == "closed"
     assert engine.lookup(TOKENS) == 4
+
+
+@contextmanager
+def server_process(log: Path, *prefix: str, options: tuple[str, ...] = ()) -> Iterator[str]:
+    """Its endpoint, once it answers."""
+    port = free_port()
+    command = [*prefix, sys.executable, "-m", "lmcache_core", "server", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            [*command, "--no-http", "--l1-size-gb", "0.0625", *options], stdout=file, stderr=file, cwd="/"
+        )
+    try:
+        assert until(lambda: b"engine port is open" in log.read_bytes() or child.poll() is not None, 60)
+        if child.poll() is not None:
+            pytest.skip(f"it cannot be run so here: {log.read_text()[-300:]}")
+        yield f"tcp://127.0.0.1:{port}"
+    finally:
+        child.terminate()
+        child.wait(30)
+
+
+@needs_root
+def test_a_server_in_a_user_namespace_refuses_users_that_it_does_not_know(tmp_path: Path) -> None:
+    """It sees them all as one user, the kernel's substitute for those that have no number in there: 65534, often nobody's."""
+    log = tmp_path / "log"
+    options = ("--engine-users", "65534")
+    with server_process(log, "unshare", "--user", "--map-root-user", options=options) as endpoint:
+        assert result_of(peer_of(0, endpoint)) == "answered"
+        for stranger in (OTHER, 65534):
+            assert result_of(peer_of(stranger, endpoint)) == "closed"
+        assert until(lambda: "--engine-users" in log.read_text())
+
+
+@needs_root
+def test_root_and_its_own_user_reach_a_server_that_is_not_root(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    uid = ("--reuid", str(OTHER), "--regid", str(OTHER), "--clear-groups")
+    with server_process(tmp_path / "log", "setpriv", *uid) as endpoint:
+        assert result_of(peer_of(OTHER, endpoint)) == "answered"
+        assert result_of(peer_of(0, endpoint)) == "answered"
+        assert result_of(peer_of(OTHER + 1, endpoint)) == "closed"
 
 
 @needs_root
