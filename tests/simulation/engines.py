@@ -27,8 +27,8 @@ from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import TransferTask
 from tests.simulation.ledger import PAYLOAD_BYTES, Holder, ViolationError, Watch, content
-from tests.simulation.network import the_zmq
 from tests.simulation.runtime import Process
+from tests.simulation.sockets import the_zmq
 from tests.simulation.stock_transfers import InbandTransfers, MappedTransfers, Transfers
 from tests.simulation.world import (
     CHUNK_TOKENS,

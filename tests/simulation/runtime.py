@@ -1,9 +1,8 @@
-"""Threads, clock and blocking calls of Python, simulated: every thread is a greenlet, and one seed decides which runs next.
+"""The simulation's scheduler: every thread is a greenlet, and one seed decides which runs next.
 
-Inside of `Runtime.installed` the modules of the project find simulated stand-ins where they imported `threading`, `time`,
-`select`, `queue`, `concurrent.futures`, `os` (descriptors of events only) and `zmq`.  Their code runs as it is: its `run`
-loops, its locks, its time-outs.  A thread gives way where it blocks, and now and then where it takes a lock, so that two
-threads meet in the middle of each other as they do on a machine.
+The code of the project runs as it is: its `run` loops, its locks, its time-outs (stand_ins.py, threads.py, descriptors.py).
+A thread gives way where it blocks, and now and then where it takes a lock, so that two threads meet in the middle of each
+other as they do on a machine.
 
 Threads belong to processes.  A process can be frozen, as by SIGSTOP, and killed, as by SIGKILL.  Time passes with each step,
 and jumps to the next deadline when nothing can run.
@@ -11,21 +10,11 @@ and jumps to the next deadline when nothing can run.
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import heapq
-import os
-import queue
 import random
-import select
-import sys
-import threading
-import time
-import types
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
@@ -85,7 +74,7 @@ class Task:
         self.daemon = True
         self.alive = True
         self.joiners: list[Task] = []
-        self.thread: Thread | None = None
+        self.thread: object | None = None
         self.ready = False
         self.turn = 0
         """Counts its waits, so that the time-out of an earlier one does not end a later one."""
@@ -108,12 +97,26 @@ class Task:
                 runtime.wake(joiner)
 
 
-_current: Runtime | None = None
+_current: list[Runtime] = []
 
 
 def the_runtime() -> Runtime:
-    assert _current is not None, "no simulation is installed"
-    return _current
+    assert _current, "no simulation is installed"
+    return _current[-1]
+
+
+@contextmanager
+def current_runtime(runtime: Runtime) -> Iterator[None]:
+    """It is `the_runtime` inside."""
+    _current.append(runtime)
+    try:
+        yield
+    finally:
+        _current.remove(runtime)
+
+
+def now() -> float:
+    return the_runtime().now
 
 
 class Runtime:
@@ -287,457 +290,3 @@ class Runtime:
             for source in sources:
                 if task in source.waiters:
                     source.waiters.remove(task)
-
-    # --- putting it in place
-
-    @contextmanager
-    def installed(self, packages: Sequence[str], replaced: Sequence[tuple[object, object]]) -> Iterator[None]:
-        """The imported modules of these packages see the simulation, until the end, and what else is `replaced`: pairs of
-        what they have and what stands in for it."""
-        global _current
-        swaps = _swaps(replaced)
-        undo: list[Callable[[], None]] = []
-        _current = self
-        for name, module in sorted(sys.modules.items()):
-            if name.partition(".")[0] in packages and not name.startswith("lmcache_core.testing"):
-                _swap_globals(module, swaps, undo)
-        try:
-            yield
-        finally:
-            for function in reversed(undo):
-                function()
-            _current = None
-
-
-def _swaps(replaced: Sequence[tuple[object, object]]) -> dict[int, tuple[object, object]]:
-    """By identity: what modules have of the standard library, and what stands in for it."""
-    sim_threading = _Module(
-        threading, **{cls.__name__: cls for cls in (Lock, RLock, Condition, Event, Semaphore, Thread)}
-    )
-    sim_threading.get_ident = lambda: the_ident()
-    sim_threading.current_thread = the_thread
-    sim_time = _Module(
-        time, monotonic=_now, perf_counter=_now, thread_time=_now, sleep=lambda s: the_runtime().sleep(s)
-    )
-    sim_time.time = _wall
-    sim_time.time_ns = lambda: int(_wall() * 1e9)
-    sim_time.monotonic_ns = lambda: int(_now() * 1e9)
-    sim_futures = _Module(concurrent.futures, Future=Future, wait=wait_for_futures)
-    pairs: list[tuple[object, object]] = [
-        (threading, sim_threading),
-        (threading.Lock, Lock),
-        (threading.RLock, RLock),
-        (threading.Condition, Condition),
-        (threading.Event, Event),
-        (threading.Thread, Thread),
-        (time, sim_time),
-        (time.monotonic, _now),
-        (time.perf_counter, _now),
-        (time.time_ns, sim_time.time_ns),
-        (select, _Module(select, poll=Poll)),
-        (queue, _Module(queue, SimpleQueue=SimpleQueue, Queue=SimpleQueue)),
-        (queue.SimpleQueue, SimpleQueue),
-        (concurrent.futures, sim_futures),
-        (concurrent.futures.Future, Future),
-        (concurrent.futures.wait, wait_for_futures),
-        (os, _Module(os, eventfd=new_eventfd, eventfd_read=eventfd_read, eventfd_write=eventfd_write, close=close)),
-    ]
-    return {id(real): (real, stand_in) for real, stand_in in (*pairs, *replaced)}
-
-
-def _swap_globals(
-    module: types.ModuleType, swaps: dict[int, tuple[object, object]], undo: list[Callable[[], None]]
-) -> None:
-    lock_types = (type(threading.Lock()), type(threading.RLock()))
-    for name, value in list(vars(module).items()):
-        stand_in: object
-        if id(value) in swaps:
-            stand_in = swaps[id(value)][1]
-        elif isinstance(value, lock_types):
-            stand_in = Lock()
-        else:
-            if isinstance(value, (type, types.FunctionType)) and value.__module__ == module.__name__:
-                _swap_defaults(value, swaps, undo)
-            continue
-        setattr(module, name, stand_in)
-        undo.append(partial(setattr, module, name, value))
-
-
-def _swap_defaults(value: object, swaps: dict[int, tuple[object, object]], undo: list[Callable[[], None]]) -> None:
-    """Default arguments, and the factories of dataclasses' fields, were bound when functions were defined."""
-    for function in list(vars(value).values()) if isinstance(value, type) else [value]:
-        if not isinstance(function, types.FunctionType):
-            continue
-        defaults = function.__defaults__
-        if defaults and any(id(each) in swaps for each in defaults):
-            function.__defaults__ = tuple(swaps[id(each)][1] if id(each) in swaps else each for each in defaults)
-            undo.append(partial(setattr, function, "__defaults__", defaults))
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # an empty cell
-                bound = cell.cell_contents
-                if id(bound) in swaps:
-                    cell.cell_contents = swaps[id(bound)][1]
-                    undo.append(partial(setattr, cell, "cell_contents", bound))
-
-
-class _Module:
-    """A module with some names replaced."""
-
-    def __init__(self, real: types.ModuleType, **replaced: object) -> None:
-        self.__dict__.update(replaced)
-        self._real = real
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self.__dict__[name] = value
-
-
-def _now() -> float:
-    return the_runtime().now
-
-
-def _wall() -> float:
-    return 1.7e9 + the_runtime().now
-
-
-def the_ident() -> int:
-    task = the_runtime().current
-    return task.ident if task else 0
-
-
-def the_thread() -> object:
-    task = the_runtime().current
-    return (task.thread or task) if task else _HUB
-
-
-# --- what stands in for the standard library
-
-
-class Lock:
-    def __init__(self) -> None:
-        self.owner: Task | bool | None = None
-        self._waiters: list[Task] = []
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        runtime = the_runtime()
-        runtime.may_preempt()
-        deadline = runtime.now + timeout if timeout >= 0 else None
-        while self.owner is not None:
-            left = None if deadline is None else deadline - runtime.now
-            if not blocking or (left is not None and left <= 0):
-                return False
-            runtime.block(self._waiters, left)
-        self.owner = runtime.by_greenlet.get(getcurrent()) or True
-        return True
-
-    def release(self) -> None:
-        if self.owner is None:
-            raise RuntimeError("release of a lock that is not held")
-        self.owner = None
-        if self._waiters:
-            runtime = the_runtime()
-            runtime.wake(self._waiters.pop(int(runtime.random.random() * len(self._waiters))))
-
-    def locked(self) -> bool:
-        return self.owner is not None
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-class RLock(Lock):
-    def __init__(self) -> None:
-        super().__init__()
-        self._depth = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self.owner is not None and self.owner is (the_runtime().current or True):
-            self._depth += 1
-            return True
-        if not super().acquire(blocking, timeout):
-            return False
-        self._depth = 1
-        return True
-
-    def release(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            super().release()
-
-
-class Condition:
-    def __init__(self, lock: Lock | None = None) -> None:
-        self._lock = lock if lock is not None else RLock()
-        self._waiting: list[Task] = []
-        self.acquire, self.release = self._lock.acquire, self._lock.release
-
-    def __enter__(self) -> bool:
-        return self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        depth = getattr(self._lock, "_depth", 1)
-        for _ in range(depth):
-            self._lock.release()
-        try:
-            return the_runtime().block(self._waiting, timeout)
-        finally:
-            for _ in range(depth):
-                self._lock.acquire()
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        deadline = None if timeout is None else _now() + timeout
-        while not (result := predicate()):
-            left = None if deadline is None else deadline - _now()
-            if left is not None and left <= 0:
-                return result
-            self.wait(left)
-        return result
-
-    def notify(self, n: int = 1) -> None:
-        for task in self._waiting[:n]:
-            the_runtime().wake(task)
-        del self._waiting[:n]
-
-    def notify_all(self) -> None:
-        self.notify(len(self._waiting))
-
-
-class Event:
-    def __init__(self) -> None:
-        self._flag = False
-        self._waiters: list[Task] = []
-
-    def is_set(self) -> bool:
-        return self._flag
-
-    def set(self) -> None:
-        self._flag = True
-        waiters, self._waiters = self._waiters, []
-        for task in waiters:
-            the_runtime().wake(task)
-
-    def clear(self) -> None:
-        self._flag = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        runtime = the_runtime()
-        runtime.may_preempt()
-        deadline = None if timeout is None else runtime.now + timeout
-        while not self._flag:
-            left = None if deadline is None else deadline - runtime.now
-            if left is not None and left <= 0:
-                return False
-            runtime.block(self._waiters, left)
-        return True
-
-
-class Semaphore:
-    def __init__(self, value: int = 1) -> None:
-        self._value = value
-        self._changed = Condition()
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._value > 0, timeout if blocking else 0):
-                return False
-            self._value -= 1
-            return True
-
-    def release(self) -> None:
-        with self._changed:
-            self._value += 1
-            self._changed.notify()
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-class Thread:
-    def __init__(
-        self,
-        group: None = None,
-        target: Callable[..., None] | None = None,
-        name: str = "thread",
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-        *,
-        daemon: bool | None = None,
-    ) -> None:
-        self.name, self.daemon = name, daemon
-        self._target, self._args, self._kwargs = target, args, kwargs or {}
-        self._task: Task | None = None
-
-    def run(self) -> None:
-        if self._target is not None:
-            self._target(*self._args, **self._kwargs)
-
-    def start(self) -> None:
-        runtime = the_runtime()
-        current = runtime.current
-        assert current is not None, "threads are started by threads of a process"
-        self._task = runtime.spawn(current.process, self.name, self.run)
-        self._task.thread = self
-
-    @property
-    def ident(self) -> int | None:
-        return self._task.ident if self._task else None
-
-    native_id = ident
-
-    def is_alive(self) -> bool:
-        return self._task is not None and self._task.alive and not self._task.process.dead
-
-    def join(self, timeout: float | None = None) -> None:
-        runtime = the_runtime()
-        deadline = None if timeout is None else runtime.now + timeout
-        while self.is_alive():
-            assert self._task is not None
-            left = None if deadline is None else deadline - runtime.now
-            if left is not None and left <= 0:
-                return
-            runtime.block(self._task.joiners, left)
-
-
-_HUB: Final = types.SimpleNamespace(name="simulation", ident=0, daemon=True)
-
-
-class SimpleQueue:
-    def __init__(self, maxsize: int = 0) -> None:
-        self._items: deque[Any] = deque()
-        self._waiters: list[Task] = []
-
-    def __class_getitem__(cls, item: object) -> type[SimpleQueue]:
-        return cls
-
-    def qsize(self) -> int:
-        return len(self._items)
-
-    def empty(self) -> bool:
-        return not self._items
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        self._items.append(item)
-        if self._waiters:
-            the_runtime().wake(self._waiters.pop(0))
-
-    put_nowait = put
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        runtime = the_runtime()
-        deadline = None if timeout is None else runtime.now + timeout
-        while not self._items:
-            left = None if deadline is None else deadline - runtime.now
-            if not block or (left is not None and left <= 0):
-                raise queue.Empty
-            runtime.block(self._waiters, left)
-        return self._items.popleft()
-
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
-
-
-class Future(concurrent.futures.Future[Any]):
-    def __init__(self) -> None:
-        super().__init__()
-        self._condition = Condition()  # type: ignore[assignment]
-
-
-def wait_for_futures(
-    fs: Sequence[Future], timeout: float | None = None, return_when: str = concurrent.futures.ALL_COMPLETED
-) -> tuple[set[Future], set[Future]]:
-    runtime = the_runtime()
-    needed = len(fs) if return_when == concurrent.futures.ALL_COMPLETED else 1
-    changed = Event()
-    for future in fs:
-        future.add_done_callback(lambda _: changed.set())
-    deadline = None if timeout is None else runtime.now + timeout
-    while sum(future.done() for future in fs) < needed and (deadline is None or runtime.now < deadline):
-        changed.clear()
-        changed.wait(None if deadline is None else deadline - runtime.now)
-    done = {future for future in fs if future.done()}
-    return done, set(fs) - done
-
-
-class _EventCounter:
-    """An eventfd."""
-
-    def __init__(self, value: int, blocking: bool) -> None:
-        self.value = value
-        self.blocking = blocking
-        self.waiters: list[Task] = []
-
-    @property
-    def readable(self) -> bool:
-        return self.value > 0
-
-
-def notify(source: Any) -> None:
-    """Wake who polls this source."""
-    if source.waiters:
-        waiters, source.waiters = source.waiters, []
-        for task in waiters:
-            the_runtime().wake(task)
-
-
-def new_eventfd(value: int, flags: int = 0) -> int:
-    return the_runtime().new_descriptor(_EventCounter(value, not flags & os.EFD_NONBLOCK))
-
-
-def eventfd_write(descriptor: int, value: int) -> None:
-    counter = the_runtime().descriptors[descriptor]
-    counter.value += value
-    notify(counter)
-
-
-def eventfd_read(descriptor: int) -> int:
-    runtime = the_runtime()
-    counter = runtime.descriptors[descriptor]
-    while not counter.value:
-        if not counter.blocking:
-            raise BlockingIOError
-        runtime.block(counter.waiters, None)
-    value, counter.value = counter.value, 0
-    return int(value)
-
-
-def close(descriptor: int) -> None:
-    if descriptor >= FIRST_DESCRIPTOR:
-        the_runtime().descriptors.pop(descriptor, None)
-    else:
-        os.close(descriptor)
-
-
-class Poll:
-    """`select.poll`, for simulated descriptors and readability."""
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-
-    def register(self, source: Any, events: int = select.POLLIN) -> None:
-        number = source if isinstance(source, int) else source.fileno()
-        if number not in self._numbers:
-            self._numbers.append(number)
-
-    def unregister(self, source: Any) -> None:
-        self._numbers.remove(source if isinstance(source, int) else source.fileno())
-
-    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        runtime = the_runtime()
-        closed = [(number, select.POLLNVAL) for number in self._numbers if number not in runtime.descriptors]
-        if closed:
-            return closed
-        by_source = {id(runtime.descriptors[number]): number for number in self._numbers}
-        seconds = None if timeout is None or timeout < 0 else timeout / 1000
-        found = runtime.poll([runtime.descriptors[number] for number in self._numbers], seconds)
-        return [(by_source[id(source)], select.POLLIN) for source in found]

@@ -3,8 +3,8 @@
     python -m tests.simulation --seed 7 --steps 20000
 
 prints `ok`, or what went wrong with the command that shows it again.  The server is the one that `app.build` makes, with all
-of its threads (runtime.py); engines are in engines.py, the network in network.py, the backend in l2.py, and what must hold
-in ledger.py.
+of its threads (runtime.py, stand_ins.py); engines are in engines.py, the network in network.py and sockets.py, the backend in
+l2.py, and what must hold in ledger.py.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from tests.simulation.l2 import Media, insert_media
 from tests.simulation.ledger import Ledger, ViolationError
 from tests.simulation.network import Connection, Network, PeerSocket, owner_of
 from tests.simulation.runtime import DeadlockError, Process, Runtime
+from tests.simulation.sockets import ZMQ
+from tests.simulation.stand_ins import installed
 from tests.simulation.world import World
 
 REAP_SECONDS: Final = 2.0
@@ -81,11 +83,11 @@ class Simulation:
     def run(self, steps: int) -> Result:
         violation = ""
         replaced: list[tuple[object, object]] = [
-            (zmq, self.network.zmq()),
+            (zmq, ZMQ(self.network)),
             (peer_socket.PeerSocket, PeerSocket),
             (peer_owner.owner_of, owner_of),
         ]
-        with self.runtime.installed(("lmcache_core", "lmcache_vllm"), replaced):
+        with installed(self.runtime, ("lmcache_core", "lmcache_vllm"), replaced):
             insert_media(self.media)
             try:
                 self._start_server()
