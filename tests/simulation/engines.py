@@ -1,7 +1,6 @@
-"""Simulated engines: what stock workers and ours do, and clients that misbehave within the protocol.
+"""Simulated engines: what our workers do, and clients that misbehave within the protocol.
 
-`StockEngine` is a model of the stock connector with its asynchronous context: one registration, one channel for the worker
-and one for the scheduler, several requests at a time, no retries.  `NodeEngine` runs the code of our connector's worker
+`NodeEngine` runs the code of our connector's worker
 (`lmcache_vllm.transfer_*`) over simulated pages.  `BurstClient` sends many requests before it reads an answer.
 """
 
@@ -16,9 +15,8 @@ from typing import Any
 import msgspec
 import zmq as real_zmq
 
-from lmcache_core import EngineChannel, L1Segment, LayoutPart, LMCacheError
+from lmcache_core import EngineChannel, LayoutPart, LMCacheError
 from lmcache_core.wire import operations as ops
-from lmcache_core.wire.messages import EngineDrivenRegistration
 from lmcache_core.wire.tokens import encode_tokens
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
@@ -29,7 +27,7 @@ from lmcache_vllm.transfer_task import TransferTask
 from tests.simulation.ledger import PAYLOAD_BYTES, Holder, ViolationError, Watch, content
 from tests.simulation.runtime import Process
 from tests.simulation.sockets import the_zmq
-from tests.simulation.stock_transfers import InbandTransfers, MappedTransfers, Transfers
+from tests.simulation.stock_engine import StockEngine
 from tests.simulation.world import (
     CHUNK_TOKENS,
     ENDPOINT,
@@ -38,130 +36,12 @@ from tests.simulation.world import (
     LAYOUT,
     MODEL,
     SALTS,
-    STEADY_SECONDS,
     TIMEOUT_SECONDS,
     Claimed,
+    Shard,
     World,
     chunk_hashes,
-    engine_key,
 )
-
-
-class StockEngine:
-    def __init__(self, world: World, name: str, requests: int, *, maps: bool = True) -> None:
-        """`maps`: it can map the segment that the server offers."""
-        self.world = world
-        self.maps = maps
-        self.process = Process(name)
-        self._transfers: Transfers = MappedTransfers(self) if maps else InbandTransfers(self)
-        self.process.on_killed.append(lambda: world.ledger.forget(self.process))
-        self._numbers = itertools.count()
-        self._requests = requests
-        self._live: list[str] = []
-        self.segment: L1Segment | None = None
-        self._is_steady = False
-        self._healthy = True
-        self._pinged_at = self._registered_at = 0.0
-        world.runtime.spawn(self.process, f"{name}-main", self._main)
-
-    def _main(self) -> None:
-        world, process = self.world, self.process
-        self.instance_id = world.runtime.random.getrandbits(62)
-        self.scheduler = EngineChannel(ENDPOINT, TIMEOUT_SECONDS)
-        self.worker = EngineChannel(ENDPOINT, TIMEOUT_SECONDS)
-        self._register()
-        world.runtime.spawn(process, f"{process.name}-heartbeat", self._beat)
-        for number in range(self._requests):
-            world.runtime.spawn(process, f"{process.name}-requests-{number}", self._serve)
-
-    def _register(self) -> None:
-        self.world.ledger.note(f"{self.process} registers")
-        self._is_steady = False
-        self._pinged_at = self._registered_at = self.world.runtime.now
-        self.segment = None  # what is answered from now on may be about another server's memory
-        registration = EngineDrivenRegistration(
-            self.instance_id, MODEL, 1, CHUNK_TOKENS, LAYOUT.layers, LAYOUT.hidden, LAYOUT.dtype, True
-        )
-        with suppress(LMCacheError, OSError):
-            offer = self.worker.register_engine_driven(registration)
-            if offer.shm_name:
-                self.segment = L1Segment(offer.shm_name, offer.pool_size)
-            self._is_steady = True
-
-    def _beat(self) -> None:
-        runtime = self.world.runtime
-        while True:
-            runtime.sleep(HEARTBEAT_SECONDS)
-            with suppress(LMCacheError):
-                self.scheduler.ping(None, timeout_seconds=HEARTBEAT_SECONDS)
-            self._is_steady = self._is_steady and runtime.now - self._pinged_at < STEADY_SECONDS
-            self._pinged_at = runtime.now
-            try:
-                known = self.worker.ping(self.instance_id, timeout_seconds=HEARTBEAT_SECONDS)
-            except LMCacheError:
-                known = False
-            if known and not self._healthy:
-                self._register()
-            self._healthy = known
-
-    def is_steady(self, segment: str | None) -> bool:
-        """It is registered with the server that has this segment, has kept its connection, and no two of its pings were far
-        apart since."""
-        world = self.world
-        cut_at = world.ledger.network.cut_at.get(self.process, 0.0)
-        is_there = self.segment is not None and self.segment.name == segment and cut_at < self._registered_at
-        return is_there and self._is_steady and world.runtime.now - self._pinged_at < STEADY_SECONDS
-
-    def _serve(self) -> None:
-        runtime = self.world.runtime
-        while not self.world.calm:
-            runtime.sleep(runtime.random.expovariate(1 / 0.05))
-            try:
-                self._request()
-            except LMCacheError:  # the server is away, or the connection was lost; a stock engine goes on
-                runtime.sleep(0.2)
-            self.world.ended += 1
-
-    def _request(self) -> None:
-        runtime = self.world.runtime
-        dice = runtime.random
-        tokens, salt = self.world.prompt(), dice.choice(SALTS)
-        # Engines number their requests alike; a preempted request comes again under its number.
-        again = self._live and dice.random() < 0.1
-        request = dice.choice(self._live) if again else f"r{next(self._numbers)}"
-        self._live.append(request)
-        try:
-            self._answer(tokens, salt, request)
-        finally:
-            self._live.remove(request)
-
-    def _answer(self, tokens: tuple[int, ...], salt: str, request: str) -> None:
-        dice = self.world.runtime.random
-        hits = self._look_up(tokens, salt, request)
-        if hits and dice.random() < 0.85:
-            self._transfers.retrieve(tokens, salt, request, hits * CHUNK_TOKENS)
-        elif hits:
-            self.scheduler.tell(ops.FREE_LOOKUP_LOCKS, engine_key(tokens, salt, request, 0, hits * CHUNK_TOKENS), 1)
-        begin = hits * CHUNK_TOKENS if dice.random() < 0.8 else 0
-        while begin < len(tokens):
-            end = min(len(tokens), begin + CHUNK_TOKENS * dice.randint(1, 4))  # chunked prefill
-            self._transfers.store(tokens, salt, request, begin, end)
-            begin = end
-        if dice.random() < 0.9:
-            self.scheduler.tell(ops.END_SESSION, request)
-        if dice.random() < 0.03:
-            self.scheduler.clear(force=dice.random() < 0.7)
-
-    def _look_up(self, tokens: tuple[int, ...], salt: str, request: str) -> int:
-        runtime = self.world.runtime
-        end = len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS
-        self.scheduler.lookup(engine_key(tokens, salt, request, 0, end, worker_id=None), 1)
-        for _ in range(200):
-            hits = self.scheduler.query_prefetch_status(request)
-            if hits is not None:
-                return hits
-            runtime.sleep(runtime.random.random() * 0.1)
-        return 0
 
 
 class NodeEngine:
@@ -170,6 +50,7 @@ class NodeEngine:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.process = Process(name)
+        self.processes = [self.process]
         self.process.on_killed.append(lambda: world.ledger.forget(self.process))
         self._numbers = itertools.count()
         self._placement = Placement(MODEL, 1, 0)
@@ -203,7 +84,7 @@ class NodeEngine:
             tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
             request = f"{self.process}-{next(self._numbers)}"  # as vLLM's, which are no other engine's
             with suppress(LMCacheError):
-                key = engine_key(tokens, salt, request, 0, len(tokens), worker_id=None)
+                key = Shard().lookup_key(tokens, salt, request, len(tokens))
                 hits = self.scheduler.submit_lookup(key, wait_seconds=5.0).result()
                 if hits:
                     self._load(tokens, salt, request, hits * CHUNK_TOKENS)
@@ -302,6 +183,7 @@ class BurstClient:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.process = Process(name)
+        self.processes = [self.process]
         world.runtime.spawn(self.process, name, self._main)
 
     def _main(self) -> None:

@@ -15,10 +15,13 @@ from typing import Any, Final, NamedTuple
 from blake3 import blake3
 
 from lmcache_core.app.server import Server
+from lmcache_core.model.keys import pack_kv_rank
 from tests.simulation.network import Connection, Network
 from tests.simulation.runtime import Process
 
 PAYLOAD_BYTES: Final = 256
+WHOLE: Final = pack_kv_rank(1, 0)
+"""The only shard in a world of one."""
 HEADER_BYTES: Final = 4096
 STORY_LINES: Final = 30
 ANSWER_SECONDS: Final = 10.0
@@ -49,9 +52,11 @@ class Watch:
 
 
 @lru_cache(65536)
-def content(model: str, salt: str, chunk_hash: bytes) -> bytes:
-    """The only right bytes of a chunk."""
-    return blake3(b"\0".join((model.encode(), salt.encode(), chunk_hash))).digest(PAYLOAD_BYTES)
+def content(model: str, salt: str, chunk_hash: bytes, rank: int = WHOLE) -> bytes:
+    """The only right bytes of a chunk's shard."""
+    return blake3(b"\0".join((model.encode(), salt.encode(), rank.to_bytes(4, "big"), chunk_hash))).digest(
+        PAYLOAD_BYTES
+    )
 
 
 class Ledger:
@@ -117,9 +122,11 @@ class Ledger:
     def claims(self) -> int:
         return len(self._writers) + len(self._readers)
 
-    def compare(self, found: bytes, model: str, salt: str, chunk_hash: bytes, where: str, slot: int = 0) -> None:
+    def compare(
+        self, found: bytes, model: str, salt: str, chunk_hash: bytes, where: str, slot: int = 0, rank: int = WHOLE
+    ) -> None:
         self.chunks_compared += 1
-        if found != content(model, salt, chunk_hash):
+        if found != content(model, salt, chunk_hash, rank):
             self.fail(f"{where} has the bytes of another chunk than {chunk_hash.hex()[:8]} of {model!r} {salt!r}", slot)
 
     def note(self, what: str, slot: int = 0) -> None:
@@ -160,6 +167,7 @@ class Ledger:
                 chunk_hash,
                 f"slot {begin}",
                 begin,
+                space.kv_rank,
             )
         self._check_held(cache._arena.region.name, held)
 

@@ -11,22 +11,23 @@ from typing import Any, Final, Protocol
 
 from lmcache_core import EngineChannel, L1Segment, SlotDescriptor
 from lmcache_core.testing.stock_pickle import stock_pickle
-from tests.simulation.ledger import Holder, content
+from tests.simulation.ledger import Holder
 from tests.simulation.runtime import Process
-from tests.simulation.world import CHUNK_TOKENS, LAYOUT, MODEL, Claimed, World, chunk_hashes, engine_key
+from tests.simulation.world import CHUNK_TOKENS, LAYOUT, Claimed, Shard, World, chunk_hashes
 
 FORGOTTEN_COMMITS: Final = 0.02
 """Of the stores, those after which the engine raises before it commits."""
 
 
-class StockWorker(Protocol):
-    """What transfers need of their engine."""
+class Registered(Protocol):
+    """What transfers need of their worker."""
 
     world: World
     process: Process
     worker: EngineChannel
     instance_id: int
     segment: L1Segment | None
+    shard: Shard
 
 
 class Transfers(Protocol):
@@ -36,12 +37,12 @@ class Transfers(Protocol):
 
 
 class MappedTransfers:
-    def __init__(self, engine: StockWorker) -> None:
+    def __init__(self, engine: Registered) -> None:
         self._engine = engine
 
     def retrieve(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
         engine = self._engine
-        key, segment = engine_key(tokens, salt, request, 0, end), engine.segment
+        key, segment = engine.shard.key(tokens, salt, request, 0, end), engine.segment
         if segment is None:
             return
         holder = Holder(engine.process, f"retrieve of {request}")
@@ -54,15 +55,17 @@ class MappedTransfers:
                 engine.world.copying(engine.process)
                 for slot, chunk_hash in zip(slots, chunk_hashes(tokens), strict=False):
                     found = ctypes.string_at(segment.payload_address(slot), slot.length)
-                    engine.world.ledger.compare(found, MODEL, salt, chunk_hash, str(holder))
-                    engine.world.read["stock"] += 1
+                    engine.world.ledger.compare(
+                        found, engine.shard.model, salt, chunk_hash, str(holder), rank=engine.shard.rank
+                    )
+                    engine.world.read["stock" if engine.shard.world_size == 1 else "pair"] += 1
                     engine.world.pause()
         finally:
             engine.worker.commit_retrieve(key, engine.instance_id)
 
     def store(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> None:
         engine = self._engine
-        key, segment = engine_key(tokens, salt, request, begin, end), engine.segment
+        key, segment = engine.shard.key(tokens, salt, request, begin, end), engine.segment
         if segment is None:
             return
         holder = Holder(engine.process, f"store of {request} from {begin} to {end}")
@@ -75,7 +78,7 @@ class MappedTransfers:
         hashes = chunk_hashes(tokens)[begin // CHUNK_TOKENS :]
         with self._claimed(segment, slots, holder, writes=True):
             for slot, index in zip(slots, indexes, strict=True):
-                right = content(MODEL, salt, hashes[index])
+                right = engine.shard.content(salt, hashes[index])
                 half = len(right) // 2
                 address = segment.payload_address(slot)
                 ctypes.memmove(address, right[:half], half)
@@ -92,31 +95,31 @@ class MappedTransfers:
 class InbandTransfers:
     """The bytes are in the messages, also while the server does not know yet that this worker cannot map L1."""
 
-    def __init__(self, engine: StockWorker) -> None:
+    def __init__(self, engine: Registered) -> None:
         self._engine = engine
 
     def retrieve(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> None:
         engine, world = self._engine, self._engine.world
-        key = engine_key(tokens, salt, request, 0, end)
+        key = engine.shard.key(tokens, salt, request, 0, end)
         reply = engine.worker.prepare_retrieve(key, engine.instance_id)
         chunks = _Unpickler(io.BytesIO(reply.data)).load() if reply.data else ()
         try:
             world.copying(engine.process)
             for found, chunk_hash in zip(chunks, chunk_hashes(tokens), strict=False):
                 where = f"in-band retrieve of {request} by {engine.process}"
-                world.ledger.compare(found, MODEL, salt, chunk_hash, where)
+                world.ledger.compare(found, engine.shard.model, salt, chunk_hash, where, rank=engine.shard.rank)
                 world.read["inband"] += 1
         finally:
             engine.worker.commit_retrieve(key, engine.instance_id)
 
     def store(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> None:
         engine, world = self._engine, self._engine.world
-        key = engine_key(tokens, salt, request, begin, end)
+        key = engine.shard.key(tokens, salt, request, begin, end)
         context = engine.worker.prepare_store(key, engine.instance_id).context
         if context.slots == ():
             return
         hashes = chunk_hashes(tokens)[begin // CHUNK_TOKENS : end // CHUNK_TOKENS]
-        data = stock_pickle(LAYOUT, [content(MODEL, salt, each) for each in hashes])
+        data = stock_pickle(LAYOUT, [engine.shard.content(salt, each) for each in hashes])
         world.copying(engine.process)
         if world.runtime.random.random() >= FORGOTTEN_COMMITS:
             engine.worker.commit_store(key, engine.instance_id, data)

@@ -58,14 +58,17 @@ def test_a_seed_is_one_run() -> None:
 @pytest.mark.parametrize(
     ("fix", "finding"),
     [
-        ("one-writer", r"given to (stock-\d+) \(store of .*\) to be written while \1 \(store of .*\) may write it"),
-        pytest.param("quarantine", r"while (stock|node)-\d+ \(.*\) may write it", marks=pytest.mark.slow),
+        (
+            "one-writer",
+            r"given to ((?:stock|pair)-\S+) \(store of .*\) to be written while \1 \(store of .*\) may write",
+        ),
+        pytest.param("quarantine", r"while (stock|node|pair)-\S+ \(.*\) may write it", marks=pytest.mark.slow),
         pytest.param(
             "fence", r"load of \S+ by node-\d+ (has the bytes of another|counts what)", marks=pytest.mark.slow
         ),
-        pytest.param("announced-fence", r"while stock-\d+ \(retrieve of .*\) reads it", marks=pytest.mark.slow),
+        pytest.param("announced-fence", r"while (stock|pair)-\S+ \(retrieve of .*\) reads it", marks=pytest.mark.slow),
         pytest.param("standstill", r"is dropped, although it has pinged without a gap", marks=pytest.mark.slow),
-        pytest.param("own-reads", r"while stock-\d+ \(retrieve of .*\) reads it", marks=pytest.mark.slow),
+        pytest.param("own-reads", r"while (stock|pair)-\S+ \(retrieve of .*\) reads it", marks=pytest.mark.slow),
         pytest.param("waiting-answers", r"are not answered after", marks=pytest.mark.slow),
     ],
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
 from lmcache_core import EngineKey
+from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.wire.tokens import encode_tokens
-from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger
+from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content
 from tests.simulation.runtime import Process, Runtime
 
 ENDPOINT: Final = "tcp://127.0.0.1:5555"
@@ -47,10 +48,28 @@ def chunk_hashes(tokens: tuple[int, ...]) -> tuple[bytes, ...]:
     return tuple(hashes)
 
 
-def engine_key(
-    tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int, worker_id: int | None = 0
-) -> EngineKey:
-    return EngineKey(MODEL, 1, worker_id, encode_tokens(tokens), begin, end, request, salt, None, 1)
+class Shard(NamedTuple):
+    """Which part of a model's KV a worker has."""
+
+    model: str = MODEL
+    world_size: int = 1
+    worker_id: int = 0
+
+    @property
+    def rank(self) -> int:
+        return pack_kv_rank(self.world_size, self.worker_id)
+
+    def content(self, salt: str, chunk_hash: bytes) -> bytes:
+        return content(self.model, salt, chunk_hash, self.rank)
+
+    def key(self, tokens: tuple[int, ...], salt: str, request: str, begin: int, end: int) -> EngineKey:
+        """Of a transfer."""
+        encoded = encode_tokens(tokens)
+        return EngineKey(self.model, self.world_size, self.worker_id, encoded, begin, end, request, salt, None, 1)
+
+    def lookup_key(self, tokens: tuple[int, ...], salt: str, request: str, end: int) -> EngineKey:
+        """Of a lookup, which is about all shards."""
+        return EngineKey(self.model, self.world_size, None, encode_tokens(tokens), 0, end, request, salt, None, 1)
 
 
 class World:
