@@ -130,7 +130,13 @@ class Rig:
     def assert_whole(self, *keys: ObjectKey, payload_bytes: int = PAYLOAD_BYTES) -> None:
         """Each of them is there, and byte for byte what `whole` makes."""
         items = [self.empty(key, payload_bytes) for key in keys]
-        assert self.driver.load(*items) == (Outcome.DONE,) * len(items)
+        outcomes = self.driver.load(*items)
+        assert len(outcomes) == len(items), f"{len(outcomes)} outcomes for a load of {len(items)} objects"
+        bad = {number: outcome.name for number, outcome in enumerate(outcomes) if outcome is not Outcome.DONE}
+        assert not bad, (
+            f"{len(bad)} of {len(items)} objects of {HEADER_BYTES + payload_bytes} bytes that must be there were not loaded; "
+            f"by their place in the load: {dict(list(bad.items())[:5])}"
+        )
         for key, buffer in items:
             assert_right(key, buffer)
 

@@ -78,7 +78,11 @@ class RoundTrips(L2Fixtures):
     def test_a_buffer_of_another_length_is_never_filled_with_success(self, rig: Rig) -> None:
         for number, length in enumerate((OBJECT_BYTES - 1, OBJECT_BYTES + 1, HEADER_BYTES)):
             (key,) = rig.put(1, first=number)
-            assert rig.driver.load((key, rig.memory.lend(length))) == (Outcome.DAMAGED,)
+            (outcome,) = rig.driver.load((key, rig.memory.lend(length)))
+            assert outcome is Outcome.DAMAGED, (
+                f"an object of {OBJECT_BYTES} bytes was loaded into a buffer of {length} bytes with {outcome.name}; "
+                "expected is DAMAGED"
+            )
 
     def test_an_object_beyond_the_declared_maximum_is_rejected(self, rig: Rig) -> None:
         most = largest_object_bytes(rig.driver.adapter)
