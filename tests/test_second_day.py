@@ -278,7 +278,7 @@ def subscriber_raises(site: Site) -> Iterator[None]:
 
 @contextmanager
 def thread_down(site: Site) -> Iterator[None]:
-    site.patch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 3.0)
+    site.patch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 8.0)
     site.start()
     begin(site)
     with site.patch.context() as patch:
@@ -536,6 +536,7 @@ def test_a_fault_is_said_everywhere_and_is_over_when_it_is_mended(
         assert time.time() - active[row.says]["since"] < SAID_SECONDS
         others = [each for key, each in active.items() if key != row.says]
         assert not [each for each in others if each["severity"] != "info" and each["subject"] != subject], "a false one"
+        assert not {"thread_down", "thread_restarted"} <= {each["name"] for each in active.values()}
         assert site.health() == STATES[row.severity]
         assert (condition, row.severity, subject) in site.metric()
         assert row.severity == "info" or alert(row.severity) in RUNBOOKS

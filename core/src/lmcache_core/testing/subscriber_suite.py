@@ -108,6 +108,8 @@ class SubscriberSuite(OfferSuite):
                     raise AssertionError(f"{type(error).__name__}: {error} for {event}") from error
         with in_time("batch_done"):
             subscriber.batch_done()
+        with in_time("batch_done without events"):  # as every few seconds while none come
+            subscriber.batch_done()
 
     def test_no_call_blocks(self, subscriber: Subscriber) -> None:
         """What takes long belongs on a thread of its own: events that come meanwhile are dropped."""
