@@ -9,14 +9,16 @@ from lmcache_core import AdapterContext, Capability, Offer, hookimpl
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Outcome, Usage
 from lmcache_core.testing.cue_adapter import CueAdapter, CueJob, Verb
-from tests.simulation.ledger import HEADER_BYTES, Holder, Ledger
+from tests.simulation.ledger import HEADER_BYTES, PAYLOAD_BYTES, Holder, Ledger
 from tests.simulation.runtime import Process, the_runtime
 
 LMCACHE_PLUGIN_API = 1
 FATES: Final = ("done",) * 40 + ("failed", "failed", "missing", "timed out", "twice", "flipped", "late")
 LATE_SECONDS: Final = 20.0
+CAPACITY_BYTES: Final = 40 * (HEADER_BYTES + PAYLOAD_BYTES)
+"""Less than engines ask for, so that objects are evicted while others look them up."""
 
 
 class SimulatedL2(CueAdapter):
@@ -31,6 +33,19 @@ class SimulatedL2(CueAdapter):
         assert task is not None
         self._process: Process = task.process
         self._claims: dict[JobId, tuple[Holder, list[int]]] = {}
+
+    def usage(self) -> Usage:
+        return Usage(sum(map(len, self.objects.values())), CAPACITY_BYTES, len(self.objects))
+
+    def _do(self, job: CueJob) -> list[Outcome]:
+        if job.verb == "store" and self.usage().used_bytes >= CAPACITY_BYTES:
+            return [Outcome.REJECTED] * len(job.keys)
+        if job.verb == "delete" and any(self.pins[key.object_id] > 0 for key in job.keys):
+            self._media.refused += 1
+            return [Outcome.REJECTED] * len(job.keys)
+        if job.verb == "delete":
+            self._media.deleted += len(job.keys)
+        return super()._do(job)
 
     def _wait(self, verb: Verb, keys: Sequence[ObjectKey], buffers: Sequence[LentBuffer] = ()) -> JobId:
         number = super()._wait(verb, keys, buffers)
@@ -95,6 +110,8 @@ class Media:
         self.ledger = ledger
         self.objects: dict[bytes, bytes] = {}
         self.faulty = True
+        self.deleted = self.refused = 0
+        """Objects that were deleted, and deletions that were refused because of a pin."""
 
 
 _media: list[Media] = []

@@ -40,8 +40,9 @@ REAP_SECONDS: Final = 2.0
 SLOT_BYTES: Final = 1 << 16
 QUIET_SECONDS: Final = 300.0
 """Simulated time in which everything must come to its end once no request begins and no fault happens any more."""
-READS: Final = {"stock": 5000, "inband": 15000, "node": 15000, "pair": 45000}
-"""After this many steps each kind of engine has read chunks: those of a pair are used by nothing else, and hit least."""
+READS: Final = {"stock": 5000, "inband": 45000, "node": 45000, "pair": 45000}
+"""After this many steps each kind of engine has read chunks.  Few are read by some: a lost answer keeps a thread of an engine
+waiting for 30 s, and a pair shares its chunks with nothing else."""
 SKIPPED: Final = (
     "lmcache_core.testing",
     "lmcache_core.app.console",
@@ -114,6 +115,8 @@ class Simulation:
             "freezes": self.freezes,
             "kills": self.kills,
             "objects_in_l2": len(self.media.objects),
+            "deleted_in_l2": self.media.deleted,
+            "pinned_in_l2": self.media.refused,
         }
         return Result(self.seed, self.runtime.steps, violation, self.runtime.trace, figures)
 
@@ -232,7 +235,7 @@ class Simulation:
             "session_ttl_seconds": 20.0,
             "send_patience_seconds": 5.0,
             "max_workers": 2,
-            "l2_adapter": ({"type": "simulated"},),
+            "l2_adapter": ({"type": "simulated", "eviction": {"eviction_policy": "LRU"}},),
         }
         server = build(ServerSettings(**given), self._plugins)
         server.start()
