@@ -15,15 +15,17 @@ PYTEST_PROCESSES ?= 3
 # What to measure, for example `make bench BENCH_ARGS="--only lookup --rounds 5"`; everything without.
 BENCH_ARGS ?=
 
-DISTRIBUTIONS := core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+DISTRIBUTIONS := core $(patsubst %/pyproject.toml,%,$(wildcard libs/*/pyproject.toml plugins/*/pyproject.toml engines/*/pyproject.toml))
+empty :=
+export MYPYPATH := $(subst $(empty) ,:,$(DISTRIBUTIONS:%=%/src))
 TYPED := $(DISTRIBUTIONS:%=%/src) $(wildcard $(DISTRIBUTIONS:%=%/tests)) benchmarks demo scripts tests
 
 # Compiled, and so a wheel that is built again when its sources change; every other distribution is editable.
-NATIVE := plugins/native
+NATIVE := libs/native
 NATIVE_SOURCES := $(shell find $(NATIVE) -path $(NATIVE)/build -prune -o -path $(NATIVE)/tests -prune -o -type f -not -name "*.pyc" -print)
 
 # What the engine's environment has of ours, beside the public package.
-OWN := core plugins/kv_identity plugins/kv_layout plugins/engine_vllm
+OWN := libs/client libs/kv_identity libs/kv_layout engines/vllm
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 
@@ -65,7 +67,7 @@ check: $(PROJECT_READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(TYPED)
-	.venv/bin/lint-imports
+	.venv/bin/python -m scripts.import_rules
 
 wheels:
 	@$(PYTHON) -m scripts.build_wheels dist

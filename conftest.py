@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 LONG_LAWS: Final = {
-    "test_memory_does_not_grow_with_events": "core/tests/testing/test_subscriber_suite.py",
-    "test_memory_does_not_grow_with_requests": "core/tests/testing",
+    "test_memory_does_not_grow_with_events": "plugins/devkit/tests/test_subscriber_suite.py",
+    "test_memory_does_not_grow_with_requests": "plugins/devkit/tests",
     "test_memory_does_not_grow_with_the_objects_that_passed": "core/tests/builtin",
     "test_memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed": "core/tests/builtin",
     "test_opening_and_closing_leaves_no_thread_descriptor_or_memory": "plugins/l2_fs/tests",

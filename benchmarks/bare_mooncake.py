@@ -10,9 +10,9 @@ from typing import Final
 
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.bench.lane import Step, Verb
 from lmcache_core.app.bench.memory import BenchMemory
-from lmcache_core.model.errors import LMCacheError
 from lmcache_l2_mooncake.store_client import Span, StoreClient, Transfer
 
 _PREFIX: Final = "bare/"

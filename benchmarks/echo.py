@@ -17,8 +17,8 @@ from benchmarks.peer import BenchmarkError
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST, PING
-from lmcache_core.testing import free_port
-from lmcache_core.wire.sockets import open_socket
+from lmcache_client.sockets import open_socket
+from lmcache_devkit import free_port
 
 ENVELOPE_FRAMES = 3
 """Connection, number and operation of the request."""

@@ -7,10 +7,10 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.prompts import CHUNK_TOKENS
-from lmcache_core.contracts.operation import Operation
-from lmcache_core.wire import operations as ops
-from lmcache_core.wire.codec import OperationCodec
-from lmcache_core.wire.messages import EngineDrivenRegistration
+from lmcache_client import operations as ops
+from lmcache_client.codec import OperationCodec
+from lmcache_client.messages import EngineDrivenRegistration
+from lmcache_client.operations import Operation
 
 Frames = list[bytes]
 

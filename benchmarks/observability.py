@@ -32,7 +32,7 @@ from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
 from lmcache_core import Event, LookupFinished, LookupHashes
 from lmcache_core.app.readings.catalogue import READING_KINDS
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.stock_client import LAYOUTS, Memmove, cpu_ms, parser
-from lmcache_core import EngineChannel, encode_tokens
+from lmcache_client import EngineChannel, encode_tokens
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.transfer import BlockTransfers

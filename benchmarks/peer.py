@@ -12,7 +12,7 @@ import zmq
 from benchmarks.frames import REGISTER, Frames, LookupCycle, StorePair
 from benchmarks.prompts import Prompt
 from demo.server_process import HOST
-from lmcache_core.wire.sockets import open_socket
+from lmcache_client.sockets import open_socket
 
 ANSWER_SECONDS = 60
 

@@ -29,7 +29,7 @@ from demo.server_process import HOST
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.testing import free_ports
+from lmcache_devkit import free_ports
 from tests.remote.mooncake_master import wait_for
 from tests.remote.s3_servers import REGION, rclone_server
 

@@ -34,7 +34,7 @@ from benchmarks.report import DOCS, replaced
 from benchmarks.results import FOLDER, Results, Spread, load, merged
 from benchmarks.serde_model import LayerCache, Shape, SmallModel, text, trained
 from lmcache_core import ObjectLayout, Serde
-from lmcache_core.testing import object_key
+from lmcache_devkit import object_key
 from lmcache_serde.plugin import lmcache_serdes
 
 CHUNK: Final = 256

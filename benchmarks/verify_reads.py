@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 CHUNKS, CHUNK_TOKENS = 4, 256
 SHAPES = {"1 MiB": (2, 256), "32 MiB": (8, 2048)}

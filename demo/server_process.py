@@ -16,8 +16,8 @@ import zmq
 
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
-from lmcache_core.testing import free_ports
-from lmcache_core.wire.sockets import open_socket
+from lmcache_client.sockets import open_socket
+from lmcache_devkit import free_ports
 
 LMCACHE = Path(sys.executable).with_name("lmcache")
 """The command of the environment that this runs in."""

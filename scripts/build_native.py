@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scripts.pip_progress import install
 
-FOLDER = "./plugins/native"
+FOLDER = "./libs/native"
 
 
 def main() -> int:

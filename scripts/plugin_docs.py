@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-import lmcache_core.testing as kit
+import lmcache_devkit as kit
+from lmcache_client.operations import KNOWN_REQUESTS, OPERATIONS
 from lmcache_core.contracts import events
 from lmcache_core.contracts.events import Event
-from lmcache_core.testing import OfferSuite
-from lmcache_core.wire.operations import KNOWN_REQUESTS, OPERATIONS
+from lmcache_devkit import OfferSuite
 from scripts.adapter_fields import pages_with_fields
 
 FOLDER = Path(__file__).parent.parent / "docs" / "plugins"
@@ -90,7 +90,7 @@ def laws_page() -> str:
         "# The laws\n",
         _MARK,
         (
-            "\nWhat the conformance kit (`lmcache plugins check`, and the suites of `lmcache_core.testing`) holds every\n"
+            "\nWhat the conformance kit (`lmcache plugins check`, and the suites of `lmcache_devkit`) holds every\n"
             "plugin to. Each line is a test; its name in a report is the line with underscores.\n"
         ),
     ]
@@ -128,7 +128,7 @@ def _field_type(kind: Any) -> str:
 
 def _type_name(kind: Any) -> str:
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
-    return f"`{text.replace('lmcache_core.wire.messages.', '').replace('msgspec.', '').replace('|', 'or')}`"
+    return f"`{text.replace('lmcache_client.messages.', '').replace('msgspec.', '').replace('|', 'or')}`"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

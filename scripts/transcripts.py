@@ -24,7 +24,7 @@ from typing import Final
 
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE, ServerProcess
-from lmcache_core.testing import FakeEngine
+from lmcache_devkit import FakeEngine
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _TRANSCRIPT: Final = re.compile(r"<!-- transcript -->\n```console\n(?P<body>.*?)```\n", re.DOTALL)

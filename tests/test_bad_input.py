@@ -10,7 +10,7 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 from tests.conftest import StartServer
 
 USAGE, RESOURCE = 2, 3

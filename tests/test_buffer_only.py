@@ -7,8 +7,8 @@ from typing import Any
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 PROMPTS = [[number, *range(319)] for number in range(20)]
 CHUNKS = 20

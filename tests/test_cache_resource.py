@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from demo.server_process import LMCACHE, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.conftest import StartServer
 
 CHUNKS = 4

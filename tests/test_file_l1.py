@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_core.model.errors import LMCacheError
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_client.errors import LMCacheError
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.conftest import StartServer
 
 CHUNK_TOKENS = 32

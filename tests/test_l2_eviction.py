@@ -11,8 +11,8 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 CAPACITY = 16 << 20
 CHUNKS = 8

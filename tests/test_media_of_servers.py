@@ -13,7 +13,7 @@ from typing import Any
 from demo.server_process import HOST, ServerProcess
 from lmcache_core import HEADER_BYTES, media_path
 from lmcache_core.model.object_header import seal
-from lmcache_core.testing import object_key
+from lmcache_devkit import object_key
 from tests.conftest import StartServer
 
 CONDITION_SECONDS = 15.0

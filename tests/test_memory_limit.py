@@ -17,7 +17,7 @@ import pytest
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.testing import free_ports
+from lmcache_devkit import free_ports
 
 LIMIT_BYTES = 400 * 2**20
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.conftest import StartServer
 from tests.test_tenants import SMALL_SERVER, endpoint, lmcache, prompt, settle
 

@@ -25,6 +25,7 @@ from urllib.request import urlopen
 import pytest
 from msgspec.structs import replace
 
+from libs.object_files.tests.stored import of_version
 from lmcache_core import JobDone, JobId, Outcome
 from lmcache_core.app import found_objects, server_conditions
 from lmcache_core.app.build import build
@@ -36,9 +37,8 @@ from lmcache_core.controllers import adapter_conditions, supervisor
 from lmcache_core.events import subscriber_calls
 from lmcache_core.jobs.recent_growth import RecentGrowth
 from lmcache_core.l1 import arena, growth
-from lmcache_core.testing import fake_engine, free_port
-from lmcache_core.testing.fake_engine import FakeEngine
-from plugins.object_files.tests.stored import of_version
+from lmcache_devkit import fake_engine, free_port
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.media_faults.adapters import MADE
 from tests.media_faults.medium import cued_medium, small_file_system
 from tests.remote.backends import running

@@ -12,7 +12,7 @@ import pytest
 from demo.child_process import ChildError
 from demo.environment import quiet_environment
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 from tests.conftest import StartServer
 
 NEVER = ("torch", "opentelemetry.sdk", "numpy", "boto3", "pandas")

@@ -14,7 +14,7 @@ from demo.environment import quiet_environment
 from demo.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ["builtin", "testing"]
+CORE = ["builtin"]
 """The plugins of core's own distribution."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,7 +35,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_path: Path) -> None:
-    for folder in ("core", "plugins/l2_fs", "plugins/object_files"):
+    for folder in ("core", "libs/client", "plugins/l2_fs", "libs/object_files"):
         run(
             sys.executable,
             "-m",
@@ -48,10 +48,10 @@ def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_pat
             tmp_path,
             ROOT / folder,
         )
-    core, plugin, library = sorted(tmp_path.glob("*.whl"))
+    client, core, plugin, library = sorted(tmp_path.glob("*.whl"))
     venv.create(tmp_path / "clean", with_pip=True)
     python, lmcache = tmp_path / "clean/bin/python", tmp_path / "clean/bin/lmcache"
-    run(python, "-m", "pip", "install", "-q", core, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "-q", client, core, cwd=tmp_path)
     assert "torch" not in run(python, "-m", "pip", "list")
     assert [row["name"] for row in listed(lmcache)] == CORE
     with ServerProcess(

@@ -19,8 +19,8 @@ import numpy as np
 from blake3 import blake3
 
 from benchmarks.l2_soak.recipes import CHUNK_TOKENS
-from lmcache_core.model.errors import LMCacheError
-from lmcache_core.testing import FakeEngine
+from lmcache_client.errors import LMCacheError
+from lmcache_devkit import FakeEngine
 
 LAYERS: Final = 2
 DTYPE_BYTES: Final = 4

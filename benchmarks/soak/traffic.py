@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from typing import Final
 
-from lmcache_core.model.errors import LMCacheError
-from lmcache_core.testing import FakeEngine
+from lmcache_client.errors import LMCacheError
+from lmcache_devkit import FakeEngine
 
 CONVERSATIONS: Final = 6
 """Open ones per engine."""

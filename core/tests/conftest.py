@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.kernels.choice import PURE, Kernels, choose_kernels
-from lmcache_core.model.errors import ConfigError
 
 
 @pytest.fixture(params=["pure", "native"])

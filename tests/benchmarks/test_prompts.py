@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks.frames import LookupCycle, StorePair, key, request
 from benchmarks.prompts import CHUNK_TOKENS, SPELLINGS, Prompt
-from lmcache_core.wire import operations as ops
-from lmcache_core.wire.codec import OperationTable
-from lmcache_core.wire.messages import EngineKey
+from lmcache_client import operations as ops
+from lmcache_client.codec import OperationTable
+from lmcache_client.messages import EngineKey
 
 PROMPT = Prompt(3, seed=1)
 TOKENS: list[int] = msgspec.msgpack.decode(PROMPT.token_ids())

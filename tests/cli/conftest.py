@@ -14,7 +14,7 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing import FakeEngine
+from lmcache_devkit import FakeEngine
 
 TOKEN = "a-token-that-is-never-shown"
 Lmcache = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,7 +10,7 @@ PAGE = (ROOT / "docs/operating/conditions.md").read_text()
 
 
 def reported() -> set[str]:
-    sources = [*ROOT.glob("core/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+    sources = [*ROOT.glob("core/src/**/*.py"), *ROOT.glob("libs/*/src/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
     return {name for source in sources for name in re.findall(r'\bCondition\(\s*"(\w+)"', source.read_text())}
 
 

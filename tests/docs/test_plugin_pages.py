@@ -14,13 +14,13 @@ from types import ModuleType
 import pytest
 
 import lmcache_core
+from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts import hookspecs
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.wire.operations import KNOWN_REQUESTS
 from scripts import plugin_docs
 from scripts.adapter_fields import page_of
 from tests.docs.markdown import DOCS, blocks
@@ -138,7 +138,7 @@ EXAMPLES = {
 SUITE = """
     import pytest
     from lmcache_core import Offer
-    from lmcache_core.testing import {suite}
+    from lmcache_devkit import {suite}
 
 
     class Test{name}({suite}):

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from lmcache_core.testing.offer_under_test import OpenableOffer
+from lmcache_devkit.offer_under_test import OpenableOffer
 from tests.durability import audit, load_process
 from tests.durability.audit import AuditTask
 from tests.durability.journal import Journal, Phase, State

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from lmcache_core import L2Adapter, LentBuffer, Outcome
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
-from lmcache_core.testing.offer_under_test import OpenableOffer
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.offer_under_test import OpenableOffer
 from tests.durability.answers import Answers
 from tests.durability.journal import OBJECTS, Entry, Journal, Phase, State
 from tests.durability.numbered_objects import OBJECT_BYTES_MAX, fault_of, fill, key_of, length_of

@@ -7,7 +7,7 @@ from typing import Final
 from blake3 import blake3
 
 from lmcache_core import HEADER_BYTES, LentBuffer, ObjectKey, check, seal
-from lmcache_core.testing.lent_memory import object_key
+from lmcache_devkit.lent_memory import object_key
 
 PAYLOADS: Final = (1, 3_000, 4_096, 40_000, 100_001, 190_000)
 """Of less than a page, of whole pages, and of anything between."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lmcache_core.testing.offer_under_test import OpenableOffer, installed_offer
+from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 from lmcache_native.io import IoEngine
 from lmcache_object_files import accepts_direct
 from tests.durability.journal import Phase

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.testing.offer_under_test import OpenableOffer
+from lmcache_devkit.offer_under_test import OpenableOffer
 from tests.durability.kill_rounds import KillRounds
 from tests.durability.media import in_files
 from tests.durability.planted_bugs import OFFER, Bug

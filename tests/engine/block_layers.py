@@ -28,12 +28,12 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionMetadataBuilder
 from vllm.v1.attention.backends.mla.cpu_mla import CPUMLAImpl
 
 from demo.engine_process import MODEL
-from lmcache_core.testing.fake_engine import FakeEngine
+from engines.vllm.tests.worker_kit import Paged, Rig, transfer
+from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_vllm.element_order import with_order
 from lmcache_vllm.placement import CacheGroup, Placement
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.worker import WorkerSide
-from plugins.engine_vllm.tests.worker_kit import Paged, Rig, transfer
 
 CHUNK_TOKENS = 128
 TOKENS = list(range(700, 700 + 4 * CHUNK_TOKENS))

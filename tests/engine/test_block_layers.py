@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.conftest import StartServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).parents[2]
 SIZES = (16, 32, 64, 128)
 CHUNK_TOKENS = 128
 CHUNKS = 4
@@ -24,7 +27,9 @@ REFUSED = {"mla"}
 
 def run(port: int, kind: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     command = [str(ENGINE_PYTHON), "-m", "tests.engine.block_layers", str(port), kind, *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, env=engine_environment(1), check=False, timeout=500)
+    # The suite's engine is not part of the engine's environment.
+    environment = engine_environment(1) | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'core/src'}"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=500)
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
     assert line, done.stderr[-4000:]
     found: list[dict[str, Any]] = json.loads(line.removeprefix("RESULT"))

@@ -13,11 +13,11 @@ from benchmarks.transfer import PUBLIC_SERVER
 from demo.engine_process import ENGINE_PYTHON
 from demo.environment import quiet_environment
 from demo.server_process import HOST, ServerProcess
-from lmcache_core import EngineChannel, Heartbeat, ServerChange
+from lmcache_client import EngineChannel, Heartbeat, ServerChange
 
 pytestmark = pytest.mark.engine
 
-OURS = ("lmcache-core", "lmcache-kv-identity", "lmcache-kv-layout", "lmcache-vllm")
+OURS = ("lmcache-client", "lmcache-kv-identity", "lmcache-kv-layout", "lmcache-vllm")
 PUBLIC = "lmcache"
 
 
@@ -45,18 +45,18 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("order", [("lmcache", "lmcache_core"), ("lmcache_core", "lmcache")])
+@pytest.mark.parametrize("order", [("lmcache", "lmcache_client"), ("lmcache_client", "lmcache")])
 def test_one_process_imports_both(folder: Path, order: tuple[str, str]) -> None:
     script = (
         f"import {order[0]}, {order[1]}, lmcache_kv_layout, lmcache_vllm\n"
         "import lmcache.integration.vllm.vllm_multi_process_adapter\n"
-        "from lmcache_core import EngineChannel, L1Segment\n"
-        "print(lmcache.__file__); print(lmcache_core.__file__); print(EngineChannel.__module__)"
+        "from lmcache_client import EngineChannel, L1Segment\n"
+        "print(lmcache.__file__); print(lmcache_client.__file__); print(EngineChannel.__module__)"
     )
     public, ours, channel = run(folder, "-c", script).splitlines()[-3:]
     assert "/lmcache/" in public
-    assert "/lmcache_core/" in ours
-    assert channel == "lmcache_core.client.channel"
+    assert "/lmcache_client/" in ours
+    assert channel == "lmcache_client.channel"
 
 
 def test_no_module_has_two_owners(folder: Path) -> None:
@@ -68,28 +68,38 @@ def test_no_module_has_two_owners(folder: Path) -> None:
     of_public = {name for name, who in owners.items() if PUBLIC in who}
     assert PUBLIC in of_public
     assert (
-        of_public & {"lmcache_core", "lmcache_kv_identity", "lmcache_kv_layout", "lmcache_native", "lmcache_vllm"}
+        of_public & {"lmcache_client", "lmcache_kv_identity", "lmcache_kv_layout", "lmcache_native", "lmcache_vllm"}
         == set()
     )
     assert {name: owners[name] for name in of_public if owners[name] != [PUBLIC]} == {}
 
 
-def test_both_programs_run(folder: Path) -> None:
-    assert "lmcache-core 0" in run(folder, "-m", "lmcache_core", "version")
-    assert "--l1-use-lazy" in run(folder, "-m", "lmcache_core", "server", "--help")
+def test_the_server_is_not_in_the_environment_and_the_command_is_the_public_one(folder: Path) -> None:
+    script = "import importlib.util as u; print([n for n in ('lmcache_core', 'lmcache_native') if u.find_spec(n)])"
+    assert "lmcache_core" not in run(folder, "-c", script)
+    assert "lmcache.cli.main" in ENGINE_PYTHON.with_name("lmcache").read_text()
     assert "--supported-transfer-mode" in run(folder, "-m", "lmcache.v1.multiprocess.server", "--help")
 
 
-def test_the_command_belongs_to_one_of_them(folder: Path) -> None:
-    """To the one that was installed last: docs/client.md says how to start ours anyway."""
-    command = ENGINE_PYTHON.with_name("lmcache").read_text()
-    assert ("lmcache_core.app.cli" in command) != ("lmcache.cli.main" in command)
+def test_what_the_connector_brings(folder: Path) -> None:
+    """Every distribution that lmcache-vllm needs, with what those need in turn, and no web framework among them."""
+    script = """
+import importlib.metadata, json
+from packaging.requirements import Requirement
+
+needed, wanted = set(), ["lmcache-vllm"]
+while wanted:
+    if (name := wanted.pop()) not in needed:
+        needed.add(name)
+        found = map(Requirement, importlib.metadata.requires(name) or ())
+        wanted += [each.name for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+print(json.dumps(sorted(needed)))
+"""
+    needed = set(json.loads(run(folder, "-c", script)))
+    assert needed - set(OURS) == {"blake3", "cbor2", "msgspec", "numpy", "pyzmq", "typing-extensions"}
 
 
-def test_neither_loads_the_plugins_of_the_other(folder: Path) -> None:
-    listed = run(folder, "-m", "lmcache_core", "plugins", "list")
-    assert "builtin" in listed
-    assert "broken" not in listed
+def test_vllm_finds_the_connector_and_no_other_part_of_the_public_package(folder: Path) -> None:
     script = (
         "import importlib.metadata as m, json\n"
         "print(json.dumps([[e.name, e.dist.name, callable(e.load())] for e in m.entry_points(group='vllm.general_plugins')]))"

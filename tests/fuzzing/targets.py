@@ -14,27 +14,26 @@ from typing import Any, Final
 import msgspec
 from pydantic import SecretStr
 
-from lmcache_core.contracts.operation import Operation
+from lmcache_client.codec import OperationCodec, decode_operation_frame, refusal
+from lmcache_client.errors import ProtocolError
+from lmcache_client.hash_chain import read_prompt
+from lmcache_client.layout import ITEM_BYTES, ObjectLayout
+from lmcache_client.messages import EngineKey
+from lmcache_client.operations import LOOKUP, OPERATIONS, Operation
+from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.kernels.choice import PURE, Kernels
-from lmcache_core.kernels.prompt import read_prompt
-from lmcache_core.model.errors import DamagedObjectError, ProtocolError
+from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey, parse_canonical
-from lmcache_core.model.layout import ITEM_BYTES, ObjectLayout
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, digest, inspect, seal, seal_encoded
 from lmcache_core.model.object_header import SerdeMark as Mark
 from lmcache_core.model.results import Outcome
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.hasher import PromptHasher, open_chain
 from lmcache_core.server.key_reader import KeyReader
+from lmcache_core.server.legacy_pickle import read_tensors
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.stock_pickle import stock_pickle
-from lmcache_core.wire.codec import OperationCodec, decode_operation_frame, refusal
-from lmcache_core.wire.legacy_pickle import read_tensors
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.operations import LOOKUP, OPERATIONS
-from lmcache_core.wire.tokens import TokenSequence, encode_tokens
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.stock_pickle import stock_pickle
 from lmcache_native import read_prompt as read_prompt_compiled
 from lmcache_serde.aesgcm import AesGcmSettings, open_aesgcm
 from lmcache_serde.fp8 import open_fp8

@@ -20,8 +20,8 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts import hookspecs
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.hooks import stranger
 
 PLUGIN = stranger.__name__

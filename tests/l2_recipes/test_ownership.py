@@ -16,7 +16,7 @@ import pytest
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE, ServerProcess
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.conftest import StartServer
 from tests.l2_recipes.places import DEVICE_BYTES, DEVICES, DIRECTORIES, DURABLE, PLACES, Place
 

@@ -13,7 +13,7 @@ from benchmarks.l2_soak.recipes import CHUNK_TOKENS
 from benchmarks.l2_soak.run import added_up, left_behind
 from benchmarks.l2_soak.watch import disk_bytes, sample_of
 from demo.server_process import HOST
-from lmcache_core.wire.messages import SlotDescriptor
+from lmcache_client.messages import SlotDescriptor
 from tests.conftest import StartServer
 
 CHUNK_BYTES = 1 << 15

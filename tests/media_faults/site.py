@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.test_tenants import endpoint, lmcache
 
 CHUNK_TOKENS = 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing import L2AdapterSuite
+from lmcache_devkit import L2AdapterSuite
 
 pytestmark = [
     pytest.mark.slow,

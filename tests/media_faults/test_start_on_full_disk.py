@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, L2Adapter, LentBuffer, ObjectKey, Outcome
-from lmcache_core.testing import L2Driver, LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit import L2Driver, LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_fs.adapter import open_fs
 from lmcache_l2_fs.config import FsSettings
 from lmcache_l2_fs_native.config import FsNativeSettings

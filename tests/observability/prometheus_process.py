@@ -16,7 +16,7 @@ from typing import Any, Self
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 _CONFIGURATION = """\

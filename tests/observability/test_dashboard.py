@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.observability.browser import CHROMIUM, browser
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

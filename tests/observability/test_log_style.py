@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing import FakeEngine
+from lmcache_devkit import FakeEngine
 
 FORGED = "2026-01-01 00:00:00,000 ERROR lmcache_core: forged"
 HOSTILE = f'model\n{FORGED}\r\n{{"level": "ERROR"}}\x1b[31m\u2028'

@@ -16,9 +16,9 @@ import pytest
 
 from demo.child_process import ChildError
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing import FakeEngine, free_port
-from lmcache_core.wire.messages import BlockAllocation
-from lmcache_core.wire.operations import REPORT_BLOCK_ALLOCATION
+from lmcache_client.messages import BlockAllocation
+from lmcache_client.operations import REPORT_BLOCK_ALLOCATION
+from lmcache_devkit import FakeEngine, free_port
 from scripts import metric_docs
 from tests.observability.otlp_collector import OtlpCollector
 from tests.observability.prometheus_process import PROMETHEUS, PROMTOOL, PrometheusProcess

@@ -15,8 +15,8 @@ import pytest
 
 from core.tests.injected import injected, mock
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing import FakeEngine, free_port
-from lmcache_core.wire.operations import END_SESSION, LOOKUP
+from lmcache_client.operations import END_SESSION, LOOKUP
+from lmcache_devkit import FakeEngine, free_port
 from tests.observability.scrapes import Labels, Scrape, Watch, check_sums, scrape
 from tests.test_reconfigure import ask, wait_for
 

@@ -15,11 +15,11 @@ import psutil
 import pytest
 
 from demo.server_process import HOST, ServerProcess
+from lmcache_client.messages import EngineKey
+from lmcache_client.operations import END_SESSION, LOOKUP
+from lmcache_client.tokens import encode_tokens
 from lmcache_core.model.cache_salt import SALT_CHARS_MAX, SALT_FORBIDDEN
-from lmcache_core.testing import FakeEngine, free_port
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.operations import END_SESSION, LOOKUP
-from lmcache_core.wire.tokens import encode_tokens
+from lmcache_devkit import FakeEngine, free_port
 from tests.observability.scrapes import check_sums, scrape
 from tests.test_reconfigure import wait_for
 

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing import FakeEngine
+from lmcache_devkit import FakeEngine
 from tests.observability.otlp_collector import OtlpCollector
 
 TRACE_ID, ENGINE_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -18,7 +18,7 @@ import pytest
 from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
 from lmcache_core import LMCacheError, ResourceError
-from lmcache_core.testing import FakeEngine
+from lmcache_devkit import FakeEngine
 from lmcache_observability.trace.replay_engine import Prompt, ReplayEngine
 from lmcache_observability.trace.replay_server import replay_server
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from demo.child_process import ChildError, ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST
-from lmcache_core.testing import free_ports
+from lmcache_devkit import free_ports
 
 PROGRAMS: Final = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 START_SECONDS: Final = 120.0

@@ -22,7 +22,7 @@ from typing import Final
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST
-from lmcache_core.testing import free_ports
+from lmcache_devkit import free_ports
 
 REPOSITORY: Final = Path(__file__).parents[2]
 _QUIET: Final = {"MC_TELEMETRY": "0", "MC_LOG_LEVEL": "ERROR"}

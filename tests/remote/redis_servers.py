@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 import redis
 
-from lmcache_core.testing.ports import free_port, is_free
+from lmcache_devkit.ports import free_port, is_free
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0

@@ -17,7 +17,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 10.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from demo.server_process import HOST
-from lmcache_core.testing import L2AdapterSuite
+from lmcache_devkit import L2AdapterSuite
 from plugins.l2_s3.tests.bucket_media import BucketMedia
 from tests.remote.backends import s3_of
 from tests.remote.ceph import Ceph

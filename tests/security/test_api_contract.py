@@ -11,7 +11,7 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
 TOKEN = "contract-token"

@@ -20,8 +20,8 @@ import pytest
 from playwright.sync_api import Browser, Error, Page
 
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.observability.browser import CHROMIUM, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)")

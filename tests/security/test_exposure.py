@@ -16,8 +16,8 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import HOST, LMCACHE, ServerProcess
-from lmcache_core.testing import free_ports
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_ports
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def outcome(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:

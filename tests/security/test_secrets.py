@@ -14,7 +14,7 @@ import pytest
 
 from demo.child_process import ChildError
 from demo.server_process import HOST, ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.security import vault
 
 TOKEN = "token-secret-e1f0"

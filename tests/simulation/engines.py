@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import zmq as real_zmq
 
+from lmcache_client import operations as ops
+from lmcache_client.tokens import encode_tokens
 from lmcache_core import EngineChannel, LayoutPart, LMCacheError
-from lmcache_core.wire import operations as ops
-from lmcache_core.wire.tokens import encode_tokens
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement
 from lmcache_vllm.transfer_load import load

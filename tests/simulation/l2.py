@@ -10,7 +10,7 @@ from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
-from lmcache_core.testing.cue_adapter import CueAdapter, CueJob, Verb
+from lmcache_devkit.cue_adapter import CueAdapter, CueJob, Verb
 from tests.simulation.ledger import HEADER_BYTES, PAYLOAD_BYTES, Holder, Ledger
 from tests.simulation.runtime import Process, the_runtime
 

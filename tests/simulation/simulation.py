@@ -44,7 +44,7 @@ READS: Final = {"stock": 5000, "inband": 45000, "node": 45000, "pair": 45000}
 """After this many steps each kind of engine has read chunks.  Few are read by some: a lost answer keeps a thread of an engine
 waiting for 30 s, and a pair shares its chunks with nothing else."""
 SKIPPED: Final = (
-    "lmcache_core.testing",
+    "lmcache_devkit",
     "lmcache_core.app.console",
     "lmcache_core.app.doctor",
     "lmcache_core.app.bench",

@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from lmcache_client import operations as ops
+from lmcache_client.messages import EngineDrivenRegistration
 from lmcache_core import EngineChannel, L1Segment, LMCacheError
-from lmcache_core.wire import operations as ops
-from lmcache_core.wire.messages import EngineDrivenRegistration
 from tests.simulation.runtime import Process
 from tests.simulation.stock_transfers import InbandTransfers, MappedTransfers, Transfers
 from tests.simulation.threads import Event

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from lmcache_core import EngineChannel, L1Segment, SlotDescriptor
-from lmcache_core.testing.stock_pickle import stock_pickle
+from lmcache_devkit.stock_pickle import stock_pickle
 from tests.simulation.ledger import Holder
 from tests.simulation.runtime import Process
 from tests.simulation.world import CHUNK_TOKENS, LAYOUT, Claimed, Shard, World, chunk_hashes

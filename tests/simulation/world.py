@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from blake3 import blake3
 
+from lmcache_client.layout import ObjectLayout
+from lmcache_client.tokens import encode_tokens
 from lmcache_core import EngineKey
 from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.model.layout import ObjectLayout
-from lmcache_core.wire.tokens import encode_tokens
 from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content
 from tests.simulation.runtime import Process, Runtime
 

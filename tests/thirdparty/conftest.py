@@ -7,9 +7,10 @@ from tests.thirdparty.clean_environment import CleanEnvironment, build_wheel
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
-    """Core's wheel with the kit, and nothing of the workspace."""
-    core = build_wheel("core", tmp_path_factory.mktemp("wheels"))
+    """Wheels of core and of the devkit, and nothing of the workspace."""
+    folders = ("libs/client", "core", "plugins/devkit")
+    wheels = [build_wheel(folder, tmp_path_factory.mktemp("wheels")) for folder in folders]
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean"))
-    environment.pip("install", f"{core}[testing]")
-    assert list(environment.plugins()) == ["builtin", "testing"]
+    environment.pip("install", *wheels)
+    assert list(environment.plugins()) == ["builtin", "devkit"]
     return environment

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from tests.thirdparty.clean_environment import CleanEnvironment, build_wheel
 
 TOKENS = list(range(1000))

@@ -1,4 +1,4 @@
-"""The public door of lmcache-core: everything that a plugin author imports.
+"""The public API of lmcache-core: everything that a plugin author imports.
 
     from lmcache_core import Offer, hookimpl
 
@@ -9,7 +9,7 @@
 Names are imported when they are first used, so that `import lmcache_core` costs nothing and loads no library.
 """
 
-import lazy_loader
+from lmcache_client.lazy_names import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names: __init__.pyi
+__getattr__, __dir__, __all__ = attach(__name__, __file__)  # the names: __init__.pyi
 __version__ = "0.1.0"

@@ -1,13 +1,63 @@
-from .client.async_client import AsyncEngineClient as AsyncEngineClient
-from .client.channel import EngineChannel as EngineChannel
-from .client.client import EngineClient as EngineClient
-from .client.heartbeat import Heartbeat as Heartbeat, ServerChange as ServerChange
-from .client.l1_segment import L1Segment as L1Segment
-from .client.prompt_tokens import PromptTokens as PromptTokens
+from lmcache_client import (
+    ABANDON_STORE as ABANDON_STORE,
+    AsyncEngineClient as AsyncEngineClient,
+    BlockAllocation as BlockAllocation,
+    ChunkLayout as ChunkLayout,
+    CLEAR as CLEAR,
+    ClientHello as ClientHello,
+    COMMIT_RETRIEVE as COMMIT_RETRIEVE,
+    COMMIT_STORE as COMMIT_STORE,
+    CompositeLayout as CompositeLayout,
+    ConfigError as ConfigError,
+    encode_tokens as encode_tokens,
+    END_SESSION as END_SESSION,
+    EngineChannel as EngineChannel,
+    EngineClient as EngineClient,
+    EngineDrivenRegistration as EngineDrivenRegistration,
+    EngineKey as EngineKey,
+    FREE_LOOKUP_LOCKS as FREE_LOOKUP_LOCKS,
+    GET_CHUNK_SIZE as GET_CHUNK_SIZE,
+    GET_EXPERIMENTAL as GET_EXPERIMENTAL,
+    Heartbeat as Heartbeat,
+    HELLO as HELLO,
+    ITEM_BYTES as ITEM_BYTES,
+    joined_layout as joined_layout,
+    L1Segment as L1Segment,
+    LayoutPart as LayoutPart,
+    LMCacheError as LMCacheError,
+    LOOKUP as LOOKUP,
+    NoAnswerError as NoAnswerError,
+    NOOP as NOOP,
+    ObjectLayout as ObjectLayout,
+    opaque_layout as opaque_layout,
+    Operation as Operation,
+    PING as PING,
+    PREPARE_RETRIEVE as PREPARE_RETRIEVE,
+    PREPARE_STORE as PREPARE_STORE,
+    PrepareRetrieveReply as PrepareRetrieveReply,
+    PrepareStoreReply as PrepareStoreReply,
+    PromptTokens as PromptTokens,
+    ProtocolError as ProtocolError,
+    QUERY_PREFETCH_STATUS as QUERY_PREFETCH_STATUS,
+    REGISTER_ENGINE_DRIVEN as REGISTER_ENGINE_DRIVEN,
+    REGISTER_WORKER as REGISTER_WORKER,
+    REPORT_BLOCK_ALLOCATION as REPORT_BLOCK_ALLOCATION,
+    ResourceError as ResourceError,
+    RetrieveContext as RetrieveContext,
+    ServerChange as ServerChange,
+    ServerHello as ServerHello,
+    SharedMemoryOffer as SharedMemoryOffer,
+    SlotDescriptor as SlotDescriptor,
+    StoreContext as StoreContext,
+    UNREGISTER_ENGINE_DRIVEN as UNREGISTER_ENGINE_DRIVEN,
+    WAIT_PREFETCH_STATUS as WAIT_PREFETCH_STATUS,
+    WorkerRegistration as WorkerRegistration,
+)
+
 from .contracts.buffers import LentBuffer as LentBuffer, MemoryRegion as MemoryRegion
 from .contracts.capability import Capability as Capability
 from .contracts.clock import Clock as Clock, SystemClock as SystemClock
-from .contracts.command import CommandContext as CommandContext, PluginCatalog as PluginCatalog
+from .contracts.command import Command as Command, CommandContext as CommandContext, PluginCatalog as PluginCatalog
 from .contracts.completion import (
     BuffersReleased as BuffersReleased,
     Completion as Completion,
@@ -35,8 +85,8 @@ from .contracts.events import (
     L2LookupCompleted as L2LookupCompleted,
     LeasesExpired as LeasesExpired,
     LoadCompleted as LoadCompleted,
-    LoadSubmitted as LoadSubmitted,
     LoadsDeclined as LoadsDeclined,
+    LoadSubmitted as LoadSubmitted,
     LookupAbandoned as LookupAbandoned,
     LookupFinished as LookupFinished,
     LookupHashes as LookupHashes,
@@ -56,8 +106,8 @@ from .contracts.events import (
     SettingChanged as SettingChanged,
     StoreCompleted as StoreCompleted,
     StoreRefused as StoreRefused,
-    StoreSubmitted as StoreSubmitted,
     StoresDropped as StoresDropped,
+    StoreSubmitted as StoreSubmitted,
     WorkerLeft as WorkerLeft,
     WorkerRegistered as WorkerRegistered,
 )
@@ -77,7 +127,6 @@ from .contracts.operation import (
     ELSEWHERE as ELSEWHERE,
     Handler as Handler,
     HandlerMode as HandlerMode,
-    Operation as Operation,
 )
 from .contracts.policies import (
     AccessFacts as AccessFacts,
@@ -89,12 +138,12 @@ from .contracts.policies import (
     PrefetchFacts as PrefetchFacts,
     PrefetchPlan as PrefetchPlan,
     PrefetchPolicy as PrefetchPolicy,
+    recompute_cost as recompute_cost,
     RequestFacts as RequestFacts,
+    StoredObject as StoredObject,
     StorePlan as StorePlan,
     StorePolicy as StorePolicy,
-    StoredObject as StoredObject,
     WantedObject as WantedObject,
-    recompute_cost as recompute_cost,
 )
 from .contracts.readings import Reading as Reading, ReadingKind as ReadingKind, Spread as Spread
 from .contracts.request_module import (
@@ -137,13 +186,8 @@ from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
 from .model.bitmap import Bitmap as Bitmap
 from .model.errors import (
     AdapterError as AdapterError,
-    ConfigError as ConfigError,
     DamagedObjectError as DamagedObjectError,
-    LMCacheError as LMCacheError,
-    NoAnswerError as NoAnswerError,
     PluginError as PluginError,
-    ProtocolError as ProtocolError,
-    ResourceError as ResourceError,
     UnreadableObjectError as UnreadableObjectError,
 )
 from .model.keys import (
@@ -152,72 +196,26 @@ from .model.keys import (
     ObjectKey as ObjectKey,
     pack_kv_rank as pack_kv_rank,
 )
-from .model.layout import (
-    ChunkLayout as ChunkLayout,
-    CompositeLayout as CompositeLayout,
-    ITEM_BYTES as ITEM_BYTES,
-    ObjectLayout as ObjectLayout,
-    joined_layout as joined_layout,
-    opaque_layout as opaque_layout,
-)
 from .model.media_path import media_path as media_path
 from .model.model_name import ModelName as ModelName, parse_model_name as parse_model_name
 from .model.object_header import (
     Check as Check,
+    check as check,
     HEADER_BYTES as HEADER_BYTES,
+    inspect as inspect,
     NO_DIGEST as NO_DIGEST,
     ObjectHeader as ObjectHeader,
-    SerdeMark as SerdeMark,
-    check as check,
-    inspect as inspect,
     seal as seal,
     seal_encoded as seal_encoded,
+    SerdeMark as SerdeMark,
 )
 from .model.results import KeyPage as KeyPage, Outcome as Outcome, Usage as Usage
 from .server.transfer_range import (
-    TransferRange as TransferRange,
     store_patience as store_patience,
     transfer_range as transfer_range,
+    TransferRange as TransferRange,
 )
-from .server.worker_admission import RefusedRegistrations as RefusedRegistrations, check_groups as check_groups
-from .wire.messages import (
-    BlockAllocation as BlockAllocation,
-    ClientHello as ClientHello,
-    EngineDrivenRegistration as EngineDrivenRegistration,
-    EngineKey as EngineKey,
-    LayoutPart as LayoutPart,
-    PrepareRetrieveReply as PrepareRetrieveReply,
-    PrepareStoreReply as PrepareStoreReply,
-    RetrieveContext as RetrieveContext,
-    ServerHello as ServerHello,
-    SharedMemoryOffer as SharedMemoryOffer,
-    SlotDescriptor as SlotDescriptor,
-    StoreContext as StoreContext,
-    WorkerRegistration as WorkerRegistration,
-)
-from .wire.operations import (
-    ABANDON_STORE as ABANDON_STORE,
-    CLEAR as CLEAR,
-    COMMIT_RETRIEVE as COMMIT_RETRIEVE,
-    COMMIT_STORE as COMMIT_STORE,
-    END_SESSION as END_SESSION,
-    FREE_LOOKUP_LOCKS as FREE_LOOKUP_LOCKS,
-    GET_CHUNK_SIZE as GET_CHUNK_SIZE,
-    GET_EXPERIMENTAL as GET_EXPERIMENTAL,
-    HELLO as HELLO,
-    LOOKUP as LOOKUP,
-    NOOP as NOOP,
-    PING as PING,
-    PREPARE_RETRIEVE as PREPARE_RETRIEVE,
-    PREPARE_STORE as PREPARE_STORE,
-    QUERY_PREFETCH_STATUS as QUERY_PREFETCH_STATUS,
-    REGISTER_ENGINE_DRIVEN as REGISTER_ENGINE_DRIVEN,
-    REGISTER_WORKER as REGISTER_WORKER,
-    REPORT_BLOCK_ALLOCATION as REPORT_BLOCK_ALLOCATION,
-    UNREGISTER_ENGINE_DRIVEN as UNREGISTER_ENGINE_DRIVEN,
-    WAIT_PREFETCH_STATUS as WAIT_PREFETCH_STATUS,
-)
-from .wire.tokens import encode_tokens as encode_tokens
+from .server.worker_admission import check_groups as check_groups, RefusedRegistrations as RefusedRegistrations
 
 __version__: str
 

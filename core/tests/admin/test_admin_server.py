@@ -12,9 +12,9 @@ import pytest
 import lmcache_core
 from core.tests.admin.conversation import ask, running
 from core.tests.admin.stand_ins import active, ports
+from lmcache_client.errors import ResourceError
 from lmcache_core import Severity
 from lmcache_core.admin.server import AdminServer
-from lmcache_core.model.errors import ResourceError
 
 
 def test_what_it_answers() -> None:

@@ -11,12 +11,13 @@ from textwrap import dedent
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import ConfigError, PluginContractError
-from lmcache_core.testing import free_port
+from lmcache_core.model.errors import PluginContractError
+from lmcache_devkit import free_port
 
 Install = Callable[..., Path]
 PLUGIN = """

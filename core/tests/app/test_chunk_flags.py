@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.console import chunk_flags
 from lmcache_core.app.console.chunk_flags import add_chunk_flags, selection_of
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.model.errors import ConfigError
 
 
 def read(flag: str, path: str, *more: str) -> dict[str, Any]:

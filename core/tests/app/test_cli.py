@@ -13,7 +13,7 @@ import pytest
 
 import lmcache_core
 from core.tests.admin.conversation import running
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 Install = Callable[..., Path]
 Environment = dict[str, str]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.page import Line, Page
-from lmcache_core.model.errors import ConfigError, ResourceError
 
 Captured = pytest.CaptureFixture[str]
 ANSWER = {"objects": 3}

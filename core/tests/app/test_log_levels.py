@@ -10,8 +10,8 @@ import pytest
 from lmcache_core.admin.ports import UnknownLoggerError
 from lmcache_core.app.log_levels import LogLevels
 from lmcache_core.contracts.events import SettingChanged
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
 
 NAME = "test.of.log_levels"
 

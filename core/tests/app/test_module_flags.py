@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
+from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.module_flags import USES, operation_remedies
@@ -15,8 +17,6 @@ from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.plugins.discovery import Origin, discover
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.wire.operations import KNOWN_REQUESTS
 
 Install = Callable[..., Path]
 SOURCE = """

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.plugin_row import Status
-from lmcache_core.model.errors import ConfigError
 
 Install = Callable[..., Path]
 SOURCE = """

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 
 def settings(**eviction: Any) -> ServerSettings:

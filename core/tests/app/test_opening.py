@@ -13,7 +13,8 @@ import pytest
 import zmq
 
 from core.tests.app.test_build import built
-from lmcache_core.model.errors import LMCacheError, PluginContractError, PluginLoadError
+from lmcache_client.errors import LMCacheError
+from lmcache_core.model.errors import PluginContractError, PluginLoadError
 
 Install = Callable[..., Path]
 Log = pytest.LogCaptureFixture

@@ -14,11 +14,11 @@ import pytest
 from core.tests.admin.conversation import running
 from core.tests.admin.stand_ins import active
 from core.tests.app.test_status_page import HEALTHY
+from lmcache_client.layout import ObjectLayout
 from lmcache_core import Severity
 from lmcache_core.app.cli import main
 from lmcache_core.app.console.description import describe_server, description_page
 from lmcache_core.app.console.page import plain_page
-from lmcache_core.model.layout import ObjectLayout
 
 Captured = pytest.CaptureFixture[str]
 MODELS = {

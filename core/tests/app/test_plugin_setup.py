@@ -133,5 +133,5 @@ def test_the_short_way_is_silent_about_the_rest(text: str) -> None:
 
 
 def test_what_only_an_extra_requires_does_not_apply(install: Install) -> None:
-    install("acme", requires="lmcache-core[testing]>=99; extra == 'testing'")
+    install("acme", requires="lmcache-devkit>=99; extra == 'testing'")
     assert row("acme").error is None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.quota_setting import quota_bytes
-from lmcache_core.model.errors import ConfigError
 
 GIB = 2**30
 

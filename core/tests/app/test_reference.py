@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.reference import main, server_reference
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import ConfigError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 

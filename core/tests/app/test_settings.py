@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import advice, read_settings
 from lmcache_core.app.flags import ServerFlags, group_fields
 from lmcache_core.app.settings import GROUPS, ServerSettings, is_loopback
-from lmcache_core.model.errors import ConfigError
 
 
 def settings(*arguments: str) -> ServerSettings:

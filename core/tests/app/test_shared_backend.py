@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.model.errors import ConfigError
 
 SHARED = Offer("acme", "", "acme:open", capabilities=Capability.SHARED)
 ALONE = Offer("acme", "", "acme:open")

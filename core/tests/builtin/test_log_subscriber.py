@@ -18,7 +18,7 @@ from lmcache_core.contracts.events import (
     StoreRefused,
     StoresDropped,
 )
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 LINES = {
     "INFO adapter added adapter=s3 type=fs": AdapterAdded("s3", "fs"),

@@ -14,7 +14,7 @@ from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, InsertFacts
 from lmcache_core.kernels.choice import PURE, Kernels, choose_kernels
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.testing.eviction_suite import EvictionPolicySuite
+from lmcache_devkit.eviction_suite import EvictionPolicySuite
 
 SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
 SMALL, LARGE = 10, 100

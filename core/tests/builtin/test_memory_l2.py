@@ -5,9 +5,9 @@ from pydantic import ValidationError
 
 from lmcache_core import LentBuffer, Outcome
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 
 
 def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from lmcache_core import L2Adapter, ObjectKey
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
-from lmcache_core.testing import stall_methods
-from lmcache_core.testing.l2_suite import L2AdapterSuite, Media
+from lmcache_devkit import stall_methods
+from lmcache_devkit.l2_suite import L2AdapterSuite, Media
 
 
 class HeapMedia(Media):

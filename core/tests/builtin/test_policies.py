@@ -26,8 +26,8 @@ from lmcache_core.contracts.events import (
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.testing.prefetch_policy_suite import PrefetchPolicySuite
-from lmcache_core.testing.store_policy_suite import StorePolicySuite
+from lmcache_devkit.prefetch_policy_suite import PrefetchPolicySuite
+from lmcache_devkit.store_policy_suite import StorePolicySuite
 
 SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
 UP = AdapterFacts("up", Capability.NONE, healthy=True)

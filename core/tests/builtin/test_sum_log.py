@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.builtin.sum_log import KINDS_MAX, PERIOD_SECONDS, Kind, SumLog
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 
 class Lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmcache_core import Capability, Offer
-from lmcache_core.testing.offer_under_test import OpenableOffer
+from lmcache_devkit.offer_under_test import OpenableOffer
 
 DELETE, LIST, DURABLE = Capability.DELETE, Capability.LIST, Capability.DURABLE
 

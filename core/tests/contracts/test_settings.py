@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field, SecretBytes, SecretStr, field_validator
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.settings import PluginSettings, validate
-from lmcache_core.model.errors import ConfigError
 
 SECRET = "hunter2"
 

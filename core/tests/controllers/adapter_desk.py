@@ -7,8 +7,8 @@ from typing import Any
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.fake_clock import FakeClock
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]

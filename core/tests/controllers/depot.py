@@ -17,9 +17,9 @@ from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
 
 PAYLOAD = 4096
 OBJECT = PAYLOAD + HEADER_BYTES

@@ -13,10 +13,10 @@ from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionContro
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.lent_memory import LentMemory
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.lent_memory import LentMemory
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 OBJECT = 4096

@@ -11,9 +11,9 @@ from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.pending_jobs import PendingJob, Verb
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.lent_memory import object_key
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.lent_memory import object_key
 
 
 class Desk:

@@ -21,8 +21,8 @@ from lmcache_core.controllers.job_answer import JobAnswer
 from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.event_recorder import EventRecorder
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from lmcache_core.controllers import plugin_reports
 from lmcache_core.controllers.conditions import Conditions, is_well, server_state, state_reason
 from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
 from lmcache_core.jobs.recent_growth import RecentGrowth
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 FULL = Condition("medium_full", Severity.WARNING, "no room", "make room", "adapter fs")
 DOWN = Condition("thread_down", Severity.CRITICAL, "it is down", subject="thread store")

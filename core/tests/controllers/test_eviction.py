@@ -15,7 +15,7 @@ from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 PAYLOAD, SLOTS = 4096, 100
 WORKER = Owner(OwnerKind.WORKER, 1)

@@ -14,7 +14,7 @@ from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers import l2_eviction
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.cue_adapter import CueJob
+from lmcache_devkit.cue_adapter import CueJob
 
 RANGES = st.tuples(st.integers(0, 120), st.sampled_from((1, 10, 60))).map(lambda span: list(range(span[0], sum(span))))
 SIZES = st.sampled_from((OBJECT, OBJECT, 2 * OBJECT))

@@ -14,7 +14,7 @@ from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 PAYLOAD = 4096

@@ -20,7 +20,7 @@ from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.controllers.store_waiting import DropRule
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.cue_adapter import CueAdapter
+from lmcache_devkit.cue_adapter import CueAdapter
 
 AMPLE = StoreLimits(1 << 24)
 NARROW = StoreLimits(8 * OBJECT)

@@ -11,8 +11,8 @@ import pytest
 from core.tests.controllers.adapter_desk import Desk
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.model.results import KeyPage
-from lmcache_core.testing.cue_adapter import CueAdapter
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.cue_adapter import CueAdapter
+from lmcache_devkit.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize("answer", [None, "page", OSError("no")])

@@ -15,8 +15,8 @@ from lmcache_core.controllers.port_tally import PortAccount, PortTally
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.lent_memory import LentMemory
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.lent_memory import LentMemory
 
 KEY = ObjectKey(KeySpace("m", 0, 0, "", 16, HashChain.BLAKE3, bytes(16)), bytes(32))
 BYTES = 4096

@@ -8,7 +8,7 @@ from core.tests.controllers.adapter_desk import KEYS, Desk
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.job_answer import JobAnswer
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.lent_memory import LentMemory
+from lmcache_devkit.lent_memory import LentMemory
 
 
 class Diary:

@@ -19,7 +19,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 L1_BYTES = 16 << 20
 SMALL, LARGE, HUGE = 60 << 10, 196 << 10, 3 << 20

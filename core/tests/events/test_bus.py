@@ -12,7 +12,7 @@ from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, deliveri
 from lmcache_core.contracts.events import ChunksEvicted, Event, LeasesExpired, StoresDropped
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.events.lane_status import LaneState
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 
 
 def test_events_come_in_order_to_those_who_asked_for_them() -> None:

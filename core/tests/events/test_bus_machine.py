@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from core.tests.events.listeners import WAIT_SECONDS, bus_of
 from lmcache_core.contracts.events import ChunksEvicted, Event, LeasesExpired, StoresDropped
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 
 NAMES = ("all", "some")
 WANTED: dict[str, tuple[type[Event], ...]] = {"all": (Event,), "some": (LeasesExpired, StoresDropped)}

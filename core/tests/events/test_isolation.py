@@ -11,7 +11,7 @@ from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, deliveri
 from lmcache_core.contracts.events import Event, LeasesExpired
 from lmcache_core.events.lane_status import LaneState
 from lmcache_core.events.subscriber_calls import SubscriberCalls
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 
 EVENTS = 300
 

@@ -9,7 +9,7 @@ from lmcache_core.contracts.events import Event, LeasesExpired
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
 from lmcache_core.events.lane_status import LaneState
 from lmcache_core.events.retention import KEPT_SECONDS, SAMPLES_MAX, Retention
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 
 class Keeps(Subscriber):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from lmcache_core import AdapterContext, BlockingL2Adapter, Capability, LentBuffer, ObjectKey, Outcome
-from lmcache_core.testing.l2_driver import WAIT_SECONDS
+from lmcache_devkit.l2_driver import WAIT_SECONDS
 
 DONE = Outcome.DONE
 

@@ -8,9 +8,9 @@ import pytest
 
 from core.tests.jobs.scripted_adapter import Gate, Scripted, closed_behind
 from lmcache_core import L2Adapter
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 
 
 @pytest.fixture

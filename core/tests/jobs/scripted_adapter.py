@@ -19,8 +19,8 @@ from lmcache_core import (
     Outcome,
     StoreItem,
 )
-from lmcache_core.testing.l2_driver import WAIT_SECONDS
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS
+from lmcache_devkit.lent_memory import LentMemory, object_key
 
 DONE = Outcome.DONE
 

@@ -8,8 +8,8 @@ import time
 
 from core.tests.jobs.scripted_adapter import Gate, Scripted, having, items
 from lmcache_core import JobDone, LoadItem, Outcome
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 TIMED_OUT = Outcome.TIMED_OUT

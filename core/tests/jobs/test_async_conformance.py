@@ -11,8 +11,8 @@ from core.tests.jobs.shelf_adapter import Shelf
 from lmcache_core import (
     Offer,
 )
-from lmcache_core.testing.l2_suite import L2AdapterSuite
-from lmcache_core.testing.stalling import stall_methods
+from lmcache_devkit.l2_suite import L2AdapterSuite
+from lmcache_devkit.stalling import stall_methods
 
 
 class TestShelf(L2AdapterSuite):

@@ -17,9 +17,9 @@ from lmcache_core.jobs.circuit_breaker import (
     CircuitStatus,
 )
 from lmcache_core.jobs.retry import RetryBudget, RetryPolicy
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 A, B, C = map(object_key, range(3))

@@ -11,8 +11,8 @@ import pytest
 from core.tests.jobs.blocking_scripted_adapter import BlockingGate, BlockingScripted
 from core.tests.jobs.scripted_adapter import closed_behind, items
 from lmcache_core import JobDone, Outcome, SystemClock
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 

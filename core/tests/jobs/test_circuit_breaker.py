@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, Permit
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 

@@ -65,7 +65,7 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 
-from lmcache_core.testing.l2_suite import L2AdapterSuite  # noqa: E402
+from lmcache_devkit.l2_suite import L2AdapterSuite  # noqa: E402
 
 
 def test_it_is_no_longer_than_that() -> None:

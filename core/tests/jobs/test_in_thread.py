@@ -23,8 +23,8 @@ from lmcache_core import (
     ResourceError,
     StoreItem,
 )
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, FAILED, TIMED_OUT = Outcome.DONE, Outcome.FAILED, Outcome.TIMED_OUT
 A, B = map(object_key, range(2))

@@ -11,9 +11,9 @@ from lmcache_core import AdapterContext, AsyncL2Adapter, BlockingL2Adapter, Lent
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState
 from lmcache_core.jobs.object_adapter import LOOKUPS_TOGETHER
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 A = object_key(0)

@@ -12,8 +12,8 @@ import pytest
 from lmcache_core import AsyncL2Adapter, JobDone, LentBuffer, LoadItem, ObjectKey, Outcome, ResourceError, StoreItem
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.jobs.loop_thread import LoopThread
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, FAILED, TIMED_OUT = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.TIMED_OUT
 A, B, C = map(object_key, range(3))

@@ -9,9 +9,9 @@ import pytest
 
 from lmcache_core import AdapterContext, AsyncL2Adapter, BlockingL2Adapter, Capability, LentBuffer, ObjectKey, Outcome
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 DAMAGED, FOREIGN = Outcome.DAMAGED, Outcome.FOREIGN

@@ -10,8 +10,8 @@ import pytest
 from core.tests.jobs.blocking_scripted_adapter import BlockingGate, BlockingScripted
 from core.tests.jobs.scripted_adapter import Gate, Scripted, closed_behind, items
 from lmcache_core import LoadItem, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE = Outcome.DONE
 A, B, C, D = map(object_key, range(4))

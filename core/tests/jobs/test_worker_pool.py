@@ -11,8 +11,8 @@ import pytest
 
 from lmcache_core import AdapterContext, BlockingL2Adapter, LentBuffer, ObjectKey, Outcome, StoreItem
 from lmcache_core.jobs.worker_pool import WorkerPool
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 A, B = map(object_key, range(2))

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.kernels.choice import KERNEL_ABI, PURE, choose_kernels
-from lmcache_core.model.errors import ConfigError
 
 
 def install(monkeypatch: pytest.MonkeyPatch, abi: int | None) -> None:

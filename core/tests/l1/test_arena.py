@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ResourceError
 from lmcache_core.l1.arena import (
     SEGMENT_PREFIX,
     SHM_ROOT,
@@ -20,7 +21,6 @@ from lmcache_core.l1.arena import (
     shared_memory_shortage,
 )
 from lmcache_core.l1.huge_pages import anonymous_obstacle, shared_obstacle
-from lmcache_core.model.errors import ResourceError
 
 MIB = 1 << 20
 

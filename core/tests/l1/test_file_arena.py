@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.memory_calls import allocate_file
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.file_arena import MARK_BYTES, SLAB_NAME, direct_io_obstacle, file_arena
-from lmcache_core.l1.memory_calls import allocate_file
-from lmcache_core.model.errors import ResourceError
 
 MIB = 1 << 20
 ME = {"instance_id": "node-1", "boot_id": "b00"}

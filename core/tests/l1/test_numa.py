@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.memory_calls import bind_memory
 from lmcache_core.l1.arena import anonymous_arena
-from lmcache_core.l1.memory_calls import bind_memory
 from lmcache_core.l1.numa import Placement, choose_placement, memory_nodes
-from lmcache_core.model.errors import ResourceError
 
 PREFERRED, INTERLEAVE, LOCAL = 1, 3, 4
 

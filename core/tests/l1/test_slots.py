@@ -8,7 +8,7 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lmcache_core.l1.extents import Extent
+from lmcache_client.extents import Extent
 from lmcache_core.l1.slab_windows import windows
 from lmcache_core.l1.slots import SLAB_BYTES, Slots
 

@@ -9,8 +9,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.errors import ConfigError, ProtocolError
 from lmcache_core import HashChain, KeySpace, ObjectKey, media_path
-from lmcache_core.model.errors import ConfigError, ProtocolError
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES, pack_kv_rank, parse_canonical
 
 names = st.text(max_size=200)

@@ -14,8 +14,8 @@ from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.serde.chain import SerdeChain
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.serde_adapter import SerdeAdapter
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 
 PAYLOAD = payload_of(1, 10_000)
 KEY = object_key(1)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
@@ -15,7 +16,6 @@ from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.serde.chain import Link, SerdeChain
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.scratch import scratch_region

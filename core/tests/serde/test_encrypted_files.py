@@ -19,8 +19,8 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect, seal_encoded
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import SPACE, LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import SPACE, LentMemory, adapter_context, object_key, payload_of
 
 for _module, _name in (("lmcache_serde", "lmcache-serde"), ("lmcache_l2_fs", "lmcache-l2-fs")):
     pytest.importorskip(_module, reason=f"{_name} is not installed")

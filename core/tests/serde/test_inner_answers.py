@@ -14,8 +14,8 @@ from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDo
 from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde import inner_answers
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 Answers = Callable[[JobId], Sequence[Any]]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from core.tests.serde.heap_case import HeapCase, tally
+from lmcache_client.layout import CompositeLayout, ObjectLayout
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import CompositeLayout, ObjectLayout
 from lmcache_core.model.object_header import (
     HEADER_BYTES,
     NO_DIGEST,
@@ -17,7 +17,7 @@ from lmcache_core.model.object_header import (
     inspect,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.lent_memory import SPACE
+from lmcache_devkit.lent_memory import SPACE
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.model.layout import ChunkLayout, CompositeLayout, ObjectLayout
+from lmcache_client.layout import ChunkLayout, CompositeLayout, ObjectLayout
 from lmcache_core.serde import known_layouts
 from lmcache_core.serde.known_layouts import KnownLayouts
 

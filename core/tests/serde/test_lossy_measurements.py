@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from core.tests.serde import serde_plugin
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.cli import main
 from lmcache_core.app.doctor.adapter_trial import TrialFailedError, try_adapter
@@ -20,8 +21,7 @@ from lmcache_core.app.number_layouts import NumberLayouts, as_numbers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.testing.lent_memory import object_key
+from lmcache_devkit.lent_memory import object_key
 
 SMALL = ("--sizes", "64KiB,100KiB", "--depths", "2", "--bytes", "512KiB", "--rounds", "2", "--timeout-seconds", "20")
 OBJECT_BYTES = 64 * 1024

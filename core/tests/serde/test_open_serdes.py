@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from core.tests.serde import serde_plugin
+from lmcache_client.errors import ConfigError
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -20,11 +22,10 @@ from lmcache_core.builtin import memory_l2
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.model.errors import ConfigError, PluginContractError
-from lmcache_core.model.layout import ObjectLayout
+from lmcache_core.model.errors import PluginContractError
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.serde_adapter import SerdeAdapter
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 
 SECRET = "sesame-open-please"
 

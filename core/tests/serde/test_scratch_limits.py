@@ -9,18 +9,18 @@ import pytest
 
 from core.tests.serde.heap_case import KEY, PAYLOAD, HeapCase, tally
 from core.tests.serde.serdes import Deflate
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.model.object_header import (
     HEADER_BYTES,
 )
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.serde_adapter import SerdeAdapter
-from lmcache_core.testing.lent_memory import object_key, payload_of
+from lmcache_devkit.lent_memory import object_key, payload_of
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING

@@ -22,7 +22,7 @@ from lmcache_core.model.object_header import (
 )
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.chain import PAD
-from lmcache_core.testing.lent_memory import object_key
+from lmcache_devkit.lent_memory import object_key
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING

@@ -16,9 +16,9 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.serde_adapter import SerdeAdapter
-from lmcache_core.testing import stall_methods
-from lmcache_core.testing.l2.media_damage import FAULTS
-from lmcache_core.testing.l2_suite import PAYLOAD_BYTES, L2AdapterSuite, Media, Rig
+from lmcache_devkit import stall_methods
+from lmcache_devkit.l2.media_damage import FAULTS
+from lmcache_devkit.l2_suite import PAYLOAD_BYTES, L2AdapterSuite, Media, Rig
 
 DONE: Final = Outcome.DONE
 LISTS: Final = Capability.DELETE | Capability.LIST | Capability.VERIFIES

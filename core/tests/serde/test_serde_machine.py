@@ -17,8 +17,8 @@ from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 
 KEYS = 4
 MARK = b"\xa5"

@@ -15,7 +15,7 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.events import Event
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 CHUNKS = 20
 MEMORY = {"type": "memory"}

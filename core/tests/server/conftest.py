@@ -12,7 +12,7 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 StartServer = Callable[..., Server]
 

@@ -13,7 +13,7 @@ from core.tests.server import conftest
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 L1_GB, SLOTS = 1 / 512, 170
 """2 MiB, and how many slots of 12 KiB that is."""

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.client.client import EngineClient
+from lmcache_client.client import EngineClient
+from lmcache_client.errors import ProtocolError
+from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.events import RequestAnswered
-from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode, Operation
+from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import Router
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 SLOW = Operation("slow", 101, (int,), int | None, -1)

@@ -6,11 +6,11 @@ from array import array
 
 import pytest
 
+from lmcache_client.messages import BlockAllocation
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.events import BlocksAllocated
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.messages import BlockAllocation
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import pytest
 import zmq
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.codec import OperationCodec, encode_result
+from lmcache_client.operations import COMMIT_RETRIEVE, PING, PREPARE_RETRIEVE, Operation
 from lmcache_core.app.server import Server
-from lmcache_core.contracts.operation import Operation
 from lmcache_core.server import engine_socket, waiting_answers
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.codec import OperationCodec, encode_result
-from lmcache_core.wire.operations import COMMIT_RETRIEVE, PING, PREPARE_RETRIEVE
+from lmcache_devkit.fake_engine import FakeEngine
 
 MIB = 2**20
 TOKENS = list(range(64))

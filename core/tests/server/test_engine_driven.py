@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.operations import UNREGISTER_ENGINE_DRIVEN, WAIT_PREFETCH_STATUS
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.testing.stock_pickle import stock_pickle
-from lmcache_core.wire.operations import UNREGISTER_ENGINE_DRIVEN, WAIT_PREFETCH_STATUS
+from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_devkit.stock_pickle import stock_pickle
 
 TOKENS = list(range(1000))
 CHUNKS = 62

@@ -18,15 +18,15 @@ import zmq
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_handshakes import address, until
+from lmcache_client.client import EngineClient
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.server import Server
-from lmcache_core.client.client import EngineClient
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.model.errors import ConfigError
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.handshakes import Handshakes
 from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 OTHER = 23456
 """A user that is not the server's."""

@@ -9,10 +9,10 @@ import pytest
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import wait_for
+from lmcache_client.errors import LMCacheError
 from lmcache_core.builtin.log_subscriber import LogSubscriber
 from lmcache_core.contracts.events import LeasesExpired
 from lmcache_core.events.lane_status import LaneState
-from lmcache_core.model.errors import LMCacheError
 
 
 def test_each_subscriber_is_in_the_status(start_server: StartServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 CHUNKS = 20
 

@@ -13,12 +13,12 @@ import pytest
 import zmq
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.client import EngineClient
+from lmcache_client.errors import NoAnswerError
+from lmcache_client.operations import CLEAR, NOOP
+from lmcache_client.sockets import open_socket
 from lmcache_core.app.server import Server
-from lmcache_core.client.client import EngineClient
-from lmcache_core.model.errors import NoAnswerError
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.operations import CLEAR, NOOP
-from lmcache_core.wire.sockets import open_socket
+from lmcache_devkit.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[3]
 TOKENS = list(range(64))
@@ -189,7 +189,7 @@ def test_a_server_that_speaks_an_old_protocol_is_no_server_for_a_client() -> Non
                 client.receive(ticket)
 
 
-SHIPPED = ("core/src", "plugins", "benchmarks", "demo", "scripts")
+SHIPPED = ("core/src", "libs", "plugins", "engines", "benchmarks", "demo", "scripts")
 
 
 def ways_to_a_socket(tree: ast.AST) -> Iterator[str]:
@@ -215,7 +215,7 @@ def ways_to_a_socket(tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_socket_of_the_project_is_opened_in_one_place() -> None:
-    """`Context.socket` is called in wire/sockets.py, and for inproc:// in server/handshakes.py."""
+    """`Context.socket` is called in `lmcache_client.sockets`, and for inproc:// in server/handshakes.py."""
     found: dict[str, list[str]] = {}
     for path in sorted(each for folder in SHIPPED for each in (ROOT / folder).rglob("*.py")):
         name = str(path.relative_to(ROOT))
@@ -223,7 +223,7 @@ def test_every_socket_of_the_project_is_opened_in_one_place() -> None:
             found[name] = ways
     assert found == {
         "core/src/lmcache_core/server/handshakes.py": ["socket"] * 2,
-        "core/src/lmcache_core/wire/sockets.py": ["socket"],
+        "libs/client/src/lmcache_client/sockets.py": ["socket"],
     }
 
 

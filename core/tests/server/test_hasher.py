@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.hash_chain import read_prompt
+from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.kernels.choice import PURE
-from lmcache_core.kernels.prompt import read_prompt
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.hasher import PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.wire.tokens import TokenSequence, encode_tokens
+from lmcache_devkit.fake_clock import FakeClock
 
 CHAINS = list(HashChain)
 

@@ -6,18 +6,17 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+from lmcache_client.async_client import AsyncEngineClient
+from lmcache_client.channel import EngineChannel
+from lmcache_client.client import EngineClient
+from lmcache_client.heartbeat import Heartbeat, ServerChange
+from lmcache_client.l1_segment import L1Segment
+from lmcache_client.messages import EngineKey, ServerHello
+from lmcache_client.operations import KNOWN_REQUESTS, Operation
+from lmcache_client.prompt_tokens import PromptTokens
 from lmcache_core import __version__
 from lmcache_core.app.server import Server
-from lmcache_core.client.async_client import AsyncEngineClient
-from lmcache_core.client.channel import EngineChannel
-from lmcache_core.client.client import EngineClient
-from lmcache_core.client.heartbeat import Heartbeat, ServerChange
-from lmcache_core.client.l1_segment import L1Segment
-from lmcache_core.client.prompt_tokens import PromptTokens
-from lmcache_core.contracts.operation import Operation
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.messages import EngineKey, ServerHello
-from lmcache_core.wire.operations import KNOWN_REQUESTS
+from lmcache_devkit.fake_engine import FakeEngine
 
 StartServer = Callable[..., Server]
 TOKENS = list(range(64))

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 REQUESTS = 1000
 PLUGIN = """

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.client import EngineClient
+from lmcache_client.operations import KNOWN_REQUESTS, OPERATIONS
 from lmcache_core.app.server import Server
-from lmcache_core.client.client import EngineClient
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.operations import KNOWN_REQUESTS, OPERATIONS
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(320))
 MIB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import wait_for
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(160))
 

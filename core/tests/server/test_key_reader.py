@@ -11,20 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client import key_frame
+from lmcache_client.codec import OperationCodec
+from lmcache_client.errors import ProtocolError
+from lmcache_client.messages import EngineKey
+from lmcache_client.operations import LOOKUP
+from lmcache_client.tokens import TokenSequence
 from lmcache_core.kernels.choice import PURE
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server import key_reader
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.hasher import PromptHasher, open_chain
 from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.wire import key_frame
-from lmcache_core.wire.codec import OperationCodec
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.operations import LOOKUP
-from lmcache_core.wire.tokens import TokenSequence
+from lmcache_devkit.fake_clock import FakeClock
 
 CHUNK = 4
 encode = msgspec.msgpack.encode

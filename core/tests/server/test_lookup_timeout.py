@@ -9,7 +9,7 @@ import pytest
 
 from core.tests.server.conftest import StartServer
 from lmcache_core.contracts.completion import JobId
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(320))
 FOR_EVER = 600.0

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import CHUNKS, TOKENS, quiet
+from lmcache_client.messages import LayoutPart, PrepareStoreReply, SharedMemoryOffer, WorkerRegistration
+from lmcache_client.operations import ABANDON_STORE, REGISTER_WORKER, UNREGISTER_ENGINE_DRIVEN
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.messages import LayoutPart, PrepareStoreReply, SharedMemoryOffer, WorkerRegistration
-from lmcache_core.wire.operations import ABANDON_STORE, REGISTER_WORKER, UNREGISTER_ENGINE_DRIVEN
+from lmcache_devkit.fake_engine import FakeEngine
 
 PART = LayoutPart(1, 2, 16, 64, "float32", block_slots=16)
 

@@ -9,7 +9,7 @@ import pytest
 from core.tests.server.cache_resource import wait_until
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def conflicts(server: Server) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import quiet
+from lmcache_client.layout import ObjectLayout
+from lmcache_client.messages import SlotDescriptor
 from lmcache_core.app.server import Server
-from lmcache_core.model.layout import ObjectLayout
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.testing.stock_pickle import stock_pickle
-from lmcache_core.wire.messages import SlotDescriptor
+from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_devkit.stock_pickle import stock_pickle
 
 TOKENS = list(range(64))
 OTHERS = list(range(1000, 1064))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from core.tests.server.cache_resource import Answer, Operator, operator_of, wait_until
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 PROMPTS, CHUNKS, ROUNDS = 40, 6, 120
 FORESEEN = {200, 202, 404, 409}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.messages import LayoutPart, WorkerRegistration
+from lmcache_client.operations import REGISTER_WORKER
 from lmcache_core.app import open_engine_port
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.messages import LayoutPart, WorkerRegistration
-from lmcache_core.wire.operations import REGISTER_WORKER
+from lmcache_devkit.fake_engine import FakeEngine
 
 AMX, OTHER = "flags\t\t: fpu amx_bf16 amx_tile amx_int8\n", "flags\t\t: fpu avx512_bf16\n"
 CPUINFO = "processor\t: {0}\nmodel name\t: amx_tile\n{1}bugs\t\t: amx_tile\n\n"

@@ -10,9 +10,9 @@ import pytest
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import restarts, trip, wait_for
+from lmcache_client.errors import ConfigError
 from lmcache_core.controllers import supervisor
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 PING = """
 import json, os, time

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.server.prompt_memory import FORGOTTEN_AT_ONCE, PromptMemory
 from lmcache_core.server.prompt_tree import NODE_BYTES, PromptTree
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.wire.tokens import TokenSequence, encode_tokens
+from lmcache_devkit.fake_clock import FakeClock
 
 CHUNK = 4
 

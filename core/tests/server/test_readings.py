@@ -17,8 +17,8 @@ from lmcache_core.app.readings.catalogue import READING_KINDS
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.readings import Reading, ReadingKind
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 CHUNKS = 16
 TOKENS = 16 * CHUNKS

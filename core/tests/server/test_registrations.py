@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.contracts.events import WorkerLeft, WorkerRegistered
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.server.registrations import STRANGERS_MAX, Registrations
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
 
 SMALL, LARGE = ObjectLayout(1, 2, 16, 64, "float32"), ObjectLayout(1, 4, 16, 64, "float32")
 

@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 import zmq
 
-from lmcache_core.client.client import EngineClient
+from lmcache_client.client import EngineClient
+from lmcache_client.codec import PLAIN_READERS, FrameReader, OpenedFrame
+from lmcache_client.errors import LMCacheError, ResourceError
+from lmcache_client.messages import EngineKey
+from lmcache_client.operations import LOOKUP, Operation
+from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.kernels.choice import PURE
-from lmcache_core.model.errors import LMCacheError, ResourceError
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.engine_socket import COPY_BELOW_BYTES, SENT_COPIED_BELOW_BYTES, EngineSocket
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.hasher import PromptHasher, open_chain
 from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.router import SMALL_BYTES, Router
-from lmcache_core.wire.codec import PLAIN_READERS, FrameReader, OpenedFrame
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.operations import LOOKUP
-from lmcache_core.wire.tokens import encode_tokens
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 BYTES = Operation("bytes", 101, (bytes,), int | None, -1)

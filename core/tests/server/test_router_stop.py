@@ -13,8 +13,9 @@ import pytest
 import zmq
 
 from core.tests.server.conftest import StartServer
+from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode, Operation
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import LAST_CALL_SECONDS, Router

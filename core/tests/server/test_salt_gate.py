@@ -8,8 +8,8 @@ import pytest
 
 from core.tests.server.conftest import StartServer
 from lmcache_core.server.salt_gate import LOG_SECONDS, SaltGate
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(160))
 

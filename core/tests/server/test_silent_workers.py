@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import quiet
+from lmcache_client.messages import LayoutPart, WorkerRegistration
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
-from lmcache_core.wire.messages import LayoutPart, WorkerRegistration
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(64))
 OTHERS = list(range(1000, 1064))

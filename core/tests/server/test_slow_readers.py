@@ -13,9 +13,10 @@ import msgspec
 import pytest
 import zmq
 
-from lmcache_core.client.client import EngineClient
+from lmcache_client.client import EngineClient
+from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.contracts.operation import Call, Handler, HandlerMode, Operation
+from lmcache_core.contracts.operation import Call, Handler, HandlerMode
 from lmcache_core.server.engine_socket import LIBZMQ_ANSWERS_MAX, EngineSocket
 from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import Router

@@ -10,7 +10,7 @@ from core.tests.injected import injected
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import HASTY_CLOSE_SECONDS
 from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def test_what_draining_took_is_not_given_to_closing(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

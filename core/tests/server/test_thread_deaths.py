@@ -15,7 +15,7 @@ from lmcache_core.app.server import Server
 from lmcache_core.contracts.events import LeasesExpired
 from lmcache_core.controllers import supervisor
 from lmcache_core.controllers.l2_listing import L2Listing
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(320))
 CHUNKS = 20

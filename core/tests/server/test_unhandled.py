@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.server.unhandled import UnhandledRequests
-from lmcache_core.wire.operations import KNOWN_REQUESTS
 
 REMEDIES = {"register_kv_cache": "pip install it"}
 

@@ -14,13 +14,13 @@ import pytest
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_users import OTHER, needs_root, peer_of, result_of
 from core.tests.server.test_handshakes import until
+from lmcache_client.client import EngineClient
+from lmcache_client.errors import ResourceError
 from lmcache_core.app.cli import main
-from lmcache_core.client.client import EngineClient
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.model.errors import ResourceError
 from lmcache_core.server.engine_socket import EngineSocket
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(64))
 

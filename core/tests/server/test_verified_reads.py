@@ -12,7 +12,7 @@ from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import CHUNKS, TOKENS, quiet
 from lmcache_core.app.server import Server
 from lmcache_core.l1.read_checks import ReadChecks
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 BAD = 1
 """The chunk that is overwritten."""

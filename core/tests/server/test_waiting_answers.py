@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from lmcache_client.codec import Frame
 from lmcache_core.server import waiting_answers
 from lmcache_core.server.peer_socket import PeerSocket
 from lmcache_core.server.waiting_answers import Envelope, Sent, WaitingAnswers
-from lmcache_core.testing import FakeClock
-from lmcache_core.wire.codec import Frame
+from lmcache_devkit import FakeClock
 
 PATIENCE_SECONDS = 5.0
 CONNECTIONS = (b"a", b"b", b"c")

@@ -13,7 +13,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import HASH_BYTES
 from lmcache_core.storage.manager import StorageManager
 from lmcache_core.storage.tallies import total
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 _Object = tuple[str, str, int, bytes]
 """Model, salt, shard and chunk hash; tests use one layout."""

@@ -18,9 +18,9 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.testing.cue_adapter import CueJob
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.cue_adapter import CueJob
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
 
 PAYLOAD = 4096
 SLOT = 2 * PAYLOAD

@@ -8,7 +8,7 @@ from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.contracts.l2_adapter import LoadItem, StoreItem
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
-from lmcache_core.testing.cue_adapter import JUNK, CueAdapter, CueJob
+from lmcache_devkit.cue_adapter import JUNK, CueAdapter, CueJob
 
 
 class MoodyAdapter(CueAdapter):

@@ -12,7 +12,7 @@ from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 
 def key(number: int, model: str = "m", salt: str = "") -> ObjectKey:

@@ -14,7 +14,7 @@ from lmcache_core.storage import l2_deletions
 from lmcache_core.storage.key_filter import KeyFilter
 from lmcache_core.storage.l2_deletions import Deletion, DeletionRefusedError, DeletionState, L2Deletions
 from lmcache_core.storage.l2_keys import L2Keys
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 
 
 class Case:

@@ -27,6 +27,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from core.tests.storage.fact_check import FactCheck
 from core.tests.storage.moody_adapter import MoodyAdapter
+from lmcache_client.layout import ObjectLayout
+from lmcache_client.messages import EngineKey, LayoutPart, SlotDescriptor, WorkerRegistration
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
@@ -44,16 +46,14 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.slot_views import SlotUse, SlotView
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.modules.engine_driven import EngineDrivenModule
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.testing.cue_adapter import CueJob
-from lmcache_core.testing.event_recorder import EventRecorder
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.wire.messages import EngineKey, LayoutPart, SlotDescriptor, WorkerRegistration
+from lmcache_devkit.cue_adapter import CueJob
+from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.fake_clock import FakeClock
 
 LAYOUT = ObjectLayout(1, 1, 16, 64, "float32")
 PAYLOAD = LAYOUT.payload_bytes

@@ -35,7 +35,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 
 SLOTS, PROMPT_CHUNKS, ENGINES, ROUNDS = 48, 12, 3, 250
 PROMPTS = tuple(tuple(bytes([prompt] * 31 + [chunk]) for chunk in range(PROMPT_CHUNKS)) for prompt in range(5))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from lmcache_core import HEADER_BYTES, ObjectHeader, ObjectKey, inspect, seal
 from lmcache_core.model.object_header import MAGIC
-from lmcache_core.testing import Media
+from lmcache_devkit import Media
 
 KEPT_BYTES: Final = 16
 """Magic and versions: without them, nothing would say that an object of ours was here."""

@@ -21,8 +21,8 @@ from lmcache_core import (
     check,
     joined_layout,
 )
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_dax.adapter import open_dax
 from lmcache_l2_dax.config import DaxSettings
 from lmcache_object_slots import SlotAdapter

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_core import HEADER_BYTES
-from lmcache_core.testing import L2AdapterSuite
-from lmcache_core.testing.l2.rig import OBJECT_BYTES
-from lmcache_core.testing.l2.round_trips import RoundTrips
-from lmcache_core.testing.stalling import stall_methods
+from lmcache_devkit import L2AdapterSuite
+from lmcache_devkit.l2.rig import OBJECT_BYTES
+from lmcache_devkit.l2.round_trips import RoundTrips
+from lmcache_devkit.stalling import stall_methods
 from lmcache_l2_dax.striped_medium import StripedMedium
 from plugins.l2_dax.tests.slots_on_files import SlotsOnFiles
 

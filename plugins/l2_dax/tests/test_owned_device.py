@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import AdapterContext, ResourceError
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_dax.owned_device import OwnedDevice, open_owned
 
 MIB = 2**20

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_dax.stripe_members import StripedDevice, StripedVolume, open_striped_volume
 from lmcache_l2_dax.stripes import striped_geometry
 from lmcache_object_slots import VolumeIdentity, meta_bytes_for

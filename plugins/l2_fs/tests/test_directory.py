@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HashChain, KeySpace, ObjectKey, Outcome, ResourceError, media_path
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_fs.adapter import FsAdapter, open_fs
 from lmcache_l2_fs.config import FsSettings
 

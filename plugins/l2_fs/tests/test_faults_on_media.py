@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, check, media_path
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs.adapter import FsAdapter
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome, StoreItem, check, media_path
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs.adapter import FsAdapter
 from lmcache_l2_fs.object_io import ObjectIO
 
@@ -262,7 +262,7 @@ def test_where_o_direct_is_not_taken_files_are_buffered_and_one_warning_says_so(
 CHILD = """
 import sys
 from lmcache_core import StoreItem
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_fs.adapter import open_fs
 from lmcache_l2_fs.config import FsSettings
 

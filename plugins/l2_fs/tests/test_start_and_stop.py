@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import Outcome, check, media_path
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_fs.adapter import FsAdapter
 from lmcache_object_files import recovery
 

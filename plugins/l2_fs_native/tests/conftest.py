@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_l2_fs_native.config import FsNativeSettings
 from lmcache_l2_fs_native.opening import open_fs_native

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from lmcache_core import Outcome
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_fs_native import adapter as adapter_module
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_l2_fs_native.arena_pinning import ArenaPinning, is_resident

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import FileMedia, L2AdapterSuite, fail_methods
+from lmcache_devkit import FileMedia, L2AdapterSuite, fail_methods
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import IoEngine

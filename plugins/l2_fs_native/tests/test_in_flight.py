@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, put
-from lmcache_core.testing.lent_memory import LentMemory
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, put
+from lmcache_devkit.lent_memory import LentMemory
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import READ_FILE, WRITE_FILE
 from plugins.l2_fs_native.tests.gated_engine import GatedEngine, gate_engines

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import Outcome
-from lmcache_core.testing.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
-from lmcache_core.testing.offer_under_test import OpenableOffer, installed_offer
+from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 
 DONE, MISSING, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
 WAYS = [("fs", "fs_native"), ("fs_native", "fs")]

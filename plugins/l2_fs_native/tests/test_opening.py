@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lmcache_core import ConfigError, Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key
-from lmcache_core.testing.offer_under_test import OpenableOffer, installed_offer
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, put
+from lmcache_devkit.lent_memory import LentMemory, object_key
+from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 from lmcache_l2_fs_native import opening
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import IoEngine
@@ -35,7 +35,7 @@ def held() -> tuple[int, int]:
 def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(
     open_here: Open, root: Path, memory: LentMemory, second: str
 ) -> None:
-    from lmcache_core.testing.lent_memory import adapter_context
+    from lmcache_devkit.lent_memory import adapter_context
 
     first = open_here(boot_id="first-boot")
     other = OpenableOffer(installed_offer("l2_adapter", second), {"base_path": str(root)})

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome, StoreItem, media_path
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import WRITE_FILE

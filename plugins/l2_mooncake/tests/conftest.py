@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_mooncake.adapter import MooncakeAdapter, open_mooncake
 from lmcache_l2_mooncake.config import MooncakeSettings
 from lmcache_l2_mooncake.store_client import StoreClient

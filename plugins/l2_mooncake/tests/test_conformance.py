@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Final
 import pytest
 
 from lmcache_core import ObjectKey
-from lmcache_core.testing import L2AdapterSuite, Media
-from lmcache_core.testing.l2.fixtures import L2Fixtures
-from lmcache_core.testing.stalling import stall_methods
+from lmcache_devkit import L2AdapterSuite, Media
+from lmcache_devkit.l2.fixtures import L2Fixtures
+from lmcache_devkit.stalling import stall_methods
 from lmcache_l2_mooncake.store_client import StoreClient, Transfer
 from lmcache_object_remote import object_name
 from tests.remote.mooncake_master import MooncakeMaster
@@ -79,7 +79,7 @@ class TestInShort(MooncakeLaws):
 
 @pytest.mark.slow
 # Another process keeps these objects, which happens to outlive the adapter.  That is no promise: memory is all there is.
-@pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_core.testing.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_devkit.UndeclaredCapability")
 class TestAll(MooncakeLaws, L2AdapterSuite):
     more: ClassVar[Mapping[str, Any]] = {"master_metrics_url": "{master.metrics_url}", "key_prefix": "käse/"}
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from lmcache_core import BuffersReleased, Clock, ObjectKey, Outcome, SystemClock, Usage
-from lmcache_core.testing.fake_clock import FakeClock
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_mooncake import adapter as module
 from lmcache_l2_mooncake import link
 from lmcache_l2_mooncake.adapter import OVERDUE_SECONDS, MooncakeAdapter

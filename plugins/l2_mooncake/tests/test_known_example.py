@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from lmcache_core.testing import free_ports
+from lmcache_devkit import free_ports
 from tests.remote.mooncake_master import MooncakeMaster
 
 EXAMPLE = """{

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lmcache_core import HEADER_BYTES, ObjectKey, SystemClock, Usage
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_mooncake import master as module
 from lmcache_l2_mooncake.codes import MooncakeError
 from lmcache_l2_mooncake.listing import HeaderPages, Listing

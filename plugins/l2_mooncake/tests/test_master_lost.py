@@ -11,8 +11,8 @@ import pytest
 
 from demo.server_process import HOST
 from lmcache_core import Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_mooncake.adapter import MooncakeAdapter
 from lmcache_l2_mooncake.config import MooncakeSettings
 from lmcache_l2_mooncake.listing import HeaderPages

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lmcache_core import L2Adapter
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
 from lmcache_l2_nixl.dynamic import open_nixl_store_dynamic
 from lmcache_l2_nixl.store import open_nixl_store

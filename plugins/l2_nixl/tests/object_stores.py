@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from lmcache_core.testing import free_port
+from lmcache_devkit import free_port
 
 BUCKET: Final = "kvcache"
 PATIENCE_SECONDS: Final = 60.0

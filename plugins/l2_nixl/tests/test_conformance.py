@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import FileMedia, L2AdapterSuite
-from lmcache_core.testing.l2.rig import OBJECT_BYTES, Rig
+from lmcache_devkit import FileMedia, L2AdapterSuite
+from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
 from lmcache_l2_nixl.config import SLOT_BYTES
 from lmcache_object_slots import SlotGeometry, meta_bytes_for, slot_adapter
 from plugins.l2_nixl.tests.stalling import stall_nixl

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, LentBuffer, Outcome, ResourceError, check, media_path
-from lmcache_core.testing import L2Driver, LentMemory, adapter_context, object_key, payload_of
-from lmcache_core.testing.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
-from lmcache_core.testing.l2_suite import put
+from lmcache_devkit import L2Driver, LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
+from lmcache_devkit.l2_suite import put
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.open_file import OpenFile
 from plugins.l2_nixl.tests.conftest import OpenHere

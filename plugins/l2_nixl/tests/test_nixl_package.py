@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import ResourceError
-from lmcache_core.testing import LentMemory, adapter_context
+from lmcache_devkit import LentMemory, adapter_context
 from lmcache_l2_nixl import nixl_package
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings

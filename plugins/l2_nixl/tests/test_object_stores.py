@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing import L2AdapterSuite, LentMemory, adapter_context
-from lmcache_core.testing.l2.rig import OBJECT_BYTES
+from lmcache_devkit import L2AdapterSuite, LentMemory, adapter_context
+from lmcache_devkit.l2.rig import OBJECT_BYTES
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreSettings
 from lmcache_l2_nixl.store import open_nixl_store

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, ConfigError, Outcome, ResourceError
-from lmcache_core.testing import LentMemory, object_key, payload_of
-from lmcache_core.testing.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
-from lmcache_core.testing.l2_suite import put
+from lmcache_devkit import LentMemory, object_key, payload_of
+from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
+from lmcache_devkit.l2_suite import put
 from lmcache_l2_nixl.agent import Handle, NixlAgent
 from lmcache_l2_nixl.config import SLOT_BYTES
 from plugins.l2_nixl.tests.conftest import OpenHere

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lmcache_core import ResourceError
-from lmcache_core.testing import LentMemory, adapter_context
+from lmcache_devkit import LentMemory, adapter_context
 from lmcache_l2_nixl.agent import Extent, NixlAgent
 from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.own_memory import OwnMemory

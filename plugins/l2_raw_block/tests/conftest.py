@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmcache_core import Usage
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_raw_block.adapter import RawBlockAdapter, open_raw_block
 from lmcache_l2_raw_block.config import RawBlockSettings
 

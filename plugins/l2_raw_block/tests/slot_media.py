@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, ObjectHeader, ObjectKey, inspect, seal
-from lmcache_core.testing import Media
+from lmcache_devkit import Media
 from lmcache_object_slots import DeviceMedium, SlotGeometry
 
 PREFIX_BYTES = 16

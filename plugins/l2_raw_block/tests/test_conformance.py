@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import L2AdapterSuite
-from lmcache_core.testing.l2.rig import OBJECT_BYTES
-from lmcache_core.testing.l2.round_trips import RoundTrips
+from lmcache_devkit import L2AdapterSuite
+from lmcache_devkit.l2.rig import OBJECT_BYTES
+from lmcache_devkit.l2.round_trips import RoundTrips
 from lmcache_native.io import IoEngine
 from lmcache_object_slots import SlotGeometry, slot_adapter
 from plugins.l2_raw_block.tests.slot_media import Slots, stall_medium

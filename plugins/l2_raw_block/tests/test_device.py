@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import ConfigError, Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
 from lmcache_object_slots.superblock import MAGIC

@@ -11,8 +11,8 @@ import pytest
 import xxhash
 
 from lmcache_core import HEADER_BYTES, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_l2_raw_block.config import RawBlockSettings
 from lmcache_object_slots import meta_bytes_for

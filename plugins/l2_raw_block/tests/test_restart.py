@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_object_slots import SlotGeometry
 from plugins.l2_raw_block.tests.conftest import (
@@ -183,8 +183,8 @@ def test_periodic_checkpoints_are_written_while_it_serves(open_here: OpenHere, m
 CHILD = """
 import sys
 from pathlib import Path
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
-from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
 from lmcache_l2_raw_block.adapter import open_raw_block
 from plugins.l2_raw_block.tests.conftest import settings_for
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.config import RedisSettings
 from lmcache_l2_redis.opening import open_redis

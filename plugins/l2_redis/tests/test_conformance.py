@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from lmcache_core import ObjectKey
-from lmcache_core.testing import L2AdapterSuite, Media, fail_methods
-from lmcache_core.testing.l2.fixtures import L2Fixtures
-from lmcache_core.testing.l2.sharing import Sharing
+from lmcache_devkit import L2AdapterSuite, Media, fail_methods
+from lmcache_devkit.l2.fixtures import L2Fixtures
+from lmcache_devkit.l2.sharing import Sharing
 from lmcache_l2_redis.client import Client
 from lmcache_object_remote import object_name
 from tests.remote.redis_servers import HOST, RedisServer, redis_cluster, redis_server
@@ -113,12 +113,12 @@ class TestSharing(RedisSetup, Sharing):
 # Another server's memory outlives ours, so the probe for durability passes; it is not promised, because that server may be
 # started again, too.
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::lmcache_core.testing.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
 class TestShared(RedisSetup, L2AdapterSuite):
     way: ClassVar[Mapping[str, Any]] = {"shared": True}
 
 
-@pytest.mark.filterwarnings("ignore::lmcache_core.testing.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
 @pytest.mark.slow
 class TestInPieces(RedisSetup, L2AdapterSuite):
     """Every object that is longer than a piece lies in several."""
@@ -129,7 +129,7 @@ class TestInPieces(RedisSetup, L2AdapterSuite):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::lmcache_core.testing.undeclared.UndeclaredCapability")
+@pytest.mark.filterwarnings("ignore::lmcache_devkit.undeclared.UndeclaredCapability")
 class TestCluster(RedisSetup, L2AdapterSuite):
     offer = "resp"
     way: ClassVar[Mapping[str, Any]] = {"shared": True, "value_piece_bytes": 65_536}

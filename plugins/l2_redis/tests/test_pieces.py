@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, seal
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import counted
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import counted
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.pieces import PieceName, further_pieces
 from lmcache_l2_redis.values import UNFINISHED_SECONDS
 from lmcache_object_remote import object_id_of, object_name

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import counted
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import counted
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import RedisServer, wait_for
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES
-from lmcache_core.testing.lent_memory import LentMemory, object_key
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES
+from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_redis.address import Address
 from lmcache_l2_redis.connection import Dialer, Login
 from lmcache_l2_redis.node import Node

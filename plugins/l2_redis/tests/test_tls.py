@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lmcache_core import Outcome, ResourceError
-from lmcache_core.testing import free_port
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import put
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit import free_port
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import put
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from tests.remote.redis_servers import HOST, redis_server
 
 DONE = Outcome.DONE

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from lmcache_core import Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.topology import slot_of
 from lmcache_object_remote import object_name
 from tests.remote.redis_servers import (

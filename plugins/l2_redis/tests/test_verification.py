@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, Capability, Outcome, check
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.channel import BLOCK_BYTES
 from lmcache_l2_redis.passing_digest import PassingDigest

@@ -11,7 +11,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from lmcache_core import ObjectKey, media_path
-from lmcache_core.testing.l2.media import Media
+from lmcache_devkit.l2.media import Media
 from tests.remote.s3_servers import S3Server
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.opened import Open

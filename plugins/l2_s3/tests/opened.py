@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lmcache_core import CircuitState
-from lmcache_core.testing.l2_driver import L2Driver
+from lmcache_devkit.l2_driver import L2Driver
 from lmcache_l2_s3.adapter import S3Adapter
 
 WAIT_SECONDS = 20.0

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import L2AdapterSuite
-from lmcache_core.testing.l2.batches import Batches
-from lmcache_core.testing.l2.declared import Declared
-from lmcache_core.testing.l2.deletion import Deletion
-from lmcache_core.testing.l2.fixtures import L2Fixtures
-from lmcache_core.testing.l2.media_damage import MediaDamage
-from lmcache_core.testing.l2.sharing import Sharing
-from lmcache_core.testing.l2.stalls import Stalls
+from lmcache_devkit import L2AdapterSuite
+from lmcache_devkit.l2.batches import Batches
+from lmcache_devkit.l2.declared import Declared
+from lmcache_devkit.l2.deletion import Deletion
+from lmcache_devkit.l2.fixtures import L2Fixtures
+from lmcache_devkit.l2.media_damage import MediaDamage
+from lmcache_devkit.l2.sharing import Sharing
+from lmcache_devkit.l2.stalls import Stalls
 from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process
 from tests.remote.s3_servers import S3Server
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmcache_core import HEADER_BYTES, LentBuffer, ObjectKey, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, payload_of
 from plugins.l2_s3.tests.bucket_media import BucketMedia
 from plugins.l2_s3.tests.opened import Open, counters, until
 from tests.remote.http_faults import Altered, Answer, Head, HttpFaults, Rule

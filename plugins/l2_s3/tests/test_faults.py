@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, CircuitState, LentBuffer, Outcome, ResourceError
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process

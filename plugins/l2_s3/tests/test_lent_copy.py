@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import LentBuffer
-from lmcache_core.testing.lent_memory import UNWRITTEN, LentMemory
+from lmcache_devkit.lent_memory import UNWRITTEN, LentMemory
 from lmcache_l2_s3.lent_copy import LentSink, LentSource, LoanEndedError, MisfitError, PageSink, length_of
 
 MEMORY = LentMemory(2**20)

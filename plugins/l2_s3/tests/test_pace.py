@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lmcache_core.testing.fake_clock import FakeClock
+from lmcache_devkit.fake_clock import FakeClock
 from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.pace import PAUSE_SECONDS_MAX, Pace
 from lmcache_l2_s3.store_answers import REFUSALS_MAX, StoreAnswers

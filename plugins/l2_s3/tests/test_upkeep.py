@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lmcache_core import CircuitState, Outcome
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from lmcache_l2_s3.credentials import SigningKeys

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lmcache_core import HEADER_BYTES, Outcome, ResourceError
-from lmcache_core.testing.l2_driver import L2Driver
-from lmcache_core.testing.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.l2_driver import L2Driver
+from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from tests.remote.s3_servers import S3Server, rclone_server

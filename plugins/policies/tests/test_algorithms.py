@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import EvictionPolicy
-from lmcache_core.testing.policy_model import LARGE, SMALL, ModelledPolicy
+from lmcache_devkit.policy_model import LARGE, SMALL, ModelledPolicy
 from lmcache_policies.eviction.arc import Arc, open_arc
 from lmcache_policies.eviction.fifo import open_fifo
 from lmcache_policies.eviction.isolated_lru import open_isolated_lru

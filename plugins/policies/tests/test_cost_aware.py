@@ -20,8 +20,8 @@ from lmcache_core import (
     WantedObject,
     recompute_cost,
 )
-from lmcache_core.testing.prefetch_policy_suite import PrefetchPolicySuite
-from lmcache_core.testing.simulated_link import SimulatedLink
+from lmcache_devkit.prefetch_policy_suite import PrefetchPolicySuite
+from lmcache_devkit.simulated_link import SimulatedLink
 from lmcache_policies.prefetch.cost_aware import CostAware, CostAwareSettings
 from lmcache_policies.prefetch.tier_speed import TierSpeed
 

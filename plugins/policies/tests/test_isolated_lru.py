@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lmcache_core.testing.policy_model import LARGE, SMALL, ModelledPolicy
+from lmcache_devkit.policy_model import LARGE, SMALL, ModelledPolicy
 from lmcache_policies.eviction.isolated_lru import open_isolated_lru
 
 ALL = 10**9

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.testing.eviction_suite import EvictionPolicySuite
-from lmcache_core.testing.prefetch_policy_suite import PrefetchPolicySuite
-from lmcache_core.testing.store_policy_suite import StorePolicySuite
+from lmcache_devkit.eviction_suite import EvictionPolicySuite
+from lmcache_devkit.prefetch_policy_suite import PrefetchPolicySuite
+from lmcache_devkit.store_policy_suite import StorePolicySuite
 
 
 class TestArc(EvictionPolicySuite):

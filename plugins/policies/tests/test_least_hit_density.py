@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from lmcache_core import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
-from lmcache_core.testing.policy_model import SMALL, line_budget, space_of
+from lmcache_devkit.policy_model import SMALL, line_budget, space_of
 from lmcache_policies.eviction.hit_density import BUCKETS, Table
 from lmcache_policies.eviction.least_hit_density import ASKED, LAST, NEW, LeastHitDensity, open_least_hit_density
 from lmcache_policies.eviction.reuse_monitor import ReuseMonitor

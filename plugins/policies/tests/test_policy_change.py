@@ -16,7 +16,7 @@ from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.testing.event_recorder import EventRecorder
+from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_policies.plugin import lmcache_eviction_policies
 
 NAMES = [offer.name for offer in lmcache_eviction_policies()]

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from lmcache_core import AdapterFacts, Bitmap, Capability
-from lmcache_core.testing.store_policy_suite import stored
+from lmcache_devkit.store_policy_suite import stored
 from lmcache_policies.prefetch.retain import open_retain
 from lmcache_policies.store.second_use import SecondUseSettings, open_second_use
 from lmcache_policies.store.skip_l1 import open_skip_l1

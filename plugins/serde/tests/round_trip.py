@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from lmcache_core import ObjectKey, ObjectLayout, Serde
-from lmcache_core.testing import object_key
+from lmcache_devkit import object_key
 
 CANARY = b"\xa5"
 MASTER = "7f2c9d" + "0123456789abcdef" * 3 + "e1d2c3b4a5"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lmcache_serde.aesgcm as module
 from lmcache_core import DamagedObjectError, ObjectKey, ObjectLayout, opaque_layout
-from lmcache_core.testing import object_key
+from lmcache_devkit import object_key
 from lmcache_serde.aesgcm import NONCE_BYTES, TAG_BYTES, AesGcmSerde, AesGcmSettings, open_aesgcm
 from lmcache_serde.master_key import MasterKey
 from plugins.serde.tests.round_trip import MASTER, OTHER_MASTER, decode, encode, tenant_key

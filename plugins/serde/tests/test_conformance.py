@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lmcache_core.testing import SerdeSuite
+from lmcache_devkit import SerdeSuite
 from plugins.serde.tests.round_trip import MASTER
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmcache_core import EngineKey, MemoryRegion, encode_tokens
-from lmcache_core.testing.module_bench import CHUNK_TOKENS, ModuleBench
+from lmcache_devkit.module_bench import CHUNK_TOKENS, ModuleBench
 from lmcache_kv_layout import PagedGroup
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.descriptors import Storage

@@ -16,7 +16,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_transfer_torch.messages import REGISTER, RETRIEVE, STORE, UNREGISTER
 
 SHM = Path("/dev/shm")

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lmcache_core.contracts.operation import Operation
-from lmcache_core.testing import RequestModuleSuite
-from lmcache_core.wire.operations import KNOWN_REQUESTS
+from lmcache_client.operations import KNOWN_REQUESTS, Operation
+from lmcache_devkit import RequestModuleSuite
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.messages import REGISTER, RETRIEVE, STORE, UNREGISTER
 from lmcache_transfer_torch.plugin import lmcache_request_modules

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmcache_core.testing.module_bench import ModuleBench
+from lmcache_devkit.module_bench import ModuleBench
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.devices import Devices
 from lmcache_transfer_torch.messages import Hints

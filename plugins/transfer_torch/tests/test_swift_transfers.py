@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lmcache_core import ELSEWHERE, MemoryRegion, Worker
-from lmcache_core.testing.module_bench import BenchCall
+from lmcache_devkit.module_bench import BenchCall
 from lmcache_transfer_torch.messages import EngineGroupInfo
 from plugins.transfer_torch.tests.cue_site import BLOCKS, NO, TOKENS, WORKER, YES, Site
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from demo.server_process import ServerProcess
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from plugins.transfer_torch.tests.conftest import StartServer, endpoint_of
 from plugins.transfer_torch.tests.driven_engine import (
     BLOCK_TOKENS,

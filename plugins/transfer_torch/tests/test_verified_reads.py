@@ -7,7 +7,7 @@ import pytest
 from demo.server_process import ServerProcess
 from lmcache_core import ELSEWHERE
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 from plugins.transfer_torch.tests.conftest import StartServer, endpoint_of
 from plugins.transfer_torch.tests.cue_site import YES, Site
 from plugins.transfer_torch.tests.driven_engine import DrivenEngine

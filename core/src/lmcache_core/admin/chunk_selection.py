@@ -5,11 +5,11 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.object_entries import read_salt
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.schemas_chunks import ChunkLayout, ChunkSelection
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.storage.addresses import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 
 OBJECTS_MAX: Final = 262_144

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
+from lmcache_client.errors import ProtocolError
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.model.cache_salt import parse_salt, salt_text
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import ObjectKey, parse_canonical
 from lmcache_core.model.model_name import parse_model_name
 from lmcache_core.storage.key_filter import KeyFilter

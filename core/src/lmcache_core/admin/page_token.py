@@ -7,7 +7,7 @@ import binascii
 
 import msgspec
 
-from lmcache_core.model.errors import LMCacheError
+from lmcache_client.errors import LMCacheError
 
 
 class PageTokenError(LMCacheError):

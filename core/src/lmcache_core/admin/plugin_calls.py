@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.admin.daemon_pool import DaemonPool
-from lmcache_core.model.errors import LMCacheError
 
 THREADS: Final = 4
 """For each plugin."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.reconfigure_port import AdaptersPort, SettingsPort
 from lmcache_core.admin.schemas_server import (
@@ -19,7 +20,6 @@ from lmcache_core.admin.schemas_server import (
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.controllers.quota import Quota
 from lmcache_core.l1.census import Census
-from lmcache_core.model.errors import LMCacheError
 
 
 class QuotaPort(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.admin.schemas_reconfigure import AdapterState, ChangedSetting
-from lmcache_core.model.errors import LMCacheError
 
 
 class NoSuchAdapterError(LMCacheError):

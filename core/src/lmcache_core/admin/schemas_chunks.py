@@ -6,10 +6,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, FailFast, Field, model_validator
 
+from lmcache_client.layout import ORDER_CHARS_MAX
 from lmcache_core.admin.schemas import Answer, RequestBody
 from lmcache_core.admin.schemas_objects import MODEL_NAME_CHARS_MAX
 from lmcache_core.model.cache_salt import SALT_CHARS_MAX
-from lmcache_core.model.layout import ORDER_CHARS_MAX
 
 TOKENS_MAX: Final = 262_144
 HASHES_MAX: Final = 16_384

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from lmcache_client.errors import ResourceError
 from lmcache_core.admin.daemon_pool import DaemonPool
 from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.plugin_calls import PluginCalls
 from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.ports import AdminPorts
 from lmcache_core.admin.token import Tokens
-from lmcache_core.model.errors import ResourceError
 
 if TYPE_CHECKING:
     import uvicorn

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -15,7 +16,6 @@ from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
-from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 _COMMON = ("type", "eviction", "persist_enabled", *SERDE_FIELDS)

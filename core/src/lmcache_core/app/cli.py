@@ -11,12 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.console.text_table import text_table
-from lmcache_core.model.errors import ConfigError, LMCacheError
+
+if TYPE_CHECKING:
+    from lmcache_core.app.plugins.plugin_commands import PluginCommand
 
 _HELP: Final = ("-h", "--help")
 _EXIT_CODES: Final = "exit-codes"
@@ -73,7 +76,7 @@ def _run(arguments: list[str]) -> int:
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
         command = import_module(f"lmcache_core.app.commands.{name}")
-        done: ExitCode = command.run(arguments[1:])
+        done: int = command.run(arguments[1:])
         return done
     return _run_beyond_core(arguments)
 
@@ -94,8 +97,9 @@ def _run_beyond_core(arguments: list[str]) -> int:
     return run_plugin_command(rest[0], rest[1:], selection)
 
 
-def _usage(added: Sequence[tuple[str, str]]) -> str:
+def _usage(commands: Sequence[PluginCommand]) -> str:
     own = list(CORE_COMMANDS.items())
+    added = [(command.name, command.summary) for command in commands if command.name.split()[0] not in CORE_COMMANDS]
     width = max(len(name) for name, _ in (*own, *added))
     lines = [f"  {name:<{width}}  {about}" for name, about in own]
     if added:

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.known_names import is_foreign_variable
 from lmcache_core.app.settings import ENV_PREFIX, ServerSettings, is_loopback
-from lmcache_core.model.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 _SHOWN_FAULTS = 3

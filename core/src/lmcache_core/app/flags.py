@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.plugins.known_names import FLAGS_OF_OTHERS
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import GROUPS, ServerSettings
-from lmcache_core.model.errors import ConfigError
 
 
 class ServerFlags(Parser):

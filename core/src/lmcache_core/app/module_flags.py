@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.model.errors import ConfigError
 
 LMCACHE_DRIVEN: Final = "lmcache_driven"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import gcd
 from typing import Final
 
+from lmcache_client.errors import ConfigError
+from lmcache_client.layout import ITEM_BYTES, ObjectLayout
 from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.model.layout import ITEM_BYTES, ObjectLayout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.serde_adapter import SerdeAdapter

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.model.errors import ConfigError
 
 METRICS: Final = "metrics"
 

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.module_flags import check_module_flags, with_module_flags
 from lmcache_core.app.observability_flags import METRICS, check_uses, switched_on, with_flags
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.settings import PluginSettings, validate
-from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError
+from lmcache_core.model.errors import PluginContractError
 
 if TYPE_CHECKING:
     from lmcache_core.app.settings import ServerSettings

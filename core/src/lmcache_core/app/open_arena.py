@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.memory_calls import bind_memory
 from lmcache_core.app.doctor.machine import Machine
 from lmcache_core.app.memory_room import overcommit
 from lmcache_core.app.settings import ServerSettings
@@ -13,9 +15,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
 from lmcache_core.l1.file_arena import file_arena
 from lmcache_core.l1.growth import Growth
-from lmcache_core.l1.memory_calls import bind_memory
 from lmcache_core.l1.numa import choose_placement, memory_nodes
-from lmcache_core.model.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lmcache_client.messages import EngineKey
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.module_flags import operation_remedies
 from lmcache_core.app.open_modules import open_request_modules
@@ -17,8 +18,7 @@ from lmcache_core.model.keys import HashChain
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.handshakes import Handshakes
-from lmcache_core.server.hash_chain import open_chain
-from lmcache_core.server.hasher import PromptHasher
+from lmcache_core.server.hasher import PromptHasher, open_chain
 from lmcache_core.server.key_reader import KeyReader
 from lmcache_core.server.peer_owner import EngineUsers
 from lmcache_core.server.pools import AffinePool, Pool
@@ -28,7 +28,6 @@ from lmcache_core.server.registrations import ROUND_SECONDS, Registrations
 from lmcache_core.server.router import Router
 from lmcache_core.server.salt_gate import SaltGate
 from lmcache_core.server.unhandled import UnhandledRequests
-from lmcache_core.wire.messages import EngineKey
 
 MIB = 2**20
 CPUINFO: Final = Path("/proc/cpuinfo")

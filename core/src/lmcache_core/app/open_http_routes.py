@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.admin.core_paths import CORE_PATHS, overlap
 from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.app.offer_specs import OfferSpec
@@ -18,7 +19,7 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.http_route import HttpRoute
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.model.errors import LMCacheError, PluginContractError
+from lmcache_core.model.errors import PluginContractError
 
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _PATH: Final = re.compile(r"(/([A-Za-z0-9._~-]+|{[a-z_][a-z0-9_]*}))+")

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.open_adapter import open_adapter
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -16,7 +17,6 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.serde import Serde
-from lmcache_core.model.errors import ConfigError, ResourceError
 from lmcache_core.serde.chain import Link, SerdeChain
 from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.serde.scratch import scratch_region

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
 from lmcache_core.admin.schemas_reconfigure import AdapterState
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
@@ -25,7 +26,6 @@ from lmcache_core.controllers.message_loop import Change
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.model.errors import ConfigError, LMCacheError
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic.fields import FieldInfo
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import flag_of, variable_of
 from lmcache_core.app.flags import group_fields
 from lmcache_core.app.plugins.discovery import Origin
@@ -19,7 +20,6 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.setting_text import default_text, type_text
 from lmcache_core.app.settings import GROUPS
-from lmcache_core.model.errors import ConfigError
 
 _HEAD = """\
 # Configuration

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.offer_specs import OfferSpec, offer_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.settings import PluginSettings, validate
-from lmcache_core.model.errors import ConfigError
 from lmcache_core.serde.chain import LINKS_MAX
 
 SERDE: Final = "serde"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final, Protocol
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.configuration import advice
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.interpreter import settle, take_turns
@@ -21,7 +22,6 @@ from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import LMCacheError
 
 logger = logging.getLogger(__name__)
 

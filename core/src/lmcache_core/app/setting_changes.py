@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.admin.reconfigure_port import NotNowError
 from lmcache_core.admin.schemas_reconfigure import ChangedSetting
 from lmcache_core.app.l2_tier import L2Tier
@@ -32,7 +33,6 @@ from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import QuotaRefusedError, Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.kernels.choice import Kernels
-from lmcache_core.model.errors import ConfigError, LMCacheError
 from lmcache_core.model.spelling import nearest
 from lmcache_core.server.salt_gate import SaltGate
 from lmcache_core.storage.manager import StorageManager

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, PydanticBaseSettingsSource
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.known_names import is_service_address
-from lmcache_core.model.errors import ConfigError
 
 
 class SettingSource(StrEnum):

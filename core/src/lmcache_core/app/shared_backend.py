@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.model.errors import ConfigError
 
 
 def check_shared(where: str, offer: Offer, settings: PluginSettings | None, eviction: L2EvictionSpec | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.admin.token import TOKEN_VARIABLE
 from lmcache_core.app.configuration import flag_of, variable_of
 from lmcache_core.app.masking import masked, secrets_in
@@ -14,7 +15,6 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serde_specs import serdes_given
 from lmcache_core.app.setting_sources import SettingSource
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import LMCacheError
 
 _KINDS: Final = {
     "l2_adapter": OfferKind.L2_ADAPTER,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,3 +26,19 @@ class CommandContext:
     """The command line, as far as a plugin's command may see it."""
 
     plugins: PluginCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command whose flags the shell's completion and the reference know.  An offer's `open` names it, or a plain function
+    like `run`.
+
+    A command called `GROUP.WORD` is `lmcache GROUP WORD`."""
+
+    run: Callable[[Sequence[str], CommandContext], int]
+    """Is given what stands behind the command's name, and returns the exit code, 0 to 255."""
+    parsers: Callable[[], Sequence[ArgumentParser]]
+    """Their `prog` is the whole command, such as "lmcache trace replay"."""
+
+    def __call__(self, arguments: Sequence[str], context: CommandContext) -> int:
+        return self.run(arguments, context)

@@ -1,4 +1,4 @@
-"""Requests that engines send, as values.  Adding a request type is one `Operation` and one method, in one plugin."""
+"""How requests of engines are answered.  Adding a request type is one `Operation` and one method, in one plugin."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One request type of the engine protocol.  `payload` and `result` are types that msgspec can decode and encode;
-    a result of None means a reply without a result frame."""
-
-    name: str
-    wire_id: int | None
-    """The legacy number; None for operations that travel by name only."""
-    payload: tuple[Any, ...]
-    result: Any
-    negative: Any = None
-    """The answer when the handler fails, the payload cannot be read, or nobody handles it.  Engines wait 300 s for an
-    answer that does not come, so there always is one."""
+from lmcache_client.operations import Operation
 
 
 class HandlerMode(Enum):

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition
@@ -17,7 +18,6 @@ from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.model.layout import ChunkLayout
 
 SPACES_REMEMBERED = 4096
 _AMX_DTYPES: Final = frozenset({"bfloat16", "uint8", "float8_e4m3fn", "float8_e5m2"})

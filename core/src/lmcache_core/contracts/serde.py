@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ObjectLayout
 from lmcache_core.model.object_header import SERDE_PARAMETERS_MAX_BYTES
 
 PARAMETERS_MAX_BYTES = SERDE_PARAMETERS_MAX_BYTES

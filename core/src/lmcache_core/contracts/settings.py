@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 Model = TypeVar("Model", bound=BaseModel)

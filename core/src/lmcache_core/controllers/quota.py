@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.events import Publisher, QuotaChanged
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.salt_accounts import SaltLimits
 from lmcache_core.model.cache_salt import salt_text
-from lmcache_core.model.errors import ConfigError
 
 QUOTAS_MAX: Final = 65_536
 """Salts that may have a limit of their own."""

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
+from lmcache_client.errors import LMCacheError, ResourceError
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.jobs.call_threads import CallThreads
@@ -32,7 +33,6 @@ from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.loop_executor import LoopExecutor
 from lmcache_core.jobs.object_adapter import ObjectL2Adapter
 from lmcache_core.jobs.retry import RetryPolicy
-from lmcache_core.model.errors import LMCacheError, ResourceError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 

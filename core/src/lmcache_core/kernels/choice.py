@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal
 
-from lmcache_core.kernels.interfaces import ReadPrompt, Recency, SlotTable
-from lmcache_core.kernels.prompt import read_prompt
+from lmcache_client.errors import ConfigError
+from lmcache_client.hash_chain import ReadPrompt, read_prompt
+from lmcache_core.kernels.interfaces import Recency, SlotTable
 from lmcache_core.kernels.recency import PureRecency
 from lmcache_core.kernels.slot_table import PureSlotTable
-from lmcache_core.model.errors import ConfigError
 
 KERNEL_ABI: Final = 1
 """What core expects of the compiled twins; lmcache-native says the same number if it fits."""

@@ -9,25 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-
-class ReadPrompt(Protocol):
-    """Decodes and hashes the token ids of one prompt."""
-
-    def __call__(
-        self, frame: bytes | memoryview, offset: int, count: int, chunk_tokens: int, previous: bytes, carry: bytes
-    ) -> tuple[list[bytes], list[int], bytes, int]:
-        """Read `count` msgpack integers of 0 to 2**32 - 1 that start at `frame[offset]`.
-
-        Tokens become 4 bytes each, big-endian.  `carry` are the tokens of an unfinished chunk in front of them.  Each
-        whole chunk of `chunk_tokens` tokens is hashed as blake3(previous || chunk), and its digest is the next
-        `previous`; with an empty `previous` nothing is hashed.
-
-        Returns (hashes, offsets relative to `offset` just behind the last token of each hashed chunk, tokens of the
-        unfinished rest, offset in the frame just behind the last integer).  Raises ValueError for a frame that ends too
-        early and for anything that is no such integer."""
-        ...
-
-
 SlotState = tuple[int, bytes, int, bool, bool]
 """(space, chunk hash, holds, is it ready, is it temporary) of a slot in use."""
 

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.extents import Extent, Extents
+from lmcache_client.memory_calls import advise_huge_pages, populate
 from lmcache_core.contracts.buffers import MemoryRegion
-from lmcache_core.l1.extents import Extent, Extents
 from lmcache_core.l1.huge_pages import HUGE_BYTES, anonymous_obstacle, shared_obstacle
-from lmcache_core.l1.memory_calls import advise_huge_pages, populate
-from lmcache_core.model.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
+from lmcache_client.extents import Extent
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.policies import InsertFacts, RequestFacts
 from lmcache_core.kernels.choice import PURE, Kernels
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.census import Census
 from lmcache_core.l1.departures import CLEARED, EVICTED, Evicted
-from lmcache_core.l1.extents import Extent
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.notes import Note

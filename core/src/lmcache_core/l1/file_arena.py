@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.extents import Extent
+from lmcache_client.memory_calls import allocate_file, fetch_pages
 from lmcache_core.l1.arena import Arena
-from lmcache_core.l1.extents import Extent
-from lmcache_core.l1.memory_calls import allocate_file, fetch_pages
-from lmcache_core.model.errors import ResourceError
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lmcache_core.model.errors import ResourceError
+from lmcache_client.errors import ResourceError
 
 NODES_ROOT = Path("/sys/devices/system/node")
 _PREFERRED, _INTERLEAVE, _LOCAL = 1, 3, 4  # linux/mempolicy.h

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from heapq import nsmallest
 from typing import NamedTuple
 
-from lmcache_core.l1.extents import Extent
+from lmcache_client.extents import Extent
 from lmcache_core.l1.slabs import Slab
 
 _LOOKED_AT_MAX = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from lmcache_core.l1.extents import Extent
+from lmcache_client.extents import Extent
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 
-from lmcache_core.l1.extents import Extent, Extents
+from lmcache_client.extents import Extent, Extents
 from lmcache_core.l1.room_waits import RoomWaits
 from lmcache_core.l1.slabs import SizeClass, Slab, SlabMove
 

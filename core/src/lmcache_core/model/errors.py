@@ -1,32 +1,18 @@
-"""The error tree.  A miss is not an error.
+"""The errors of the server and its plugins.  A miss is not an error.
 
-LMCacheError
- |- ConfigError            the user can fix it; printed as one line, without a traceback
- |   '- ResourceError      the configuration is right, but something outside is taken, full or not writable
+LMCacheError               (and ConfigError, ResourceError, ProtocolError, NoAnswerError: `lmcache_client.errors`)
  |- PluginError            carries .plugin
  |   |- PluginLoadError        it cannot be imported, found, or is built for another contract
  |   '- PluginContractError    it answers a hook with something that the contract does not allow
- |- StorageError
- |   |- DamagedObjectError bytes that are not the object they claim to be
- |   |   '- UnreadableObjectError   or that this server cannot read, and another one may
- |   '- AdapterError       carries .adapter
- |- ProtocolError          the peer broke the wire contract
- '- NoAnswerError          the peer said nothing in time
+ '- StorageError
+     |- DamagedObjectError bytes that are not the object they claim to be
+     |   '- UnreadableObjectError   or that this server cannot read, and another one may
+     '- AdapterError       carries .adapter
 """
 
 from __future__ import annotations
 
-
-class LMCacheError(Exception):
-    """Root of every error this project raises on purpose."""
-
-
-class ConfigError(LMCacheError):
-    """A setting is wrong.  The message names the setting, the value, what is allowed and what to do."""
-
-
-class ResourceError(ConfigError):
-    """A port, path, device or memory that the configuration names cannot be had.  The message says who has it."""
+from lmcache_client.errors import LMCacheError
 
 
 class PluginError(LMCacheError):
@@ -64,11 +50,3 @@ class AdapterError(StorageError):
     def __init__(self, adapter: str, message: str) -> None:
         super().__init__(message)
         self.adapter = adapter
-
-
-class ProtocolError(LMCacheError):
-    """A frame from the socket is not what the wire contract allows."""
-
-
-class NoAnswerError(LMCacheError):
-    """A request was not answered in time, or its connection was closed.  Whether it was carried out is not known."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lmcache_core.model.errors import ConfigError, ProtocolError
+from lmcache_client.errors import ConfigError, ProtocolError
 
 HASH_BYTES = 32
 LAYOUT_BYTES = 16

@@ -13,7 +13,7 @@ from typing import Final
 
 import xxhash
 
-from lmcache_core.model.errors import ProtocolError
+from lmcache_client.errors import ProtocolError
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES, ObjectKey, parse_canonical
 from lmcache_core.model.results import Outcome
 

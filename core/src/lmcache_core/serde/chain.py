@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from lmcache_client.errors import LMCacheError
+from lmcache_client.layout import ObjectLayout, opaque_layout
 from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
-from lmcache_core.model.errors import DamagedObjectError, LMCacheError
+from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ObjectLayout, opaque_layout
 from lmcache_core.model.object_header import SERDE_NAME_MAX_BYTES, SERDES_MAX, SerdeMark
 from lmcache_core.serde.scratch import pages
 from lmcache_core.serde.serde_tally import SerdeTally

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from lmcache_core.model.layout import ChunkLayout, ObjectLayout
+from lmcache_client.layout import ChunkLayout, ObjectLayout
 
 LAYOUTS_MAX: Final = 4096
 """Beyond it, those that were registered longest ago are forgotten."""

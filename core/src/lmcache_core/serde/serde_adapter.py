@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
@@ -19,7 +20,6 @@ from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.worker_pool import WorkerPool
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.layout import ChunkLayout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 from lmcache_core.serde.chain import SerdeChain

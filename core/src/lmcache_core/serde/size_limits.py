@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lmcache_core.model.layout import ChunkLayout, ObjectLayout, opaque_layout
+from lmcache_client.layout import ChunkLayout, ObjectLayout, opaque_layout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.serde.chain import SerdeChain, SerdeFailedError
 from lmcache_core.serde.object_work import scratch_bytes

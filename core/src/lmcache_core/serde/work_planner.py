@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lmcache_client.layout import opaque_layout
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.model.layout import opaque_layout
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.chain import SerdeChain, SerdeFailedError

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 import zmq
 
+from lmcache_client.codec import Frame
+from lmcache_client.errors import ResourceError
+from lmcache_client.sockets import open_socket
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.model.errors import ResourceError
 from lmcache_core.server.peer_socket import PeerSocket
 from lmcache_core.server.unix_listener import SCHEME, UnixListener
 from lmcache_core.server.waiting_answers import BYTES_MAX, Envelope, Sent, WaitingAnswers
-from lmcache_core.wire.codec import Frame
-from lmcache_core.wire.sockets import open_socket
 
 LIBZMQ_ANSWERS_MAX: Final = 256
 """Answers that libzmq may hold for one engine; those behind them wait here."""

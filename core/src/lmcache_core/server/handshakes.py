@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 import zmq
 
+from lmcache_client.sockets import DOMAIN
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
 from lmcache_core.server.peer_socket import PeerSocket
-from lmcache_core.wire.sockets import DOMAIN
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
+from lmcache_client.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence, encode_tokens
 from lmcache_core.contracts.request_module import TokenIds
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.server.hash_chain import Chain
+from lmcache_core.kernels.choice import Kernels
+from lmcache_core.model.keys import HashChain
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.wire.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence, encode_tokens
 
 
 class PromptHasher:
@@ -65,3 +67,10 @@ class PromptHasher:
 
 def _sequence(token_ids: TokenIds | msgspec.Raw) -> TokenSequence:
     return TokenSequence.of(token_ids if isinstance(token_ids, msgspec.Raw) else encode_tokens(token_ids.decode()))
+
+
+def open_chain(kind: HashChain, chunk_tokens: int, seed: str, kernels: Kernels) -> Chain:
+    """The seed is for sha256_cbor, the kernels are for blake3."""
+    if kind is HashChain.BLAKE3:
+        return Blake3Chain(chunk_tokens, kernels.read_prompt, kernels.native)
+    return Sha256CborChain(chunk_tokens, seed)

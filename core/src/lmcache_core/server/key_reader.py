@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.server.hash_chain import Chain
-from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.wire.codec import Frame, OpenedFrame
-from lmcache_core.wire.key_frame import (
+from lmcache_client.codec import Frame, OpenedFrame
+from lmcache_client.errors import ProtocolError
+from lmcache_client.hash_chain import Chain
+from lmcache_client.key_frame import (
     decode_fields,
     fields_behind,
     find_head,
@@ -17,8 +16,9 @@ from lmcache_core.wire.key_frame import (
     read_key,
     with_tokens,
 )
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.tokens import KnownPrefix, TokenSequence, array_header, encode_header
+from lmcache_client.messages import EngineKey
+from lmcache_client.tokens import KnownPrefix, TokenSequence, array_header, encode_header
+from lmcache_core.server.prompt_memory import PromptMemory
 
 HEADS_MAX: Final = 1024
 """Ways in which keys begin that are remembered: about one for each worker."""
@@ -39,7 +39,7 @@ class _Start(NamedTuple):
 
 
 class _OpenedKey:
-    """Implements `wire.codec.OpenedFrame`."""
+    """Implements `lmcache_client.codec.OpenedFrame`."""
 
     __slots__ = ("_frame", "_reader", "_start", "unread_bytes")
 
@@ -55,7 +55,7 @@ class _OpenedKey:
 
 
 class KeyReader:
-    """Implements `wire.codec.FrameReader` for EngineKey.  Safe from any thread.
+    """Implements `lmcache_client.codec.FrameReader` for EngineKey.  Safe from any thread.
 
     Whatever is remembered, a frame gives the same key or the same error: what is left out of the decoding is equal, byte
     for byte, to what was decoded before, and what turns out not to fit is decoded as a whole."""

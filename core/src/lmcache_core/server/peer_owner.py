@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 
 ANY: Final = "any"
 _NETLINK_SOCK_DIAG: Final = 4

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from lmcache_client.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.server.prompt_tree import CHUNK_BYTES, PromptTree
-from lmcache_core.wire.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence
 
 MEMORY_BYTES_MAX: Final = 128 << 20
 """Tokens and hashes remembered for all tenants together."""

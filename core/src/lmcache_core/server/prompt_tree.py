@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from lmcache_core.wire.tokens import NOTHING_KNOWN, KnownPrefix
+from lmcache_client.tokens import NOTHING_KNOWN, KnownPrefix
 
 NODE_BYTES: Final = 500
 CHUNK_BYTES: Final = 120

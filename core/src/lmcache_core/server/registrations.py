@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.layout import ChunkLayout
 from lmcache_core.model.model_name import parse_model_name, registered_name
 
 logger = logging.getLogger(__name__)

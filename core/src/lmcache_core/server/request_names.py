@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.messages import EngineKey
 from lmcache_core.model.cache_salt import EMPTY_SALT_WORD, parse_salt
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES
-from lmcache_core.wire.messages import EngineKey
 
 REQUEST_ID_CHARS_MAX: Final = 1024
 

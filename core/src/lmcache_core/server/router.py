@@ -18,13 +18,14 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
+from lmcache_client.codec import PLAIN_READERS, Frame, FrameReader, refusal
+from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
 from lmcache_core.contracts.readings import Spread
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.server.answer_times import AnswerTimes
 from lmcache_core.server.engine_socket import EngineSocket, Message
 from lmcache_core.server.pools import QUEUE_MAX, UNREFUSED_MAX, AffinePool, Pool
@@ -32,7 +33,6 @@ from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
 from lmcache_core.server.routes import Payload, Route, Routes
 from lmcache_core.server.timers import Timer, Timers
 from lmcache_core.server.unhandled import UnhandledRequests
-from lmcache_core.wire.codec import PLAIN_READERS, Frame, FrameReader, refusal
 
 logger = logging.getLogger(__name__)
 

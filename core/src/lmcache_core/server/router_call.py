@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from lmcache_client.codec import Frame, encode_result
 from lmcache_core.server.waiting_answers import Envelope
-from lmcache_core.wire.codec import Frame, encode_result
 
 OK: Final = "ok"
 ERROR: Final = "error"

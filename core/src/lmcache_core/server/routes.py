@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lmcache_client.codec import Frame, FrameReader, OpenedFrame, OperationCodec, OperationTable, encode_result
+from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
-from lmcache_core.wire.codec import Frame, FrameReader, OpenedFrame, OperationCodec, OperationTable, encode_result
 
 Payload = Sequence[Frame | OpenedFrame]
 

@@ -6,7 +6,7 @@ import heapq
 import math
 from typing import Final, NamedTuple, Protocol
 
-from lmcache_core.wire.codec import Frame
+from lmcache_client.codec import Frame
 
 TIMERS_SWEPT: Final = 256
 """Timers beyond which those of answered calls are looked for."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from lmcache_client.errors import ProtocolError
+from lmcache_client.messages import EngineKey
 from lmcache_core.contracts.operation import Call
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Worker
 from lmcache_core.contracts.storage import StoredSpace
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.model.model_name import registered_name
 from lmcache_core.server.request_names import check_names
-from lmcache_core.wire.messages import EngineKey
 
 
 class TransferRange(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.wire.codec import Frame, decode_operation_frame
-from lmcache_core.wire.operations import KNOWN_REQUESTS
+from lmcache_client.codec import Frame, decode_operation_frame
+from lmcache_client.errors import ProtocolError
+from lmcache_client.operations import KNOWN_REQUESTS
 
 logger = logging.getLogger(__name__)
 

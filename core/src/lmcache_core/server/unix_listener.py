@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lmcache_core.model.errors import ResourceError
+from lmcache_client.errors import ResourceError
 
 SCHEME: Final = "ipc://"
 MODE: Final = 0o600

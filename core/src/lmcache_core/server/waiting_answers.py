@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
+from lmcache_client.codec import Frame
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.peer_socket import PeerSocket
-from lmcache_core.wire.codec import Frame
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields
-from lmcache_core.model.errors import ProtocolError
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.server.request_names import check_model_name
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from lmcache_client.errors import ConfigError
+from lmcache_client.layout import ObjectLayout
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.model.layout import ObjectLayout
 
 
 class AddressError(ConfigError):

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.job_answer import JobAnswer
 from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.key_filter import KeyFilter

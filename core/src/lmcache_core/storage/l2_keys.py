@@ -9,9 +9,9 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage
 from lmcache_core.storage.key_filter import KeyFilter

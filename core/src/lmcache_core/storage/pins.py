@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.reach import ABSENT
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.model.errors import ConfigError
 from lmcache_core.storage.addresses import AddressedChunks
 from lmcache_core.storage.l1_look import hold_shard
 from lmcache_core.storage.pin_views import Pinned, PinSubject, PinTotals, PinView

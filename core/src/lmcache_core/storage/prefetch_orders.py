@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import Shard
@@ -22,7 +23,6 @@ from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
 from lmcache_core.controllers.reach import Reach, reach_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.model.errors import LMCacheError
 from lmcache_core.storage.addresses import AddressedChunks
 from lmcache_core.storage.l1_look import hold_shard
 from lmcache_core.storage.pin_views import PinSubject

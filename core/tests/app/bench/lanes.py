@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from lmcache_core.app.bench.lane import Ended, Step, Verb
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.testing.lent_memory import LentMemory
+from lmcache_devkit.lent_memory import LentMemory
 
 Move = Callable[[Step, dict[ObjectKey, bytes]], str | None]
 

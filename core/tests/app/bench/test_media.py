@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.bench.test_plan import plan
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.io_engine import io_library
@@ -25,7 +26,6 @@ from lmcache_core.app.bench.yardstick import Yardstick, yardstick
 from lmcache_core.app.doctor.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.l1.arena import SHM_ROOT
-from lmcache_core.model.errors import ConfigError, ResourceError
 
 COUNT, SIZE, STRIDE = 6, 3 * 4096 + 100, 4 * 4096
 PLAN = plan(sizes=(SIZE,), depths=(4,), pass_bytes=COUNT * SIZE, shares=(0, 50, 100))

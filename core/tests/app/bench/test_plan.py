@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.bench.plan import Cell, Plan, slot_bytes, spaced
 from lmcache_core.app.bench.sizes import list_of, number_in, size_of
-from lmcache_core.model.errors import ConfigError
 
 MIB = 1 << 20
 

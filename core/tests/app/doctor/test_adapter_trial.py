@@ -95,7 +95,7 @@ def test_one_that_cannot_be_opened_and_one_that_raises(make_case: MakeCase, inst
         "broken",
         """
         from lmcache_core import Offer, hookimpl
-        from lmcache_core.model.errors import ResourceError
+        from lmcache_client.errors import ResourceError
 
         def open_locked(settings, context):
             raise ResourceError("its folder is in use by another server")

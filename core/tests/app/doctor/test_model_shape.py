@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.doctor.model_shape import model_shape, read_model_shape
-from lmcache_core.model.errors import ConfigError
 
 LLAMA_3_8B = {
     "model_type": "llama",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins, runtime_plugin_specs
 from lmcache_core.app.runtime.program_environment import VALUE_BYTES_MAX, named_secrets, program_environment
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.model.errors import ConfigError
 
 INFO = ServerInfo("node-1", "boot", "tcp://127.0.0.1:5555", "http://127.0.0.1:8080", 256, "0.0.0")
 ADAPTER = {"type": "s3", "bucket": "b", "secret_access_key": "PLANTED-1", "url": "redis://u:PLANTED-2@host/0"}

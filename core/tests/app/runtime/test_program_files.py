@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.runtime.program_files import find_programs
-from lmcache_core.model.errors import ConfigError
 
 
 def write(path: Path, mode: int = 0o644) -> Path:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from core.tests.server.cache_resource import Operator, prompt, wait_until
 from lmcache_core.app.server import Server
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 A, B = prompt(1), prompt(2)
 

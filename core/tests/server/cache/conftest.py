@@ -7,8 +7,8 @@ import pytest
 from core.tests.server.cache.cache_site import Site
 from core.tests.server.cache_resource import operator_of
 from core.tests.server.conftest import StartServer
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 @pytest.fixture

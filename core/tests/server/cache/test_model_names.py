@@ -9,7 +9,7 @@ import pytest
 
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import wait_until
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 SOME, OTHERS, ADAPTER, OTHER_ADAPTER = "9f86d081884c7d65", "60303ae22b998861", "00" * 8, "ff" * 8
 

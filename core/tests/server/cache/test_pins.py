@@ -5,8 +5,8 @@ from __future__ import annotations
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import operator_of, wait_until
 from core.tests.server.conftest import StartServer
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def test_what_is_pinned_survives_eviction_and_clear(site: Site) -> None:

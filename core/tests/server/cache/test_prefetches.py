@@ -10,8 +10,8 @@ from core.tests.server.cache.cache_site import A, Site
 from core.tests.server.cache_resource import operator_of, wait_until
 from core.tests.server.conftest import StartServer
 from lmcache_core.model.object_header import digest
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_engine import FakeEngine
 
 LAYOUT = {"kv_axis": 1, "layers": 2, "hidden": 64, "dtype": "float32", "block_slots": 16}
 """Of the chunks of FakeEngine."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from core.tests.server.changing_server import MEMORY, StartServer
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
 from lmcache_core.app import reconfigure
 from lmcache_core.app.open_l2 import AdapterOpener
-from lmcache_core.model.errors import ConfigError
 
 
 @pytest.mark.parametrize(

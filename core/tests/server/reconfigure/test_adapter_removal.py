@@ -26,8 +26,8 @@ from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreJob
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.testing import Fault, FaultInjectAdapter
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit import Fault, FaultInjectAdapter
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def test_a_stalled_adapter_is_removed_within_its_deadline(start: StartServer) -> None:

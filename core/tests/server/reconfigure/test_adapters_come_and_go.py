@@ -26,7 +26,7 @@ from core.tests.server.changing_server import (
 from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.admin.reconfigure_port import NoSuchAdapterError
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 TIMES = 5
 

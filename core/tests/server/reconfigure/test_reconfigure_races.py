@@ -32,7 +32,7 @@ from lmcache_core.app.server import Server
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, SettingChanged
 from lmcache_core.controllers import adapter_removal
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 OPERATORS, ACTIONS = 3, 40
 

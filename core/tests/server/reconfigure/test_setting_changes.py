@@ -9,12 +9,12 @@ import pytest
 
 from core.tests.server.changing_server import MEMORY, StartServer, prompt, recorded
 from core.tests.server.test_controller_faults import wait_for
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.reconfigure_port import NotNowError
 from lmcache_core.app import setting_changes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import SettingChanged
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.testing.fake_engine import FakeEngine
+from lmcache_devkit.fake_engine import FakeEngine
 
 
 def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

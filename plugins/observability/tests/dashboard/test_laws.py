@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from lmcache_core import ServerView, Subscriber
-from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit import HttpRoutesSuite, SubscriberSuite
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.dashboard.recent_events import RecentEvents
 from lmcache_observability.metrics.settings import MetricsSettings
 from lmcache_observability.metrics.subscriber import MetricsSubscriber

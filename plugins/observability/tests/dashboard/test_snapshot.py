@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmcache_core import Reading
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.dashboard.recent_events import Happened
 from lmcache_observability.dashboard.snapshot import snapshot
 from lmcache_observability.metrics.ceiling import ALL, Ceiling

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import ConfigError, LookupHashes
-from lmcache_core.testing import SubscriberSuite
+from lmcache_devkit import SubscriberSuite
 from lmcache_observability.lookup_hash.lookup_hash_subscriber import line_of, open_lookup_hash
 from lmcache_observability.lookup_hash.settings import LookupHashSettings
 from plugins.observability.tests.server_stand_in import ServerStandIn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.testing import HttpRoutesSuite, SubscriberSuite
+from lmcache_devkit import HttpRoutesSuite, SubscriberSuite
 from lmcache_observability.metrics import block_life
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from lmcache_core import ConfigError, ResourceError
 from lmcache_core.contracts.settings import validate
-from lmcache_core.testing import free_port
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit import free_port
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
 from plugins.observability.tests.metrics.told import told

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from lmcache_core import HttpRefusal, HttpRequest, ServerView, Subscriber
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.routes import open_metrics_routes
 from plugins.observability.tests.metrics.told import told

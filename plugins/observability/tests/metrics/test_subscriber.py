@@ -21,7 +21,7 @@ from lmcache_core import (
     Spread,
     StoreCompleted,
 )
-from lmcache_core.testing.fake_server_view import FakeServerView
+from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.ceiling import ALL
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.subscriber import EVENTS_MAX, MetricsSubscriber

@@ -12,7 +12,7 @@ import pytest
 
 from lmcache_core import ConfigError, Event, QuotaChanged, Subscriber, WorkerLeft
 from lmcache_core.contracts.settings import validate
-from lmcache_core.testing import SubscriberSuite
+from lmcache_devkit import SubscriberSuite
 from lmcache_observability.trace.format import FRAME_BYTES_MAX
 from lmcache_observability.trace.reader import TraceReader
 from lmcache_observability.trace.recorder import Recorder

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from lmcache_core import Subscriber
-from lmcache_core.testing import HttpRoutesSuite
+from lmcache_devkit import HttpRoutesSuite
 from lmcache_observability.tracing.settings import SlowRequestsSettings
 from lmcache_observability.tracing.slow_requests import SlowRequestsSubscriber
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.testing import SubscriberSuite
+from lmcache_devkit import SubscriberSuite
 from lmcache_observability.tracing.settings import SlowRequestsSettings
 from lmcache_observability.tracing.slow_requests import SlowRequestsSubscriber
 from lmcache_observability.tracing.slowest import SlowestRequests, SlowRequest

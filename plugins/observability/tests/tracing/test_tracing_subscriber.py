@@ -8,7 +8,7 @@ import pytest
 
 from lmcache_core import ConfigError, LoadsDeclined
 from lmcache_core.contracts.settings import validate
-from lmcache_core.testing import SubscriberSuite
+from lmcache_devkit import SubscriberSuite
 from lmcache_observability.tracing.settings import TracingSettings
 from lmcache_observability.tracing.tracing_subscriber import TracingSubscriber
 from plugins.observability.tests.server_stand_in import ServerStandIn

@@ -16,8 +16,8 @@ from lmcache_core import (
     InsertFacts,
     Offer,
 )
-from lmcache_core.testing import OpenableOffer
-from lmcache_core.testing.offer_under_test import installed_offer
+from lmcache_devkit import OpenableOffer
+from lmcache_devkit.offer_under_test import installed_offer
 from lmcache_policies.simulate.trace import Trace
 from lmcache_policies.simulate.trace_file import read_trace
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import EngineKey, encode_tokens
-from lmcache_core.testing.module_bench import CHUNK_TOKENS, ModuleBench
+from lmcache_devkit.module_bench import CHUNK_TOKENS, ModuleBench
 from lmcache_transfer_torch.config import TransferSettings
 from lmcache_transfer_torch.cuda.device import CudaDevice
 from lmcache_transfer_torch.devices import Devices

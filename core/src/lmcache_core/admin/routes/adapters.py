@@ -10,13 +10,13 @@ from litestar import Request, delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.query import path_part, read_query
 from lmcache_core.admin.reconfigure_port import AdaptersPort, NoSuchAdapterError, NotNowError
 from lmcache_core.admin.schemas_reconfigure import AdapterState, AdapterStates, AddAdapter, RemovalQuery
-from lmcache_core.model.errors import ConfigError
 
 _NAME: Final = {"name": "Name of the adapter, as GET /l2/adapters lists it."}
 _UNKNOWN: Final = {404: "no adapter has this name"}

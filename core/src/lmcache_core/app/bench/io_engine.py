@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from lmcache_core.model.errors import ResourceError
+from lmcache_client.errors import ResourceError
 
 IO_ABI: Final = 1
 """What is expected of the engine; lmcache-native says the same number if it fits."""

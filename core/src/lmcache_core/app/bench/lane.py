@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.buffers import LentBuffer
-from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import ObjectKey
 
 

@@ -13,12 +13,12 @@ from ctypes import addressof, c_char
 from pathlib import Path
 from typing import Final
 
+from lmcache_client.errors import ResourceError
+from lmcache_client.memory_calls import populate
 from lmcache_core.app.bench.io_engine import IoEngine, IoLibrary, Operation
 from lmcache_core.app.bench.lane import Step, Verb
 from lmcache_core.app.bench.memory import require_memory
 from lmcache_core.app.bench.plan import slot_bytes
-from lmcache_core.l1.memory_calls import populate
-from lmcache_core.model.errors import ResourceError
 from lmcache_core.model.keys import ObjectKey
 
 DIRECT_ALIGN: Final = 4096

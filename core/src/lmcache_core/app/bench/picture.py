@@ -6,12 +6,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.bench.contest import Results
 from lmcache_core.app.bench.figures import Figures
 from lmcache_core.app.bench.plan import Plan
 from lmcache_core.app.bench.traffic import Sample
 from lmcache_core.app.console.quantities import size_text
-from lmcache_core.model.errors import ConfigError
 
 _MARKERS: Final = "osD^vP*X<>"
 _WIDTH, _HEIGHT = 4.6, 3.6

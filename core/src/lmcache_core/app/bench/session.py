@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.bench.adapter_lane import AdapterLane
 from lmcache_core.app.bench.contest import Contest, Contestant, Told
@@ -20,7 +21,6 @@ from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.model.errors import ConfigError
 
 
 class Session:

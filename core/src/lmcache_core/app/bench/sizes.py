@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 
 Value = TypeVar("Value")
 

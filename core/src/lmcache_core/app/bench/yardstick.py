@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.model.errors import ConfigError
 
 AUTO, NONE, MEMORY = "auto", "none", "memory"
 _IN_MEMORY: Final = frozenset({"memory", "dax"})

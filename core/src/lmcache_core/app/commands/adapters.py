@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup(
+GROUP: Final = CommandGroup(
     "adapters",
     {
         "list": "show the L2 adapters of a running server, and what each is doing",
@@ -17,5 +17,5 @@ _GROUP: Final = CommandGroup(
     },
 )
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.schemas_reconfigure import AdapterState
 from lmcache_core.app.console.adapter_page import ADAPTERS, adapter_page
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.model.errors import ConfigError
 
 _PATIENCE_SECONDS: Final = 45.0
 """Longer than the server waits for an adapter to open."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup("bench", {"l2": "measure L2 adapters beside what their media can do"})
+GROUP: Final = CommandGroup("bench", {"l2": "measure L2 adapters beside what their media can do"})
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

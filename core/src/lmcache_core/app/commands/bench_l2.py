@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.bench.interruption import Interruption
 from lmcache_core.app.bench.picture import draw, require_matplotlib
@@ -22,7 +23,6 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.progress_bar import progress_bar
 from lmcache_core.app.interpreter import take_turns
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
-from lmcache_core.model.errors import ConfigError, ResourceError
 
 _DEPTH_MAX: Final = 1024
 _ROUNDS_MAX: Final = 1000

@@ -8,7 +8,7 @@ from typing import Final
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_tree import actions_called, command_tree
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.plugins.plugin_commands import plugin_commands
+from lmcache_core.app.plugins.plugin_commands import plugin_commands_with_parsers
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 
 _INSTALLS: Final = {
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     given = parsers()[0].parse_all(arguments)
     import shtab  # here, so that only this command pays for it
 
-    tree = command_tree(plugin_commands(selection_of(given)))
+    tree = command_tree(plugin_commands_with_parsers(selection_of(given)))
     for metavar, kind in (("FILE", shtab.FILE), ("PATH", shtab.FILE), ("DIR", shtab.DIRECTORY)):
         for action in actions_called(tree, metavar):
             action.complete = kind  # type: ignore[attr-defined]

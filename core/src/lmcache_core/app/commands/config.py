@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup(
+GROUP: Final = CommandGroup(
     "config",
     {
         "show": "show every setting, its value and where that comes from: offline, or of a running server",
@@ -14,5 +14,5 @@ _GROUP: Final = CommandGroup(
     },
 )
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.schemas_reconfigure import UNTIL_RESTART, ChangedSettings
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Block, Line, Mood, Table
-from lmcache_core.model.errors import ConfigError
 
 _PATIENCE_SECONDS: Final = 30.0
 """Longer than the server waits for a new eviction policy to learn what L1 holds."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.console.command_line import Parser
@@ -26,7 +27,6 @@ from lmcache_core.app.doctor.tiers import tier_row
 from lmcache_core.app.flags import ServerFlags, server_flags
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.model.errors import ConfigError, LMCacheError
 
 _TERA: Final = 1e12
 _MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Mood.BAD}

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.schemas_objects import ObjectEntry, ObjectsPage
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Block, Line, Table
-from lmcache_core.model.errors import ConfigError
 
 _LIMIT: Final = 1000
 _PAGE: Final = 5000

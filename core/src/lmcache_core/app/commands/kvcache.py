@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup("kvcache", {"clear": "drop what a running server has in L1; the same as `lmcache clear`"})
+GROUP: Final = CommandGroup("kvcache", {"clear": "drop what a running server has in L1; the same as `lmcache clear`"})
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags, default_url
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Line, Mood, Table
 from lmcache_core.app.console.round_trips import RoundTrips, admin_trips, engine_port_trips, engine_trips
-from lmcache_core.model.errors import ConfigError, LMCacheError
 
 _COUNT_MAX: Final = 1000
 _ENGINE_URL: Final = "http://localhost:8000"

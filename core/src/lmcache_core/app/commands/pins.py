@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup(
+GROUP: Final = CommandGroup(
     "pins",
     {
         "list": "show what is pinned in L1",
@@ -15,5 +15,5 @@ _GROUP: Final = CommandGroup(
     },
 )
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.offer_details import offer_json, offer_text, plugin_json, plugin_text, schema_json
 from lmcache_core.app.plugins.offer_names import find, find_offer
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
-from lmcache_core.model.errors import ConfigError
 
 
 def parsers() -> list[Parser]:

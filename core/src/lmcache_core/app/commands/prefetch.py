@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.schemas_chunks import PrefetchProgress, PrefetchSubmitted
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.chunk_flags import add_chunk_flags, selection_of
@@ -15,7 +16,6 @@ from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Line
 from lmcache_core.app.console.waiting import waiting
-from lmcache_core.model.errors import ConfigError
 
 _LOOK_SECONDS: Final = 0.2
 

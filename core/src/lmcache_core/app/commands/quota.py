@@ -6,7 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-_GROUP: Final = CommandGroup(
+GROUP: Final = CommandGroup(
     "quota",
     {
         "set": "limit what a cache salt may use of L1",
@@ -16,5 +16,5 @@ _GROUP: Final = CommandGroup(
     },
 )
 
-run = _GROUP.run
-parsers = _GROUP.parsers
+run = GROUP.run
+parsers = GROUP.parsers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.admin.schemas import LIMIT_GB_MAX, QuotaWasSet
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
@@ -11,7 +12,6 @@ from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Line
 from lmcache_core.app.console.quota_page import add_salt, gibibytes, salt_path
-from lmcache_core.model.errors import ConfigError
 
 
 def parsers() -> list[Parser]:

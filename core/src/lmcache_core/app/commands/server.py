@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
@@ -12,7 +13,6 @@ from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.serve import RunningServer, serve
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.model.errors import LMCacheError
 
 
 def parsers() -> list[Parser]:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Page, Table
 from lmcache_core.app.console.status_page import Sample, status_page
-from lmcache_core.model.errors import ConfigError
 
 
 def parsers() -> list[Parser]:

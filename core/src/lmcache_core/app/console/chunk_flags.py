@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 16 << 20
 

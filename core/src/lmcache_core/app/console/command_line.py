@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import NoReturn
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 from lmcache_core.model.spelling import nearest
 
 

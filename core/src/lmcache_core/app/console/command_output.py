@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
-from lmcache_core.model.errors import ConfigError, ResourceError
+from lmcache_client.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:  # `lmcache version` is as fast as it can be
     from lmcache_core.app.console.page import Page

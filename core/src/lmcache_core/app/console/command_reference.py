@@ -9,11 +9,12 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_tree import core_parsers
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.plugins.plugin_commands import PluginCommand, plugin_commands_with_parsers
+from lmcache_core.app.plugins.plugin_selection import PluginSelection
 from lmcache_core.app.settings import GROUPS
 
 _HEAD: Final = """\
@@ -42,7 +43,7 @@ file that only its owner can read, and `-q` shows none. What went wrong is one l
 
 def reference() -> str:
     """The whole document."""
-    parsers = core_parsers()
+    parsers = [*core_parsers(), *(parser for each in _of_plugins() for parser in each.parsers)]
     lines = [_HEAD, "| Code | Meaning |", "| --- | --- |"]
     lines += [f"| {int(code)} | {code.meaning} |" for code in ExitCode]
     lines += ["", "## Commands", "", "| Command | What it does |", "| --- | --- |"]
@@ -55,7 +56,14 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(parser: Parser) -> Iterator[str]:
+def _of_plugins() -> list[PluginCommand]:
+    """Words that plugins add to core's groups; their other commands are described with the plugin."""
+    return [
+        each for each in plugin_commands_with_parsers(PluginSelection()) if each.name.split(" ")[0] in CORE_COMMANDS
+    ]
+
+
+def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
     if len(parser.prog.split(" ")) > 2:
         yield f"#### `{parser.prog}`"
         yield ""

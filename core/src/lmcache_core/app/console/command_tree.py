@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
+
+if TYPE_CHECKING:
+    from lmcache_core.app.plugins.plugin_commands import PluginCommand
 
 
 def core_parsers() -> list[Parser]:
@@ -15,22 +19,30 @@ def core_parsers() -> list[Parser]:
     return [parser for name in CORE_COMMANDS for parser in import_module(f"lmcache_core.app.commands.{name}").parsers()]
 
 
-def command_tree(plugin_commands: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
-    """`lmcache` with all of core's commands, and with `plugin_commands` (name and summary), whose flags only they know."""
+def command_tree(plugin_commands: Sequence[PluginCommand]) -> argparse.ArgumentParser:
+    """`lmcache` with all of core's commands and those of plugins, with the flags that are known of these."""
     root = argparse.ArgumentParser("lmcache", allow_abbrev=False)
     groups = {"": root.add_subparsers(parser_class=argparse.ArgumentParser)}
-    for parser in core_parsers():
-        _, *words = parser.prog.split(" ")
+    about = {**CORE_COMMANDS, **{each.name: each.summary for each in plugin_commands}}
+
+    def put(words: Sequence[str], text: str, parents: Sequence[argparse.ArgumentParser]) -> None:
         if len(words) == 2 and words[0] not in groups:
-            group = groups[""].add_parser(words[0], help=_help(CORE_COMMANDS[words[0]]))
+            group = groups[""].add_parser(words[0], help=_help(about.get(words[0], "")))
             groups[words[0]] = group.add_subparsers(parser_class=argparse.ArgumentParser)
         above = groups["" if len(words) == 1 else words[0]]
-        about = CORE_COMMANDS[words[0]] if len(words) == 1 else parser.description or ""
-        above.add_parser(words[-1], parents=[parser], add_help=False, help=_help(about))
-    for name, summary in plugin_commands:
-        groups[""].add_parser(name, help=_help(summary))
+        above.add_parser(words[-1], parents=list(parents), add_help=not parents, help=_help(text))
+
+    for parser in core_parsers():
+        _, *words = parser.prog.split(" ")
+        put(words, about[words[0]] if len(words) == 1 else parser.description or "", [parser])
+    for each in plugin_commands:
+        if not each.parsers:
+            put(each.name.split(" "), each.summary, ())
+        for added in each.parsers:
+            put(added.prog.split(" ")[1:], added.description or each.summary, [added])
     help_for = groups[""].add_parser("help", help="show the help of a command")
-    help_for.add_argument("command", choices=(*CORE_COMMANDS, *(name for name, _ in plugin_commands), "exit-codes"))
+    names = dict.fromkeys((*CORE_COMMANDS, *(each.name.split(" ")[0] for each in plugin_commands), "exit-codes"))
+    help_for.add_argument("command", choices=tuple(names))
     return root
 
 

@@ -21,7 +21,7 @@ CORE_COMMANDS: Final = MappingProxyType(
         "config": "show a configuration, and where each value comes from, or change a running server's",
         "doctor": "look at a machine and a configuration, and say what to change",
         "bench": "measure L2 adapters beside what their media can do",
-        "plugins": "list, show, check or start plugins",
+        "plugins": "list or show plugins, and with lmcache-devkit check or start them",
         "completion": "print a script with which a shell completes commands and flags",
         "version": "show the version",
     }

@@ -9,10 +9,10 @@ from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.no_redirects import NoRedirects
 from lmcache_core.app.console.text_table import printable
 from lmcache_core.app.http_url import is_http_url
-from lmcache_core.model.errors import ConfigError, LMCacheError
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 _ANSWER_BYTES: Final = 16 << 20

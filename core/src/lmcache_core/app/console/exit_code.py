@@ -6,7 +6,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from lmcache_core.model.errors import ConfigError, LMCacheError, PluginError, ResourceError
+from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
+from lmcache_core.model.errors import PluginError
 
 
 class ExitCode(IntEnum):

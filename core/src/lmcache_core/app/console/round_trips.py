@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from lmcache_client.client import EngineClient
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.console.admin_client import AdminClient
 from lmcache_core.app.console.engine_http import EngineHttp
 from lmcache_core.app.console.loose_json import Loose
-from lmcache_core.client.client import EngineClient
-from lmcache_core.model.errors import LMCacheError
 
 _UNHEALTHY: Final = (503,)
 _ANY_HOST: Final = ("0.0.0.0", "::")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from lmcache_core.model.layout import ITEM_BYTES
+from lmcache_client.layout import ITEM_BYTES
 from lmcache_core.model.object_header import HEADER_BYTES
 
 ALIGN_BYTES: Final = 4096

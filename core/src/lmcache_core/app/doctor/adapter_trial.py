@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.lone_context import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts, as_numbers, lossy_serdes
@@ -21,7 +22,6 @@ from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
-from lmcache_core.model.errors import LMCacheError
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check, seal
 from lmcache_core.model.results import Outcome

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import seconds_text, size_text
 from lmcache_core.app.doctor.adapter_trial import Trial, try_adapter
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.plugins.plugin_modules import describe
-from lmcache_core.model.errors import LMCacheError
 
 _OBJECT_BYTES: Final = 4 * 2**20
 """Where no model says how large objects are."""

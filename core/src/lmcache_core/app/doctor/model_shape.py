@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
+from lmcache_client.layout import ITEM_BYTES
 from lmcache_core.app.console.stored_size import ChunkSize, chunk_size
-from lmcache_core.model.errors import ConfigError
-from lmcache_core.model.layout import ITEM_BYTES
 
 _CONFIG_BYTES_MAX: Final = 8 << 20
 _LARGEST: Final = 2**24

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.configuration import advice
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.plugins.missing_modules import missing_modules
-from lmcache_core.model.errors import LMCacheError
 
 
 def plugin_faults(case: Case) -> Iterator[Finding]:

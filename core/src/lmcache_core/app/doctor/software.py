@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.doctor.case import Case
 from lmcache_core.app.doctor.finding import Finding, Level
 from lmcache_core.kernels.choice import choose_kernels
-from lmcache_core.model.errors import ConfigError
 
 _RESOLUTION_SECONDS = 1e-6
 

@@ -27,6 +27,8 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "nixl_store_dynamic": "lmcache-l2-nixl",
             "mooncake_store": "lmcache-l2-mooncake",
             "redis": "lmcache-l2-redis",
+            "mock": "lmcache-devkit",
+            "fault_inject": "lmcache-devkit",
         },
         OfferKind.SERDE: dict.fromkeys(("zstd", "fp8", "int8", "int4", "aesgcm"), "lmcache-serde"),
         OfferKind.EVICTION_POLICY: dict.fromkeys(
@@ -50,7 +52,12 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
         OfferKind.REQUEST_MODULE: {"lmcache_driven": "lmcache-transfer-torch"},
         OfferKind.SUBSCRIBER: dict.fromkeys(("metrics", "tracing", "lookup_hash", "trace"), _OBSERVABILITY),
         OfferKind.HTTP_ROUTES: {"metrics": _OBSERVABILITY},
-        OfferKind.COMMAND: {"simulate": _POLICIES, "trace": _OBSERVABILITY},
+        OfferKind.COMMAND: {
+            "simulate": _POLICIES,
+            "trace": _OBSERVABILITY,
+            "plugins.check": "lmcache-devkit",
+            "plugins.new": "lmcache-devkit",
+        },
     }
 )
 """Offers of this project's own distributions."""
@@ -59,6 +66,7 @@ DISTRIBUTIONS_OF_PLUGINS: Final = MappingProxyType(
     {
         **{name: f"lmcache-l2-{name.replace('_', '-')}" for name in _L2_PLUGINS},
         "mooncake_store": "lmcache-l2-mooncake",
+        "devkit": "lmcache-devkit",
         "policies": _POLICIES,
         "observability": _OBSERVABILITY,
         "serde": "lmcache-serde",

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
@@ -19,7 +21,7 @@ from lmcache_core.app.plugins.plugin_fault import way_around, whole
 from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts.offer import Offer
-from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError, PluginLoadError
+from lmcache_core.model.errors import PluginContractError, PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 if TYPE_CHECKING:
@@ -195,7 +197,14 @@ def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Of
 
 
 def _is_core_command(key: Key) -> bool:
-    return key[0] is OfferKind.COMMAND and key[1] in CORE_COMMANDS
+    """A dot in a command's name stands for the blank in `lmcache GROUP WORD`."""
+    if key[0] is not OfferKind.COMMAND:
+        return False
+    group, _, word = key[1].partition(".")
+    if not word or group not in CORE_COMMANDS:
+        return group in CORE_COMMANDS
+    module = import_module(f"lmcache_core.app.commands.{group}")
+    return not hasattr(module, "GROUP") or bool(module.GROUP.has(word))
 
 
 def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:

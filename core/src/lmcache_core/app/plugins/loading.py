@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from types import ModuleType
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import CORE_DISTRIBUTION, Candidate, Origin, discover
 from lmcache_core.app.plugins.hook_trace import VARIABLE as TRACE_VARIABLE
 from lmcache_core.app.plugins.hook_trace import HookTrace
@@ -25,7 +26,7 @@ from lmcache_core.app.plugins.plugin_fault import reinstall, repair, whole
 from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.app.plugins.plugin_modules import Import, load_modules, load_named_module
 from lmcache_core.app.plugins.plugin_row import PluginRow, Status
-from lmcache_core.model.errors import ConfigError, PluginError, PluginLoadError
+from lmcache_core.model.errors import PluginError, PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.text_table import text_table
 from lmcache_core.app.plugins.example_line import example_line
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -16,7 +17,6 @@ from lmcache_core.app.plugins.plugin_report import capability_words, offer_recor
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.contracts.offer import Offer
-from lmcache_core.model.errors import ConfigError, LMCacheError
 
 _UNITS: Final = {
     "gb": "GiB",

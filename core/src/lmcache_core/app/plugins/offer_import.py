@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_fault import install_again, place_of
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.contracts.offer import Offer
-from lmcache_core.model.errors import LMCacheError, PluginLoadError
+from lmcache_core.model.errors import PluginLoadError
 
 
 def resolve(candidate: Candidate, kind: OfferKind, offer: Offer, target: str) -> Any:

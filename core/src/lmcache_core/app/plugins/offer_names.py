@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS, DISTRIBUTIONS_OF_PLUGINS
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_row import PluginRow
-from lmcache_core.model.errors import ConfigError, PluginLoadError
+from lmcache_core.model.errors import PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 PLUGIN = "plugin"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.offer import Offer
-from lmcache_core.model.errors import ConfigError
 
 _OPENED_ALONE: Final = (
     OfferKind.EVICTION_POLICY,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
@@ -13,23 +17,77 @@ from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
 from lmcache_core.app.plugins.plugin_fault import place_of
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
-from lmcache_core.contracts.command import CommandContext
-from lmcache_core.model.errors import ConfigError, LMCacheError, PluginContractError
+from lmcache_core.contracts.command import Command, CommandContext
+from lmcache_core.model.errors import PluginContractError
 from lmcache_core.model.spelling import nearest
+
+logger = logging.getLogger(__name__)
 
 _EXIT_CODE_MAX: Final = 255
 
 
-def plugin_commands(selection: PluginSelection) -> list[tuple[str, str]]:
-    """Names and summaries of the commands that plugins offer."""
-    return [(offer.name, offer.summary) for offer in selection.load_for_user().offers(OfferKind.COMMAND)]
+@dataclass(frozen=True, slots=True)
+class PluginCommand:
+    """A command as users see it."""
+
+    name: str
+    """What stands behind `lmcache`: one word, or a group and a word."""
+    summary: str
+    parsers: Sequence[ArgumentParser]
+    """Empty where only the command knows its flags."""
+
+
+def plugin_commands(selection: PluginSelection) -> list[PluginCommand]:
+    """Without their parsers, so that none of them is imported."""
+    offers = selection.load_for_user().offers(OfferKind.COMMAND)
+    return [PluginCommand(offer.name.replace(".", " "), offer.summary, ()) for offer in offers]
+
+
+def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
+    """Imports them all.  One that cannot be imported has no parsers."""
+    plugins = selection.load_for_user()
+    found = []
+    for offer in plugins.offers(OfferKind.COMMAND):
+        try:
+            run = plugins.opener(OfferKind.COMMAND, offer.name)
+            parsers = run.parsers() if isinstance(run, Command) else ()
+        except LMCacheError as error:
+            logger.warning("flags of a command are not known command=%s reason=%s", offer.name, error)
+            parsers = ()
+        found.append(PluginCommand(offer.name.replace(".", " "), offer.summary, parsers))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AddedWords:
+    """What plugins add to a group of core's."""
+
+    group: str
+    words: Mapping[str, str]
+    """What each does, by its word."""
+    missing: Mapping[str, str]
+    """Distributions that would add a word, by that word."""
+
+    def run(self, word: str, arguments: Sequence[str]) -> int:
+        return run_plugin_command(f"{self.group}.{word}", arguments, PluginSelection())
+
+
+def added_words(group: str) -> AddedWords:
+    """Of every plugin that is installed: flags that choose plugins stand behind the word."""
+    offers = PluginSelection().load().offers(OfferKind.COMMAND)
+    begin = f"{group}."
+    words = {offer.name.removeprefix(begin): offer.summary for offer in offers if offer.name.startswith(begin)}
+    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+    absent = {name.removeprefix(begin): owner for name, owner in known.items() if name.startswith(begin)}
+    return AddedWords(group, words, {word: owner for word, owner in absent.items() if word not in words})
 
 
 def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSelection) -> int:
     """Run it and return its exit code.  The server's own errors pass through; any other is an LMCacheError of one line
     that says where.  Raises ConfigError, with what was probably meant or what to install, for a name that no plugin
     offers."""
-    plugins = selection.load_for_user()
+    # The flags of `GROUP WORD` choose plugins themselves, and warn of what they ask for in vain.
+    plugins = selection.load() if "." in name else selection.load_for_user()
     try:
         offer = plugins.offer(OfferKind.COMMAND, name)
     except ConfigError as error:

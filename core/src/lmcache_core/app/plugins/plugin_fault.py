@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import Candidate, Origin
-from lmcache_core.model.errors import ConfigError
 
 _MACHINERY: Final = ("lmcache_core", "importlib", "pluggy", "stevedore", "pydantic")
 """Packages whose lines say nothing about a fault of a plugin."""

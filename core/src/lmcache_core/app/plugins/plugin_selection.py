@@ -11,10 +11,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.model.errors import ConfigError
 
 FLAGS = ("--plugin", "--no-plugin", "--safe-mode", "--no-safe-mode")
 _WITH_NAME = FLAGS[:2]

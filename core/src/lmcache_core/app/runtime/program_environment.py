@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.app.masking import masked_text, sounds_secret
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from lmcache_core.app.settings import ServerSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lmcache_core.model.errors import ConfigError
+from lmcache_client.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -10,20 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
-from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
-from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import Hold, StoredSpace
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.layout import ChunkLayout, ObjectLayout, joined_layout
-from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
-from lmcache_core.server.request_names import check_names
-from lmcache_core.server.transfer_range import store_patience, transfer_range
-from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
-from lmcache_core.wire.legacy_pickle import read_tensors
-from lmcache_core.wire.legacy_pickle_writer import inband_reply
-from lmcache_core.wire.legacy_tensor import PickledTensor
-from lmcache_core.wire.messages import (
+from lmcache_client.errors import ProtocolError
+from lmcache_client.layout import ChunkLayout, ObjectLayout, joined_layout
+from lmcache_client.messages import (
     EngineDrivenRegistration,
     EngineKey,
     PrepareRetrieveReply,
@@ -34,7 +23,7 @@ from lmcache_core.wire.messages import (
     StoreContext,
     WorkerRegistration,
 )
-from lmcache_core.wire.operations import (
+from lmcache_client.operations import (
     ABANDON_STORE,
     COMMIT_RETRIEVE,
     COMMIT_STORE,
@@ -44,6 +33,17 @@ from lmcache_core.wire.operations import (
     REGISTER_WORKER,
     UNREGISTER_ENGINE_DRIVEN,
 )
+from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
+from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.contracts.storage import Hold, StoredSpace
+from lmcache_core.server.legacy_pickle import read_tensors
+from lmcache_core.server.legacy_pickle_writer import inband_reply
+from lmcache_core.server.legacy_tensor import PickledTensor
+from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
+from lmcache_core.server.request_names import check_names
+from lmcache_core.server.transfer_range import store_patience, transfer_range
+from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
 
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
 IN_BAND = PrepareStoreReply()

@@ -5,17 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
-from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.server.request_names import check_names, check_request_id
-from lmcache_core.server.shards import registered_shards
-from lmcache_core.server.trace_context import trace_context
-from lmcache_core.wire.messages import EngineKey
-from lmcache_core.wire.operations import (
+from lmcache_client.errors import ProtocolError
+from lmcache_client.messages import EngineKey
+from lmcache_client.operations import (
     END_SESSION,
     FREE_LOOKUP_LOCKS,
     LOOKUP,
@@ -23,7 +15,15 @@ from lmcache_core.wire.operations import (
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
 )
-from lmcache_core.wire.tokens import TokenSequence
+from lmcache_client.tokens import TokenSequence
+from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
+from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts
+from lmcache_core.model.keys import pack_kv_rank
+from lmcache_core.server.request_names import check_names, check_request_id
+from lmcache_core.server.shards import registered_shards
+from lmcache_core.server.trace_context import trace_context
 
 NO_WORKER, UNSALTED = "no_worker", "unsalted"
 """Why a lookup can find nothing: no worker of its model is registered, or its salt is not served."""

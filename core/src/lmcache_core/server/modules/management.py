@@ -7,15 +7,9 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_64_digest
 
-from lmcache_core import __version__
-from lmcache_core.contracts.events import BlocksAllocated
-from lmcache_core.contracts.operation import Call, Handler, HandlerMode
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule
-from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.model.errors import ProtocolError
-from lmcache_core.server.request_names import check_request_id
-from lmcache_core.wire.messages import BlockAllocation, ClientHello, ServerHello
-from lmcache_core.wire.operations import (
+from lmcache_client.errors import ProtocolError
+from lmcache_client.messages import BlockAllocation, ClientHello, ServerHello
+from lmcache_client.operations import (
     CLEAR,
     GET_CHUNK_SIZE,
     GET_EXPERIMENTAL,
@@ -24,6 +18,12 @@ from lmcache_core.wire.operations import (
     PING,
     REPORT_BLOCK_ALLOCATION,
 )
+from lmcache_core import __version__
+from lmcache_core.contracts.events import BlocksAllocated
+from lmcache_core.contracts.operation import Call, Handler, HandlerMode
+from lmcache_core.contracts.request_module import ModuleContext, RequestModule
+from lmcache_core.contracts.settings import PluginSettings
+from lmcache_core.server.request_names import check_request_id
 
 
 class ManagementModule(RequestModule):

@@ -1,8 +1,0 @@
-"""Adapters with one fault each, and the law that must find it."""
-
-from __future__ import annotations
-
-from core.tests.testing.mutants import buffers, completions, contents, counts, lives, names, presence
-from core.tests.testing.mutants.file_adapter import PLANTED
-
-__all__ = ["PLANTED", "buffers", "completions", "contents", "counts", "lives", "names", "presence"]

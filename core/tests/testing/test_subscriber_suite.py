@@ -1,9 +1,0 @@
-"""Core's own subscriber passes the suite.  That it finds bugs is tested by `test_mutants.py`."""
-
-from __future__ import annotations
-
-from lmcache_core.testing.subscriber_suite import SubscriberSuite
-
-
-class TestLog(SubscriberSuite):
-    offer = "log"

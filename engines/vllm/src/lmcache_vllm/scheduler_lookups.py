@@ -1,0 +1,149 @@
+"""Lookups of the scheduler: sent early, answered between two steps, and always ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from lmcache_client import EngineKey, LMCacheError, encode_tokens
+from lmcache_kv_identity import with_variant
+from lmcache_vllm.lookup import Lookup
+from lmcache_vllm.placement import Placement
+from lmcache_vllm.request_state import RequestState
+from lmcache_vllm.server_port import Server, ServerPort
+from lmcache_vllm.settings import Settings
+from lmcache_vllm.stats import Tally
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 0.002
+"""A step waits so long for lookups that were only just sent, all of them together: most answers come sooner, and the next
+step is later."""
+_NO_TOKENS: Final = encode_tokens([])
+
+
+class SchedulerLookups:
+    """Asks the server for requests, and tells what it found. One thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        placement: Placement,
+        port: ServerPort,
+        tally: Tally,
+        clock: Callable[[], float],
+        patience_seconds: float,
+    ) -> None:
+        self._placement = placement
+        self._port = port
+        self._tally = tally
+        self._clock = clock
+        self._patience = self._patience_left = patience_seconds
+        self._timeout = settings.lookup_timeout_ms / 1000
+        self._load_timeout = max(self._timeout, settings.prefetch_timeout_seconds)
+        self._early_max = settings.eager_lookups
+        self._early: set[str] = set()
+
+    def use_model_name(self, model_name: str) -> None:
+        """Ask under this name from now on. Before, requests wait for it as they wait for an answer."""
+        self._placement = replace(self._placement, model_name=model_name)
+
+    def send_early(self, state: RequestState, server: Server | None) -> None:
+        """Look up a request that waits in vLLM's queue, unless so many are that it would hold too much."""
+        if len(self._early) < self._early_max and self._send(state, server):
+            self._early.add(state.facts.request_id)
+
+    def not_early(self, request_id: str) -> None:
+        """The request left the queue."""
+        self._early.discard(request_id)
+
+    def step_ends(self) -> None:
+        """The next one may wait again."""
+        self._patience_left = self._patience
+
+    def found(self, state: RequestState, server: Server | None) -> int | None:
+        """The tokens that can be loaded for a request whose turn it is; None as long as that is not known."""
+        now = self._clock()
+        if state.asked_at is None:
+            state.asked_at = now
+        if not self._placement.model_name and server is not None and _looks_up(state):
+            return None if now - state.asked_at < self._timeout else self._give_up(state, "timeout")
+        lookup = state.lookup
+        if lookup is None or lookup.is_stale(now) or lookup.server is not server:
+            lookup = self._send(state, server)
+        if lookup is None:
+            return 0
+        if lookup.hit_tokens is not None:
+            return lookup.hit_tokens
+        try:
+            hit_tokens = lookup.take(min(self._patience_left, lookup.sent_at + self._patience - now))
+        except LMCacheError as error:
+            logger.warning("lookup failed request=%s error=%s", state.facts.request_id, error)
+            return self._give_up(state, "error")
+        finally:
+            self._patience_left -= self._clock() - now
+        if hit_tokens is not None:
+            self._tally.add("lookup_seconds", lookup.seconds)
+            self._tally.add("hit_tokens", hit_tokens)
+        elif now - max(lookup.sent_at, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
+            return self._give_up(state, "timeout")
+        return hit_tokens
+
+    def forget(self, state: RequestState) -> None:
+        """Let go of what was found for it, or will be. Whoever asks for it again has it looked up anew."""
+        if state.lookup is not None:
+            self._port.end(state.facts.request_id)
+            state.lookup = None
+
+    def free(self, lookup: Lookup, start: int, end: int) -> None:
+        """Let go of the chunks of `[start, end)`."""
+        if start < end:
+            self._port.free(msgspec.structs.replace(lookup.key, token_ids=_NO_TOKENS, start=start, end=end))
+
+    def _send(self, state: RequestState, server: Server | None) -> Lookup | None:
+        state.lookup = None
+        facts = state.facts
+        if server is None or not self._placement.model_name or not _looks_up(state):
+            return None
+        end = len(facts.tokens) // server.chunk_tokens * server.chunk_tokens
+        if not end:
+            return None
+        state.use_server(server)
+        key = self._key(state, end)
+        question = self._port.look_up(key)
+        if question is None:
+            return None
+        self._tally.add("lookups")
+        self._tally.add("lookup_tokens", end)
+        state.lookup = Lookup(key, server, question, self._clock)
+        return state.lookup
+
+    def _give_up(self, state: RequestState, reason: str) -> int:
+        self._tally.add("failed_lookups", reason=reason)
+        self._port.end(state.facts.request_id)  # what it still finds is not to be held
+        state.lookup = None
+        state.may_look_up = False
+        return 0
+
+    def _key(self, state: RequestState, end: int) -> EngineKey:
+        facts, place = state.facts, self._placement
+        return EngineKey(
+            model_name=with_variant(place.model_name, state.variant),
+            world_size=place.world_size,
+            worker_id=None,
+            token_ids=msgspec.Raw(state.encoded_tokens(end)),
+            start=0,
+            end=end,
+            request_id=facts.request_id,
+            cache_salt=facts.cache_salt,
+            request_configs=dict(facts.configs) if facts.configs else None,
+            num_kv_readers=place.readers,
+        )
+
+
+def _looks_up(state: RequestState) -> bool:
+    return state.may_look_up and state.facts.looks_up and not state.facts.obstacle

@@ -1,0 +1,125 @@
+"""The scheduler's connection to the server: one channel, and a heartbeat that says whether anybody is there."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any, Final
+
+from lmcache_client import (
+    CLEAR,
+    END_SESSION,
+    FREE_LOOKUP_LOCKS,
+    HELLO,
+    LOOKUP,
+    WAIT_PREFETCH_STATUS,
+    ClientHello,
+    EngineChannel,
+    EngineKey,
+    Heartbeat,
+    LMCacheError,
+    Operation,
+    ServerChange,
+    ServerHello,
+)
+from lmcache_vllm.server_port import Question, Server
+from lmcache_vllm.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_CLIENT: Final = "lmcache-vllm scheduler"
+_FIRST_HELLO_SECONDS: Final = 3600.0
+"""The first question waits in the connection until a server is there."""
+_LOOKUP_WAIT_SECONDS: Final = 60.0
+"""A request that is looked up early may wait in vLLM's queue before anybody asks for the answer."""
+_CLEAR_SECONDS: Final = 5.0
+
+
+class ServerLink:
+    """A ServerPort. The server may be absent when an engine starts, and come and go later on."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connects in the background. Raises ValueError when the endpoint cannot be parsed."""
+        self._server: Server | None = None
+        self._losses = 0
+        try:
+            self._channel = EngineChannel(settings.url, settings.timeout_seconds)
+        except LMCacheError as error:
+            raise ValueError(f"lmcache.url: {error}") from None
+        self._heartbeat = Heartbeat(self._channel, self._on_change, interval_seconds=settings.heartbeat_seconds)
+        first = self._channel.submit(HELLO, ClientHello(_CLIENT), timeout_seconds=_FIRST_HELLO_SECONDS)
+        first.add_done_callback(self._on_first_hello)
+        self._heartbeat.start()
+
+    @property
+    def server(self) -> Server | None:
+        return self._server
+
+    @property
+    def losses(self) -> int:
+        return self._losses
+
+    def look_up(self, key: EngineKey) -> Question | None:
+        seconds = _LOOKUP_WAIT_SECONDS + self._channel.timeout_seconds
+        try:
+            accepted = self._channel.submit(LOOKUP, key, 1)
+            chunks = self._channel.submit(
+                WAIT_PREFETCH_STATUS, key.request_id, _LOOKUP_WAIT_SECONDS, timeout_seconds=seconds
+            )
+            return Question(accepted, chunks)
+        except LMCacheError as error:
+            logger.warning("lookup was not sent request=%s error=%s", key.request_id, error)
+            return None
+
+    def free(self, key: EngineKey) -> None:
+        self._send(FREE_LOOKUP_LOCKS, key, 1)
+
+    def end(self, request_id: str) -> None:
+        self._send(END_SESSION, request_id)
+
+    def clear(self) -> bool:
+        try:
+            self._channel.call(CLEAR, True, timeout_seconds=_CLEAR_SECONDS)
+        except LMCacheError as error:
+            logger.warning("cache was not cleared error=%s", error)
+            return False
+        return True
+
+    def close(self) -> None:
+        # The channel first: it ends what the heartbeat waits for.
+        self._server = None
+        self._channel.close()
+        self._heartbeat.stop()
+
+    def _send(self, operation: Operation, *payload: Any) -> None:
+        """Without waiting for the answer: if there is none, the server's deadlines do the same later."""
+        try:
+            self._channel.submit(operation, *payload)
+        except LMCacheError as error:
+            logger.debug("request was not sent operation=%s error=%s", operation.name, error)
+
+    def _on_first_hello(self, answer: Future[ServerHello | None]) -> None:
+        if answer.exception() is None and self._server is None and self._heartbeat.healthy:
+            self._adopt(answer.result())
+
+    def _on_change(self, change: ServerChange) -> None:
+        if change is ServerChange.LOST:
+            self._server = None
+            self._losses += 1
+            logger.warning("server is away, requests are computed without it endpoint=%s", self._channel.endpoint)
+            return
+        hello = self._channel.hello(_CLIENT)
+        if hello is None:
+            raise LMCacheError(f"{self._channel.endpoint} does not say which server it is")
+        self._adopt(hello)
+
+    def _adopt(self, hello: ServerHello | None) -> None:
+        if hello is None or hello.chunk_tokens <= 0:
+            return
+        self._server = Server(hello.boot_id, hello.chunk_tokens)
+        logger.info(
+            "server is there endpoint=%s version=%s chunk_tokens=%d",
+            self._channel.endpoint,
+            hello.version,
+            hello.chunk_tokens,
+        )

@@ -1,0 +1,141 @@
+"""A server as the scheduler side sees it, with what it stores and holds in plain sight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from lmcache_client import EngineKey, NoAnswerError
+from lmcache_vllm.server_port import Question, Server
+
+Content = tuple[Any, ...]
+"""Of a chunk: for each KV cache group what lies in its slots."""
+
+
+@dataclass
+class Pending:
+    """A lookup that was not answered."""
+
+    key: EngineKey
+    tokens: tuple[int, ...]
+    future: Future[int | None]
+
+
+@dataclass
+class FakeServer:
+    """Implements ServerPort. Lookups are answered when the test says so, or at once."""
+
+    chunk_tokens: int
+    answers_at_once: bool = True
+    accepts: bool = False
+    """It says that it has taken a lookup, before it answers."""
+    server: Server | None = None
+    losses: int = 0
+    objects: dict[tuple[Any, ...], Content] = field(default_factory=dict)
+    holds: dict[str, set[int]] = field(default_factory=dict)
+    """By request: chunks."""
+    pending: dict[str, Pending] = field(default_factory=dict)
+    keys: list[EngineKey] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    cleared: int = 0
+    closed: bool = False
+    boots: int = 0
+
+    def __post_init__(self) -> None:
+        self.come()
+
+    # What a test does
+
+    def come(self, chunk_tokens: int | None = None) -> None:
+        """Start, empty."""
+        self.boots += 1
+        self.chunk_tokens = chunk_tokens or self.chunk_tokens
+        self.objects.clear()
+        self.server = Server(f"boot {self.boots}", self.chunk_tokens)
+
+    def go(self) -> None:
+        """End: what is held is gone, and nobody answers."""
+        self.server = None
+        self.losses += 1
+        self.holds.clear()
+        for waiting in self.pending.values():
+            waiting.future.set_exception(NoAnswerError("the server is gone"))
+        self.pending.clear()
+
+    def answer(self, request_id: str) -> None:
+        waiting = self.pending.pop(request_id)
+        hits = 0
+        while (
+            hits < waiting.key.end // self.chunk_tokens and self.name(waiting.key, waiting.tokens, hits) in self.objects
+        ):
+            hits += 1
+        self.holds[request_id] = set(range(hits))
+        waiting.future.set_result(hits)
+
+    def name(self, key: Any, tokens: Sequence[int], chunk: int) -> tuple[Any, ...]:
+        return (key.cache_salt, *tokens[: (chunk + 1) * self.chunk_tokens])
+
+    def put(self, transfer: Any, contents: Sequence[Content]) -> None:
+        tokens = msgspec.msgpack.decode(transfer.tokens)
+        for number, content in enumerate(contents, transfer.start // self.chunk_tokens):
+            self.objects.setdefault(self.name(transfer, tokens, number), content)
+
+    def retrieve(self, transfer: Any) -> list[Content] | None:
+        """Everything that was held for the request, or None."""
+        tokens = msgspec.msgpack.decode(transfer.tokens)
+        wanted = range(transfer.start // self.chunk_tokens, transfer.end // self.chunk_tokens)
+        held = self.holds.get(transfer.request_id, set())
+        if not held.issuperset(wanted):
+            return None
+        held.difference_update(wanted)
+        return [self.objects[self.name(transfer, tokens, chunk)] for chunk in wanted]
+
+    def holds_anything(self) -> bool:
+        return any(self.holds.values()) or bool(self.pending)
+
+    # ServerPort
+
+    def look_up(self, key: EngineKey) -> Question | None:
+        if self.server is None:
+            return None
+        self.keys.append(key)
+        self._drop(key.request_id)
+        future: Future[int | None] = Future()
+        self.pending[key.request_id] = Pending(key, tuple(_decoded(key)), future)
+        if self.answers_at_once:
+            self.answer(key.request_id)
+        accepted: Future[None] = Future()
+        if self.accepts:
+            accepted.set_result(None)
+        return Question(accepted, future)
+
+    def free(self, key: EngineKey) -> None:
+        first, last = -(-key.start // self.chunk_tokens), key.end // self.chunk_tokens
+        self.holds.get(key.request_id, set()).difference_update(range(first, last))
+
+    def end(self, request_id: str) -> None:
+        self.ended.append(request_id)
+        self._drop(request_id)
+
+    def clear(self) -> bool:
+        self.cleared += 1
+        return self.server is not None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _drop(self, request_id: str) -> None:
+        self.holds.pop(request_id, None)
+        waiting = self.pending.pop(request_id, None)
+        if waiting:
+            waiting.future.set_result(0)
+
+
+def _decoded(key: EngineKey) -> list[int]:
+    assert isinstance(key.token_ids, msgspec.Raw)
+    tokens: list[int] = msgspec.msgpack.decode(key.token_ids)
+    return tokens

@@ -1,0 +1,73 @@
+"""Opens what is to be checked once, before any law: a backend that cannot be reached is one fault, not one per law."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from traceback import format_exception
+
+from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
+from lmcache_core.app.offer_specs import offer_spec
+from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
+from lmcache_core.app.open_modules import open_request_modules
+from lmcache_core.app.open_subscribers import open_subscribers
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_selection import selection_from
+from lmcache_core.model.errors import PluginError
+from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
+from lmcache_devkit.check_reporter import Unopened
+from lmcache_devkit.checks.check_request import CheckRequest
+from lmcache_devkit.fake_server_view import FakeServerView
+from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.module_bench import ModuleBench
+
+_CLOSE_SECONDS = 10.0
+
+
+def try_to_open(check: CheckRequest) -> Unopened | None:
+    """Open it as a server does, and close it again.  What is wrong, if anything is."""
+    try:
+        with CheckLimit().limit(CHECK_SECONDS_MAX):
+            _open(check)
+    except LMCacheError as error:
+        return _unopened(error)
+    except CheckTimedOut as error:
+        return Unopened("plugin", f"opening and closing it once: {error}", "".join(format_exception(error)))
+    return None
+
+
+def _open(check: CheckRequest) -> None:
+    plugins, kind = selection_from(os.environ).load(), OfferKind(check.kind)
+    spec = offer_spec(plugins, kind, check.name, check.settings, "--settings")
+    match kind:
+        case OfferKind.L2_ADAPTER:
+            context = adapter_context(LentMemory(1 << 20), name=check.name)
+            adapter = open_adapter(check.name, spec.settings, plugins, context)
+            with suppress(Exception):  # the laws of closing say what is wrong with that
+                adapter.close(_CLOSE_SECONDS)
+        case OfferKind.REQUEST_MODULE:
+            with ModuleBench() as bench:
+                for module in open_request_modules([spec], plugins, bench.context).modules.values():
+                    with suppress(Exception):
+                        module.close()
+        case OfferKind.SUBSCRIBER:
+            for subscriber in open_subscribers([spec], plugins).values():
+                with suppress(Exception):
+                    subscriber.close()
+        case OfferKind.HTTP_ROUTES:
+            open_http_routes([spec], plugins, RoutesContext(FakeServerView, {}))
+        case _:
+            spec.open(plugins)
+
+
+def _unopened(error: LMCacheError) -> Unopened:
+    match error:
+        case ResourceError():
+            return Unopened("resource", str(error), "")
+        case ConfigError():
+            return Unopened("config", str(error), "")
+        case PluginError() if error.__cause__ is None:  # its text says all: no exception of the plugin is behind it
+            return Unopened("plugin", str(error), "")
+        case _:
+            return Unopened("plugin", str(error), "".join(format_exception(error.__cause__ or error)))

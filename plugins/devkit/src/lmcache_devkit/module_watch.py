@@ -1,0 +1,179 @@
+"""Looks on while a module uses the server, and notes what breaks the contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from lmcache_core.contracts.request_module import ModuleContext, Worker
+from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, SparseLookupRequest, StoredSpace
+from lmcache_core.server.registrations import Registrations
+from lmcache_devkit.engine_requests import EngineRequest
+
+ANSWER_SECONDS: Final = 5.0
+"""How long a function that was given to `on_lookup` may take."""
+
+
+class ModuleWatch:
+    """`context` is the server's, with storage and hasher that note what is asked of them.  Any thread.
+
+    One request is there at a time, so that whatever the module asks for, on whichever thread, is about that one."""
+
+    def __init__(self, context: ModuleContext, workers: Registrations) -> None:
+        self.context = replace(
+            context, storage=_WatchedStorage(context.storage, self), hasher=_WatchedHasher(context.hasher, self)
+        )
+        self.workers = workers
+        self.request: EngineRequest | None = None
+        self.operation = ""
+        self.salts: set[str] = set()
+        """Of chunks that were asked for with another salt than that of the request."""
+        self.refused: set[str] = set()
+        """Verbs that were called for a salt that is not admitted."""
+        self.strangers: set[int] = set()
+        """Workers that no registration stands for, and were to be given slots."""
+        self.taken_over: set[str] = set()
+        """Operations that began a lookup under the request id of the engine, and ended it."""
+        self.stuck: set[str] = set()
+        """Operations in which `on_lookup` was called with a lock that its function takes, too."""
+        self.holds: dict[int, Hold] = {}
+        """Those that the module was given and has not given back."""
+        self.sessions: set[str] = set()
+        """Request ids that the hasher was given and that were not ended."""
+        self._begun: set[tuple[bytes, str]] = set()
+        workers.on_leave(self._left)
+
+    def begin(self, request: EngineRequest, operation: str) -> None:
+        """From now on, this is what the module is asked."""
+        self.request, self.operation = request, operation
+        self._begun.clear()
+
+    def uses(self, verb: str, spaces: Sequence[StoredSpace]) -> None:
+        if self.request is None:
+            return
+        wanted = self.request.scene.salt
+        salts = {space.space.cache_salt for space in spaces}
+        self.salts |= salts - {wanted}
+        if wanted in salts and not self.context.admits_salt(wanted):
+            self.refused.add(verb)
+
+    def gives_slots(self, worker: int) -> None:
+        if worker not in {each.token for each in self.workers.everybody()}:
+            self.strangers.add(worker)
+
+    def looks_up(self, connection: bytes, request_id: str) -> None:
+        self._begun.add((connection, request_id))
+
+    def ends_lookup(self, connection: bytes, request_id: str) -> None:
+        request = self.request
+        if request is None or (connection, request_id) != (request.connection, request.request_id):
+            return
+        if (connection, request_id) in self._begun:
+            self.taken_over.add(self.operation)
+
+    def _left(self, worker: Worker) -> None:
+        """Its holds have ended."""
+        self.holds = {number: hold for number, hold in self.holds.items() if hold.grant.worker != worker.token}
+
+
+class _WatchedStorage:
+    """Implements `contracts.storage.Storage`."""
+
+    def __init__(self, storage: Any, watch: ModuleWatch) -> None:
+        self._storage, self._watch = storage, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def lookup(self, request: LookupRequest) -> None:
+        self._looks_up(request.connection, request.request_id, request.shards)
+        self._storage.lookup(request)
+
+    def lookup_sparse(self, request: SparseLookupRequest) -> None:
+        self._looks_up(request.connection, request.request_id, request.shards)
+        self._storage.lookup_sparse(request)
+
+    def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
+        self._elsewhere(lambda: self._storage.on_lookup(connection, request_id, function))
+
+    def on_sparse_lookup(self, connection: bytes, request_id: str, function: Callable[[Any], bool]) -> None:
+        self._elsewhere(lambda: self._storage.on_sparse_lookup(connection, request_id, function))
+
+    def end_lookup(self, connection: bytes, request_id: str) -> None:
+        self._watch.ends_lookup(connection, request_id)
+        self._storage.end_lookup(connection, request_id)
+
+    def acquire(self, worker: int, request_id: str, space: StoredSpace, *rest: Any, **more: Any) -> Hold | None:
+        self._watch.uses("acquire", [space])
+        self._watch.gives_slots(worker)
+        hold: Hold | None = self._storage.acquire(worker, request_id, space, *rest, **more)
+        return self._given(hold)
+
+    def has_room(self, space: StoredSpace, chunks: int) -> bool:
+        self._watch.uses("has_room", [space])
+        return bool(self._storage.has_room(space, chunks))
+
+    def reserve(self, worker: int, space: StoredSpace, *rest: Any, **more: Any) -> tuple[Hold, Sequence[int]]:
+        self._watch.uses("reserve", [space])
+        self._watch.gives_slots(worker)
+        hold, indexes = self._storage.reserve(worker, space, *rest, **more)
+        self._given(hold if hold.slots else None)
+        return hold, indexes
+
+    def release(self, hold: Hold) -> None:
+        self._watch.holds.pop(id(hold), None)
+        self._storage.release(hold)
+
+    def publish(self, hold: Hold, *rest: Any, **more: Any) -> bool:
+        self._watch.holds.pop(id(hold), None)
+        return bool(self._storage.publish(hold, *rest, **more))
+
+    def discard(self, hold: Hold) -> None:
+        self._watch.holds.pop(id(hold), None)
+        self._storage.discard(hold)
+
+    def _given(self, hold: Hold | None) -> Hold | None:
+        if hold is not None:
+            self._watch.holds[id(hold)] = hold  # which keeps its number from being used again
+        return hold
+
+    def _looks_up(self, connection: bytes, request_id: str, shards: Sequence[Shard]) -> None:
+        self._watch.uses("lookup", [space for shard in shards for space in shard.spaces])
+        self._watch.looks_up(connection, request_id)
+
+    def _elsewhere(self, call: Callable[[], None]) -> None:
+        """The function may come at once, on another thread: one that waits for a lock of the module's own is noted, and
+        left to end when that lock is free."""
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - raised again where the module called
+                raised.append(error)
+
+        thread = threading.Thread(target=run, name="on-lookup", daemon=True)
+        thread.start()
+        thread.join(ANSWER_SECONDS)
+        if thread.is_alive():
+            self._watch.stuck.add(self._watch.operation)
+        if raised:
+            raise raised[0]
+
+
+class _WatchedHasher:
+    """Implements `contracts.request_module.ChunkHasher`."""
+
+    def __init__(self, hasher: Any, watch: ModuleWatch) -> None:
+        self._hasher, self._watch = hasher, watch
+
+    def chunk_hashes(self, request_id: str, token_ids: Any, end: int) -> Sequence[bytes]:
+        self._watch.sessions.add(request_id)
+        hashes: Sequence[bytes] = self._hasher.chunk_hashes(request_id, token_ids, end)
+        return hashes
+
+    def end_session(self, request_id: str) -> None:
+        self._watch.sessions.discard(request_id)
+        self._hasher.end_session(request_id)

@@ -1,0 +1,47 @@
+"""Every table of planted bugs, and what became of its mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from plugins.devkit.tests.mutants import (
+    backends,
+    every_mutant,
+    eviction_policies,
+    http_routes,
+    request_modules,
+    storage_modules,
+    store_policies,
+    subscribers,
+)
+from plugins.devkit.tests.mutants.planted import Outcome, Planted, run_checks
+
+TABLES: Final = (
+    every_mutant.PLANTED,
+    backends.PLANTED,
+    eviction_policies.PLANTED,
+    store_policies.PLANTED,
+    http_routes.PLANTED,
+    request_modules.PLANTED,
+    storage_modules.PLANTED,
+    subscribers.PLANTED,
+)
+"""One or two for each kind of offer."""
+PROCESSES: Final = 3
+"""For a table: most of the time is waiting for what a mutant does not do."""
+
+
+def run_table(
+    table: Planted, mutants: Collection[type], new_folder: Callable[[], Path], seed: int | None = None
+) -> dict[str, Outcome]:
+    """These mutants, each under its one check, and what is right under all of those checks."""
+    checks = {mutant: bug.check for mutant, bug in table.bugs.items() if mutant in mutants}
+    nodes = [table.node(mutant, check) for mutant, check in checks.items()]
+    nodes += [table.node(table.right, check) for check in sorted(set(checks.values()))]
+    parts = [part for first in range(PROCESSES) if (part := nodes[first::PROCESSES])]
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        runs = threads.map(lambda part: run_checks(part, new_folder(), seed), parts)
+        return {node: outcome for each in runs for node, outcome in each.items()}
