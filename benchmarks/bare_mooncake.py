@@ -11,9 +11,9 @@ from typing import Final
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
 from lmcache_client.errors import LMCacheError
-from lmcache_core.app.bench.lane import Step, Verb
-from lmcache_core.app.bench.memory import BenchMemory
 from lmcache_l2_mooncake.store_client import Span, StoreClient, Transfer
+from lmcache_tools.bench.lane import Step, Verb
+from lmcache_tools.bench.memory import BenchMemory
 
 _PREFIX: Final = "bare/"
 

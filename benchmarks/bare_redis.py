@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
-from lmcache_core.app.bench.lane import Step, Verb
+from lmcache_tools.bench.lane import Step, Verb
 
 PATIENCE_SECONDS: Final = 60
 _PREFIX: Final = b"bare/"

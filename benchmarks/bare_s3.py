@@ -23,7 +23,7 @@ from awscrt.s3 import S3Client, S3RequestTlsMode, S3RequestType, create_default_
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
 from lmcache_core import LentBuffer
-from lmcache_core.app.bench.lane import Step, Verb
+from lmcache_tools.bench.lane import Step, Verb
 
 PATIENCE_SECONDS: Final = 60.0
 GBPS: Final = 10.0

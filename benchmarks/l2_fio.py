@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
-from lmcache_core.app.bench.lane import Step, Verb
+from lmcache_tools.bench.lane import Step, Verb
 
 AUTO: Final = "auto"
 ENGINES: Final = (AUTO, "io_uring", "libaio", "psync")

@@ -12,13 +12,13 @@ from benchmarks.l2_cell import Speed
 from benchmarks.l2_subjects import Settings
 from benchmarks.peer import BenchmarkError
 from lmcache_core.app.adapter_specs import adapter_specs
-from lmcache_core.app.bench.adapter_lane import AdapterLane
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.lane import BenchFailedError, Lane, Step
-from lmcache_core.app.bench.memory import BenchMemory, bench_memory
-from lmcache_core.app.bench.open_lane import open_lane
-from lmcache_core.app.bench.traffic import Traffic
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_tools.bench.adapter_lane import AdapterLane
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.lane import BenchFailedError, Lane, Step
+from lmcache_tools.bench.memory import BenchMemory, bench_memory
+from lmcache_tools.bench.open_lane import open_lane
+from lmcache_tools.bench.traffic import Traffic
 
 PATIENCE_SECONDS: Final = 60.0
 _DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")

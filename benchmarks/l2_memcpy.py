@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from benchmarks.l2_cell import MIB
 from benchmarks.l2_lane import Runner
 from benchmarks.peer import BenchmarkError
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.memory import BenchMemory
-from lmcache_core.app.bench.open_yardstick import open_yardstick
-from lmcache_core.app.bench.plan import LOADS, STORES, Plan
-from lmcache_core.app.bench.yardstick import Yardstick
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.memory import BenchMemory
+from lmcache_tools.bench.open_yardstick import open_yardstick
+from lmcache_tools.bench.plan import LOADS, STORES, Plan
+from lmcache_tools.bench.yardstick import Yardstick
 
 
 def memcpy(

@@ -8,8 +8,8 @@ from typing import Protocol
 from benchmarks.l2_cell import Cell, Speed
 from benchmarks.peer import BenchmarkError
 from benchmarks.results import Results
-from lmcache_core.app.bench.lane import Step
-from lmcache_core.app.bench.objects import BenchObjects
+from lmcache_tools.bench.lane import Step
+from lmcache_tools.bench.objects import BenchObjects
 
 
 class Side(Protocol):

@@ -15,10 +15,10 @@ from benchmarks.l2_pairs import partner_of
 from benchmarks.l2_subjects import Settings, Subject
 from benchmarks.peer import BenchmarkError
 from benchmarks.results import Results
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.lane import Step
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.lane import Step
+from lmcache_tools.bench.objects import BenchObjects
 
 PUBLIC: Final = "public"
 _ROUNDS_MIN, _ROUNDS_MAX = 2, 16

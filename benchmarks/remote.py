@@ -33,12 +33,12 @@ from benchmarks.remote_sides import Proven, ServedLane
 from benchmarks.remote_subjects import SUBJECTS, Load, Subject
 from benchmarks.remote_table import ROWS, page
 from benchmarks.results import FOLDER, Results, load, merged
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.interpreter import settle as settle_garbage
 from lmcache_core.app.interpreter import take_turns
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.objects import BenchObjects
 
 PART: Final = "remote"
 """Of docs/benchmarks.md."""

@@ -26,10 +26,10 @@ from benchmarks.results import Results
 from demo.child_process import ChildProcess
 from demo.environment import quiet_environment
 from demo.server_process import HOST
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_devkit import free_ports
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.objects import BenchObjects
 from tests.remote.mooncake_master import wait_for
 from tests.remote.s3_servers import REGION, rclone_server
 

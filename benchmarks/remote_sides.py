@@ -9,11 +9,11 @@ from benchmarks.l2_cell import Speed
 from benchmarks.l2_pairs import Side
 from benchmarks.peer import BenchmarkError
 from lmcache_core import Capability
-from lmcache_core.app.bench.adapter_lane import AdapterLane
-from lmcache_core.app.bench.lane import Ended, Step, Verb
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.model.object_header import check
 from lmcache_core.model.results import Outcome
+from lmcache_tools.bench.adapter_lane import AdapterLane
+from lmcache_tools.bench.lane import Ended, Step, Verb
+from lmcache_tools.bench.objects import BenchObjects
 
 
 class ServedLane:

@@ -14,7 +14,7 @@ from benchmarks.bare_redis import BareRedis, bare_redis
 from benchmarks.bare_s3 import BareS3, bare_s3
 from benchmarks.l2_pairs import Side
 from benchmarks.peer import BenchmarkError
-from lmcache_core.app.bench.memory import BenchMemory
+from lmcache_tools.bench.memory import BenchMemory
 from tests.remote.ceph import Ceph, missing_programs
 from tests.remote.mooncake_master import LoopbackNamespace, MooncakeMaster, MooncakeMember, setup_of, why_not
 from tests.remote.redis_servers import HOST, redis_server

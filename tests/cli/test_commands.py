@@ -182,7 +182,7 @@ def on_terminal(width: int, server: ServerProcess, home: Path, *arguments: str, 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_terminal_of_any_width(width: int, server: ServerProcess, home: Path) -> None:
-    for words in (["status"], ["describe"], ["quota", "list"], ["ping", "kvcache"]):
+    for words in (["status"], ["describe"], ["quota", "list"], ["pins", "list"]):
         lines = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal(width, server, home, *words)).splitlines()
         assert max(map(len, lines)) <= width, words
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demo.environment import quiet_environment
-from lmcache_core.app.console.command_tree import core_parsers
+from lmcache_tools.command_tree import every_parser
 from scripts import transcripts
 
 
@@ -18,14 +18,14 @@ def test_pages_have_transcripts() -> None:
 
 @pytest.mark.parametrize("page", transcripts.pages(), ids=lambda page: page.name)
 def test_every_command_in_a_transcript_is_one_and_was_run(page: Path) -> None:
-    parsers = {parser.prog: parser for parser in core_parsers()}
+    parsers = {parser.prog: parser for parser in every_parser()}
     text = page.read_text()
     commands = transcripts.commands_of(text)
     assert commands
     for command in commands:
         words = shlex.split(command)
         name = " ".join(words[:3]) if " ".join(words[:3]) in parsers else " ".join(words[:2])
-        parsers[name].parse_all(words[len(name.split(" ")) :])
+        parsers[name].parse_args(words[len(name.split(" ")) :])
         assert not text.partition(f"$ {command}\n")[2].startswith(("```", "$ ")), f"{command}: run scripts.transcripts"
 
 

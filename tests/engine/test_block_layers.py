@@ -28,7 +28,7 @@ REFUSED = {"mla"}
 def run(port: int, kind: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     command = [str(ENGINE_PYTHON), "-m", "tests.engine.block_layers", str(port), kind, *map(str, sizes)]
     # The suite's engine is not part of the engine's environment.
-    environment = engine_environment(1) | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'core/src'}"}
+    environment = engine_environment(1) | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'plugins/devkit/src'}"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=500)
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
     assert line, done.stderr[-4000:]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-NATIVE: Final = Path(__file__).parents[2] / "plugins" / "native"
+NATIVE: Final = Path(__file__).parents[2] / "libs" / "native"
 BLAKE3: Final = "third_party/blake3"
 _COPY: Final = ("src/cpp/page_copy.cpp", "src/cpp/fault_guard.cpp", "src/cpp/row_copy.cpp")
 TARGETS: Final = MappingProxyType({"prompt_tokens": (), "page_copy": _COPY, "key_index": ()})

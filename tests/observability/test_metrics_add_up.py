@@ -162,7 +162,7 @@ def server_and_port(tmp_path: Path) -> tuple[ServerProcess, int]:
     shaky = injected(mock(0.002, 2e6), error=0.3, stall=0.002, lost=0.002, torn=0.02, delay=0.2, also=also)
     steady = {"type": "memory", "max_size_gb": 0.002, "eviction": EVICTION}
     options = ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.008", "--eviction-policy", "IsolatedLRU"]
-    for plugin in ("observability", "policies"):
+    for plugin in ("devkit", "observability", "policies"):
         options += ["--plugin", plugin]
     options += ["--l2-adapter", json.dumps(shaky), "--l2-adapter", json.dumps(steady)]
     options += ["--l2-timeout-seconds", "0.5", "--lookup-timeout-seconds", "0.4", "--drain-seconds", "1"]

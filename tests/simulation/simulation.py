@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import zmq
 
+import lmcache_client
 import lmcache_core
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
@@ -43,12 +44,8 @@ QUIET_SECONDS: Final = 300.0
 READS: Final = {"stock": 5000, "inband": 45000, "node": 45000, "pair": 45000}
 """After this many steps each kind of engine has read chunks.  Few are read by some: a lost answer keeps a thread of an engine
 waiting for 30 s, and a pair shares its chunks with nothing else."""
-SKIPPED: Final = (
-    "lmcache_devkit",
-    "lmcache_core.app.console",
-    "lmcache_core.app.doctor",
-    "lmcache_core.app.bench",
-)
+SIMULATED: Final = ("lmcache_client", "lmcache_core", "lmcache_vllm")
+SKIPPED: Final = "lmcache_core.app.console"
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,10 @@ class Result:
 
 def import_everything() -> None:
     """What is imported later would not see the simulation."""
-    for module in pkgutil.walk_packages(lmcache_core.__path__, "lmcache_core."):
-        if not module.name.startswith(SKIPPED) and not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+    for package in (lmcache_client, lmcache_core):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(SKIPPED) and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
 
 
 class Simulation:
@@ -91,7 +89,7 @@ class Simulation:
             (peer_socket.PeerSocket, PeerSocket),
             (peer_owner.owner_of, owner_of),
         ]
-        with installed(self.runtime, ("lmcache_core", "lmcache_vllm"), replaced):
+        with installed(self.runtime, SIMULATED, replaced):
             insert_media(self.media)
             try:
                 self._start_server()

@@ -44,7 +44,7 @@ def installed(runtime: Runtime, packages: Sequence[str], replaced: Sequence[tupl
     undo: list[Callable[[], None]] = []
     with current_runtime(runtime):
         for name, module in sorted(sys.modules.items()):
-            if name.partition(".")[0] in packages and not name.startswith("lmcache_devkit"):
+            if name.partition(".")[0] in packages:
                 _swap_globals(module, swaps, undo)
         try:
             yield

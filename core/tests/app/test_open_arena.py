@@ -13,7 +13,7 @@ import pytest
 
 from lmcache_client.errors import ResourceError
 from lmcache_core.app import open_arena as module
-from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.machine import Machine
 from lmcache_core.app.open_arena import open_arena, open_growth
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import SystemClock

@@ -82,7 +82,7 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
         (["wrap"], 4, "lmcache: command 'wrap' ('acme_plugin:wrap') returned 256; an exit code is 0 to 255\n"),
         (["leave"], 7, ""),
         (["forgot"], 2, "lmcache: no command is called 'forgot'; did you mean 'forget'?\n"),
-        (["statsu"], 2, "lmcache: no command is called 'statsu'; did you mean 'status'?\n"),
+        (["statsu"], 2, "lmcache: no command is called 'statsu'; did you mean 'status'? (pip install lmcache-tools)\n"),
         (
             ["qqqqq"],
             2,
@@ -123,7 +123,7 @@ def test_all_of_what_it_raised_is_a_debug_line(install: Install, caplog: pytest.
 
 def test_an_unknown_command_may_be_that_of_an_unusable_plugin(install: Install, child_environment: Environment) -> None:
     install("acme", "import no_such_library")
-    for word, before in (("statsu", "did you mean 'status'?"), ("qqqqq", "version.")):
+    for word, before in (("statsu", "did you mean 'status'? (pip install lmcache-tools)."), ("qqqqq", "version.")):
         done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, word)
         assert done.returncode == 2
         unusable = "Unusable: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError: "

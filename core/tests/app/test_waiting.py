@@ -35,7 +35,7 @@ def test_something_slow_says_so_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -
     with waiting("asking somebody [bold]"):
         assert terminal.written.wait(10)
     assert "[bold]" in terminal.getvalue()
-    assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
+    assert terminal.getvalue().endswith("\r\x1b[K")  # the line is gone
     deadline = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -37,7 +37,7 @@ def servers_to_change() -> Iterator[StartServer]:
             "l2_adapter": adapters,
             **settings,
         }
-        plugins = load_plugins(safe_mode=True)
+        plugins = load_plugins(["devkit"])
         servers.append(build(ServerSettings(**given), plugins))
         servers[-1].start()
         return servers[-1]

@@ -102,7 +102,7 @@ def test_a_burst_that_l2_cannot_take_is_stored_in_part_and_always_answered(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four times L1, while the store controller holds everything that has been stored: no byte may leave L1."""
-    monkeypatch.setattr(conftest, "load_plugins", lambda: load_plugins(safe_mode=True))
+    monkeypatch.setattr(conftest, "load_plugins", lambda: load_plugins(["devkit"]))
     server = start_server(
         l1_size_gb=L1_GB,
         l1_allocation_wait_ms=10,

@@ -42,7 +42,7 @@ def start() -> Iterator[Callable[..., Server]]:
             "disable_logging": True,
             **settings,
         }
-        servers.append(build(ServerSettings(**given), load_plugins(safe_mode=True)))  # type: ignore[arg-type]
+        servers.append(build(ServerSettings(**given), load_plugins(["devkit"])))  # type: ignore[arg-type]
         servers[-1].start()
         return servers[-1]
 

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.bare_s3 import bare_s3
 from benchmarks.peer import BenchmarkError
 from lmcache_core import HEADER_BYTES
-from lmcache_core.app.bench.lane import Step, Verb
 from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
+from lmcache_tools.bench.lane import Step, Verb
 from tests.remote.s3_servers import S3Server
 
 

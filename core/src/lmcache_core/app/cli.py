@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 _HELP: Final = ("-h", "--help")
 _EXIT_CODES: Final = "exit-codes"
-_MORE: Final = (
-    "`lmcache help COMMAND` says more, `lmcache help exit-codes` how commands end, and `lmcache completion` how the shell",
-    "completes all of it.",
-)
+_MORE: Final = "`lmcache help COMMAND` says more, `lmcache help exit-codes` how commands end."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,12 +80,13 @@ def _run(arguments: list[str]) -> int:
 
 def _run_beyond_core(arguments: list[str]) -> int:
     # here, so that core's own commands do not pay for what looks at plugins
-    from lmcache_core.app.plugins.plugin_commands import plugin_commands, run_plugin_command
+    from lmcache_core.app.plugins.plugin_commands import missing_commands, plugin_commands, run_plugin_command
     from lmcache_core.app.plugins.plugin_selection import leading_selection
 
     selection, rest = leading_selection(arguments)
     if not rest or rest[0] in _HELP:
-        print(_usage(plugin_commands(selection)))
+        commands = plugin_commands(selection)
+        print(_usage(commands, missing_commands(commands)))
         return ExitCode.STOPPED if rest else ExitCode.USAGE
     if rest[0] in CORE_COMMANDS:
         raise ConfigError(f"{arguments[0]}: give it behind the command: lmcache {rest[0]} ... {arguments[0]}")
@@ -97,11 +95,19 @@ def _run_beyond_core(arguments: list[str]) -> int:
     return run_plugin_command(rest[0], rest[1:], selection)
 
 
-def _usage(commands: Sequence[PluginCommand]) -> str:
+def _usage(commands: Sequence[PluginCommand], missing: Mapping[str, Sequence[str]]) -> str:
+    """`missing`: names of commands that are not installed, by the distribution that has them."""
     own = list(CORE_COMMANDS.items())
-    added = [(command.name, command.summary) for command in commands if command.name.split()[0] not in CORE_COMMANDS]
+    groups: dict[str, list[str]] = {}
+    for command in commands:
+        first, _, word = command.name.partition(" ")
+        groups.setdefault(first, []).append(word or command.summary)
+    added = [(name, ", ".join(words)) for name, words in groups.items() if name not in CORE_COMMANDS]
     width = max(len(name) for name, _ in (*own, *added))
     lines = [f"  {name:<{width}}  {about}" for name, about in own]
     if added:
         lines += ["", "of plugins:", *(f"  {name:<{width}}  {about}" for name, about in added)]
-    return "\n".join(["usage: lmcache COMMAND ...", "", *lines, "", *_MORE])
+    if missing:
+        lines += ["", "not installed:"]
+        lines += [f"  pip install {owner}: {', '.join(names)}" for owner, names in missing.items()]
+    return "\n".join(["usage: lmcache COMMAND ...", "", *lines, "", _MORE])

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from lmcache_core.app.console.quantities import size_text
-from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.machine import Machine
 
 PROCESS_BYTES: Final = 128 * 2**20
 """What the server needs beside L1, at least: one without adapters and without work has 55 MiB."""

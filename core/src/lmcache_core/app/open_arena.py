@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
-from lmcache_core.app.doctor.machine import Machine
+from lmcache_core.app.machine import Machine
 from lmcache_core.app.memory_room import overcommit
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock

@@ -6,13 +6,7 @@ from typing import Final
 
 from lmcache_core.app.console.command_group import CommandGroup
 
-GROUP: Final = CommandGroup(
-    "config",
-    {
-        "show": "show every setting, its value and where that comes from: offline, or of a running server",
-        "set": "change settings of a running server, until it is restarted",
-    },
-)
+GROUP: Final = CommandGroup("config")
 
 run = GROUP.run
 parsers = GROUP.parsers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.core_commands import CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.model.spelling import nearest
 
@@ -20,10 +21,10 @@ class CommandGroup:
     """`lmcache GROUP WORD ...` is module `app.commands.GROUP_WORD`, imported when it is asked for, so that each costs only
     what it needs."""
 
-    def __init__(self, name: str, commands: Mapping[str, str]) -> None:
-        """`commands` says what each word does."""
+    def __init__(self, name: str) -> None:
+        """One of CORE_GROUPS."""
         self._name = name
-        self._commands = dict(commands)
+        self._commands = CORE_GROUPS[name]
 
     def run(self, arguments: Sequence[str]) -> int:
         if not arguments or arguments[0] in ("-h", "--help"):
@@ -38,18 +39,11 @@ class CommandGroup:
             return added.run(word, arguments[1:])
         if distribution := added.missing.get(word):
             raise ConfigError(f"'lmcache {self._name} {word}' is not installed: pip install {distribution}")
-        known = [*self._commands, *added.words]
-        meant = nearest(word, [*known, *added.missing])
-        remedy = f"did you mean '{self._name} {meant}'?" if meant else f"known: {', '.join(known)}"
-        raise ConfigError(f"no command is called '{self._name} {word}'; {remedy}")
+        raise unknown_word(self._name, word, [*self._commands, *added.words])
 
     def parsers(self) -> list[Parser]:
         """Those of all of them."""
         return [parser for word in self._commands for parser in self._module(word).parsers()]
-
-    def has(self, word: str) -> bool:
-        """Is this one of core's own words?"""
-        return word in self._commands
 
     def _added(self) -> AddedWords:
         # here, so that core's own words do not pay for what looks at plugins
@@ -62,8 +56,18 @@ class CommandGroup:
 
     def _usage(self) -> list[str]:
         added = self._added()
-        width = max(map(len, (*self._commands, *added.words)))
-        lines = [f"  {word:<{width}}  {about}" for word, about in {**self._commands, **added.words}.items()]
-        lines += [f"  {word}: pip install {distribution}" for word, distribution in added.missing.items()]
-        more = f"`lmcache {self._name} COMMAND --help` says more."
-        return [f"usage: lmcache {self._name} COMMAND ...", "", *lines, "", more]
+        return group_usage(self._name, {**self._commands, **added.words}, added.missing)
+
+
+def group_usage(group: str, words: Mapping[str, str], missing: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Lines of `lmcache GROUP --help`: what each word does, and which distribution has one that is not there."""
+    width = max(map(len, words))
+    lines = [f"  {word:<{width}}  {about}" for word, about in words.items()]
+    lines += [f"  {word:<{width}}  (pip install {distribution})" for word, distribution in missing.items()]
+    return [f"usage: lmcache {group} COMMAND ...", "", *lines, "", f"`lmcache {group} COMMAND --help` says more."]
+
+
+def unknown_word(group: str, word: str, known: Collection[str]) -> ConfigError:
+    meant = nearest(word, known)
+    remedy = f"did you mean '{group} {meant}'?" if meant else f"known: {', '.join(known)}"
+    return ConfigError(f"no command is called '{group} {word}'; {remedy}")

@@ -6,7 +6,7 @@
     output.show(answer, lambda: [Line("two things"), Table(("NAME", "BYTES"), rows)])
 
 `answer` is whatever JSON can say, and complete: what the page shows can be computed from it.  A terminal gets the page
-with colours and fitting its width (rich), a pipe or a file as plain text.  `show` may be called again, for a command that
+as `draw` draws it, a pipe or a file as plain text.  `show` may be called again, for a command that
 goes on answering; JSON is then one object per line.
 """
 
@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TextIO
 
 from lmcache_client.errors import ConfigError, ResourceError
 
@@ -39,16 +39,22 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     section.add_argument("-q", "--quiet", action="store_true", help="show no answer; the exit code says how it went")
 
 
+def print_plain(page: Page, stream: TextIO) -> None:
+    print(_plain(page), file=stream, flush=True)
+
+
 class CommandOutput(NamedTuple):
     """By the flags of `add_output_flags`.  One thread."""
 
     format: Literal["terminal", "json"] = "terminal"
     path: str | None = None
     quiet: bool = False
+    draw: Callable[[Page, TextIO], None] = print_plain
+    """On a terminal."""
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> Self:
-        return cls(given.format, given.output or None, given.quiet)
+    def of(cls, given: argparse.Namespace, draw: Callable[[Page, TextIO], None] = print_plain) -> Self:
+        return cls(given.format, given.output or None, given.quiet, draw)
 
     @property
     def is_json(self) -> bool:
@@ -68,9 +74,7 @@ class CommandOutput(NamedTuple):
         elif self.is_json:
             print(_json(answer, 2), flush=True)
         elif has_terminal():
-            from lmcache_core.app.console.terminal_page import draw_page  # rich is only paid for where it shows
-
-            draw_page(page(), sys.stdout)
+            self.draw(page(), sys.stdout)
         else:
             print(_plain(page()), flush=True)
 

@@ -1,6 +1,6 @@
 """What a command shows people: lines, tables and bars, as values that say nothing of how they are drawn.
 
-A terminal gets them from `terminal_page`, everything else as plain text from `plain_page`.
+`plain_page` makes plain text of them; a command may have a terminal of its own way (`command_output.CommandOutput.draw`).
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ class ProgressLine:
 
     def clear(self) -> None:
         """Before anything else is printed, and at the end."""
-        self._write(_CLEAR)
-        self._shown = ""
+        if self._shown:
+            self._write(_CLEAR)
+            self._shown = ""
 
     def _write(self, text: str) -> None:
         if self._stream is not None:

@@ -6,7 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
+
+from lmcache_core.app.console.progress_line import ProgressLine
 
 PATIENCE_SECONDS: Final = 1.0
 """Nobody wonders before that."""
@@ -14,24 +16,19 @@ PATIENCE_SECONDS: Final = 1.0
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """A moving line on standard error, if that is a terminal, from when the body has taken a second until it ends.  One at
+    """A line on standard error, if that is a terminal, from when the body has taken a second until it ends.  One at
     a time."""
     if not sys.stderr.isatty():
         yield
         return
-    shown: list[Any] = []
+    line = ProgressLine(sys.stderr)
     lock = threading.Lock()
     over = False
 
     def show() -> None:
-        from rich.console import Console  # only what takes long pays for it
-        from rich.text import Text
-
         with lock:
             if not over:
-                status = Console(stderr=True).status(Text(text))
-                status.start()
-                shown.append(status)
+                line.show(text)
 
     timer = threading.Timer(PATIENCE_SECONDS, show)
     timer.daemon = True
@@ -42,5 +39,4 @@ def waiting(text: str) -> Iterator[None]:
         timer.cancel()
         with lock:
             over = True
-            for status in shown:
-                status.stop()
+            line.clear()

@@ -13,6 +13,12 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 
 _POLICIES = "lmcache-policies"
 _OBSERVABILITY = "lmcache-observability"
+_TOOLS = (
+    *(f"adapters.{word}" for word in ("add", "drain", "list", "remove", "resume")),
+    *("bench.l2", "clear", "completion", "config.set", "describe", "doctor", "keys", "kvcache.clear"),
+    *("pins.add", "pins.list", "pins.remove", "prefetch"),
+    *("quota.delete", "quota.get", "quota.list", "quota.set", "status"),
+)
 _L2_PLUGINS = ("dax", "fs", "fs_native", "nixl", "raw_block", "redis", "s3")
 
 DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
@@ -57,6 +63,7 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
             "trace": _OBSERVABILITY,
             "plugins.check": "lmcache-devkit",
             "plugins.new": "lmcache-devkit",
+            **dict.fromkeys(_TOOLS, "lmcache-tools"),
         },
     }
 )
@@ -67,6 +74,7 @@ DISTRIBUTIONS_OF_PLUGINS: Final = MappingProxyType(
         **{name: f"lmcache-l2-{name.replace('_', '-')}" for name in _L2_PLUGINS},
         "mooncake_store": "lmcache-l2-mooncake",
         "devkit": "lmcache-devkit",
+        "tools": "lmcache-tools",
         "policies": _POLICIES,
         "observability": _OBSERVABILITY,
         "serde": "lmcache-serde",

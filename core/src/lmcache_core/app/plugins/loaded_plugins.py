@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.plugins.offer_import import cannot_open, resolve
@@ -201,10 +200,7 @@ def _is_core_command(key: Key) -> bool:
     if key[0] is not OfferKind.COMMAND:
         return False
     group, _, word = key[1].partition(".")
-    if not word or group not in CORE_COMMANDS:
-        return group in CORE_COMMANDS
-    module = import_module(f"lmcache_core.app.commands.{group}")
-    return not hasattr(module, "GROUP") or bool(module.GROUP.has(word))
+    return word in CORE_GROUPS[group] if word and group in CORE_GROUPS else group in CORE_COMMANDS
 
 
 def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:

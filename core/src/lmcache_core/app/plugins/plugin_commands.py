@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
+from lmcache_core.app.console.command_group import group_usage, unknown_word
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -41,6 +43,18 @@ def plugin_commands(selection: PluginSelection) -> list[PluginCommand]:
     """Without their parsers, so that none of them is imported."""
     offers = selection.load_for_user().offers(OfferKind.COMMAND)
     return [PluginCommand(offer.name.replace(".", " "), offer.summary, ()) for offer in offers]
+
+
+def missing_commands(installed: Collection[PluginCommand]) -> dict[str, list[str]]:
+    """First words of the commands that could be installed, by the distribution that has them."""
+    there = {each.name.replace(" ", ".") for each in installed}
+    found: dict[str, list[str]] = {}
+    for name, owner in DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND].items():
+        first, _, word = name.partition(".")
+        shown = f"{first} {word}" if first in CORE_COMMANDS else first
+        if name not in there and shown not in found.setdefault(owner, []):
+            found[owner].append(shown)
+    return {owner: names for owner, names in found.items() if names}
 
 
 def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
@@ -88,14 +102,28 @@ def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSel
     offers."""
     # The flags of `GROUP WORD` choose plugins themselves, and warn of what they ask for in vain.
     plugins = selection.load() if "." in name else selection.load_for_user()
+    offered = {offer.name: offer.summary for offer in plugins.offers(OfferKind.COMMAND)}
+    words = {each.partition(".")[2]: text for each, text in offered.items() if each.startswith(f"{name}.")}
+    if words and name not in offered:
+        if not arguments or arguments[0] in ("-h", "--help"):
+            print("\n".join(group_usage(name, words)))
+            return ExitCode.STOPPED if arguments else ExitCode.USAGE
+        if arguments[0] not in words:
+            raise unknown_word(name, arguments[0], words)
+        name, arguments = f"{name}.{arguments[0]}", arguments[1:]
     try:
         offer = plugins.offer(OfferKind.COMMAND, name)
     except ConfigError as error:
-        known = [*CORE_COMMANDS, *(offer.name for offer in plugins.offers(OfferKind.COMMAND))]
-        if name in DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]:
+        known = [*CORE_COMMANDS, *dict.fromkeys(each.partition(".")[0] for each in offered)]
+        absent = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+        if name in absent:
             raise
-        guess = nearest(name, known)
+        if distribution := next((absent[each] for each in absent if each.startswith(f"{name}.")), None):
+            raise ConfigError(f"'lmcache {name}' is not installed: pip install {distribution}") from error
+        owners = {each.partition(".")[0]: owner for each, owner in absent.items()}
+        guess = nearest(name, [*known, *(each for each in owners if each not in known)])
         remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
+        remedy += f" (pip install {owners[guess]})" if guess and guess not in known else ""
         unusable = plugins.unusable()
         more = f"{'' if remedy.endswith('?') else '.'} {unusable}" if unusable else ""
         raise ConfigError(f"no command is called '{name}'; {remedy}{more}") from error

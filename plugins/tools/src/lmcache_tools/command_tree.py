@@ -1,0 +1,64 @@
+"""Every command line that `lmcache` takes, as one tree of argument parsers: for shells, and for docs/operating/cli.md."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.plugins.plugin_commands import PluginCommand, plugin_commands_with_parsers
+from lmcache_core.app.plugins.plugin_selection import PluginSelection
+
+
+def core_parsers() -> list[Parser]:
+    """Those of core's commands, in the order of `lmcache --help`.  Imports all of them."""
+    return [parser for name in CORE_COMMANDS for parser in import_module(f"lmcache_core.app.commands.{name}").parsers()]
+
+
+def every_parser() -> list[argparse.ArgumentParser]:
+    """Core's, and those of every installed plugin that has any."""
+    added = plugin_commands_with_parsers(PluginSelection())
+    return [*core_parsers(), *(parser for each in added for parser in each.parsers)]
+
+
+def command_tree(plugin_commands: Sequence[PluginCommand]) -> argparse.ArgumentParser:
+    """`lmcache` with all of core's commands and those of plugins, with the flags that are known of these."""
+    root = argparse.ArgumentParser("lmcache", allow_abbrev=False)
+    groups = {"": root.add_subparsers(parser_class=argparse.ArgumentParser)}
+    about = {**CORE_COMMANDS, **{each.name: each.summary for each in plugin_commands}}
+
+    def put(words: Sequence[str], text: str, parents: Sequence[argparse.ArgumentParser]) -> None:
+        if len(words) == 2 and words[0] not in groups:
+            group = groups[""].add_parser(words[0], help=_help(about.get(words[0], "")))
+            groups[words[0]] = group.add_subparsers(parser_class=argparse.ArgumentParser)
+        above = groups["" if len(words) == 1 else words[0]]
+        above.add_parser(words[-1], parents=list(parents), add_help=not parents, help=_help(text))
+
+    for parser in core_parsers():
+        _, *words = parser.prog.split(" ")
+        put(words, about[words[0]] if len(words) == 1 else parser.description or "", [parser])
+    for each in plugin_commands:
+        if not each.parsers:
+            put(each.name.split(" "), each.summary, ())
+        for added in each.parsers:
+            put(added.prog.split(" ")[1:], added.description or each.summary, [added])
+    help_for = groups[""].add_parser("help", help="show the help of a command")
+    names = dict.fromkeys((*CORE_COMMANDS, *(each.name.split(" ")[0] for each in plugin_commands), "exit-codes"))
+    help_for.add_argument("command", choices=tuple(names))
+    return root
+
+
+def actions_called(parser: argparse.ArgumentParser, metavar: str) -> Iterator[argparse.Action]:
+    """Every argument of the tree whose value the help calls so."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from actions_called(inner, metavar)
+        elif action.metavar == metavar:
+            yield action
+
+
+def _help(text: str) -> str:
+    return text.replace("%", "%%")

@@ -1,0 +1,39 @@
+"""`lmcache adapters drain`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lmcache_core import Command, CommandContext
+from lmcache_core.admin.schemas_reconfigure import AdapterState
+from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_tools.adapter_page import adapter_page, adapter_path, add_name, add_wait, wait_while
+from lmcache_tools.output import output_of
+
+
+def parsers() -> list[Parser]:
+    parser = Parser(
+        "lmcache adapters drain",
+        "Store nothing new in an L2 adapter; what waits for it is stored, and it is loaded from.",
+    )
+    add_name(parser)
+    add_wait(parser)
+    add_admin_flags(parser)
+    return [parser]
+
+
+def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
+    given = parsers()[0].parse_all(arguments)
+    client = AdminClient.of(given)
+    answer = client.ask("POST", adapter_path(given.name, "/drain"))
+    if given.wait:
+        answer = wait_while(client, answer, lambda state: state.state == "draining" and state.objects_left > 0)
+    state = client.read(answer, AdapterState)
+    output_of(given).show(answer, lambda: adapter_page(f"adapter '{state.name}' takes no new stores", state))
+    return ExitCode.STOPPED
+
+
+COMMAND: Final = Command(run, parsers)

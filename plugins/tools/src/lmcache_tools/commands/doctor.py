@@ -1,0 +1,149 @@
+"""`lmcache doctor`"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from lmcache_client.errors import ConfigError, LMCacheError
+from lmcache_core import Command, CommandContext
+from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
+from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_output import add_output_flags
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.console.page import Block, Line, Mood, Table
+from lmcache_core.app.console.quantities import size_text
+from lmcache_core.app.console.waiting import waiting
+from lmcache_core.app.flags import ServerFlags, server_flags
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.examination import Report, examine
+from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.model_shape import read_model_shape
+from lmcache_tools.doctor.tiers import tier_row
+from lmcache_tools.output import output_of
+
+_TERA: Final = 1e12
+_MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Mood.BAD}
+
+
+def parsers() -> list[Parser]:
+    parser = ServerFlags(
+        "lmcache doctor",
+        "Look at this machine and at a server's configuration, and say what to change.  Opens every adapter that is "
+        "configured, and stores, loads and deletes an object there.",
+    )
+    asked = parser.add_argument_group("what is looked at")
+    asked.add_argument(
+        "--model", metavar="PATH", help="config.json of the model, or its folder: what fits, what a hit saves"
+    )
+    asked.add_argument("--tp", type=int, default=1, metavar="N", help="workers of the engine (default: 1)")
+    asked.add_argument("--kv-dtype", metavar="WORD", help="type of the KV cache, where it is not the model's")
+    asked.add_argument(
+        "--parameters", type=float, metavar="BILLIONS", help="that a token passes through (default: by config.json)"
+    )
+    asked.add_argument(
+        "--flops",
+        type=float,
+        metavar="TERA",
+        help="TFLOP/s that the engine reaches in a prefill (default: measured here)",
+    )
+    asked.add_argument("--skip-adapters", action="store_true", help="open no adapter")
+    asked.add_argument("--fix-hints", action="store_true", help="end with the commands and flags that would help")
+    asked.add_argument("--faults", action="store_true", help="show only what is not ok")
+    add_output_flags(parser)
+    return [parser]
+
+
+def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
+    """Exit code 1 when a finding is a failure."""
+    given = parsers()[0].parse_all(arguments)
+    case = _case(given)
+    with waiting("looking"):
+        report = examine(case, given.flops and given.flops * _TERA, not given.skip_adapters)
+    output_of(given).show(report.record(case), lambda: list(_page(case, report, given)))
+    return ExitCode.FAILED if report.failed else ExitCode.STOPPED
+
+
+def _case(given: argparse.Namespace) -> Case:
+    for flag, value in (("--flops", given.flops), ("--parameters", given.parameters)):
+        if value is not None and not 0 < value < math.inf:
+            raise ConfigError(f"{flag} {value:g}: expected more than 0")
+    if not 1 <= given.tp <= 1024:
+        raise ConfigError(f"--tp {given.tp}: expected 1 to 1024")
+    model = read_model_shape(Path(given.model), given.kv_dtype) if given.model else None
+    if model and given.parameters:
+        model = replace(model, parameters=round(given.parameters * 1e9))
+    settings = read_settings(server_flags(given))
+    plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
+    adapters, unusable = _adapters(settings.l2_adapter, plugins)
+    return Case(settings, plugins, adapters, unusable, model=model, shards=given.tp)
+
+
+def _adapters(
+    given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins
+) -> tuple[tuple[AdapterSpec, ...], tuple[Finding, ...]]:
+    """Those that can be looked at, and a row for each other one: the rest of the machine is worth a look all the same."""
+    specs: list[AdapterSpec] = []
+    unusable = []
+    for index, values in enumerate(given):
+        try:
+            specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", [spec.name for spec in specs]))
+        except LMCacheError as error:
+            name = f"adapter {values.get('type', index)}"
+            unusable.append(Finding(name, Level.FAIL, str(error), "fix its settings or remove the adapter"))
+    return tuple(specs), tuple(unusable)
+
+
+def _page(case: Case, report: Report, given: argparse.Namespace) -> Iterator[Block]:
+    rows = [
+        (Line(finding.level.value, _MOODS[finding.level]), finding.probe, _told(finding.text, finding.remedy))
+        for finding in report.findings
+        if not (given.faults and finding.level is Level.OK)
+    ]
+    if rows:
+        yield Table(("", "WHAT", "FOUND"), rows)
+        yield Line()
+    if case.model is not None and case.chunk is not None:
+        remark = f" ({case.model.remark})" if case.model.remark else ""
+        stored = (
+            "once, as it is MLA"
+            if case.model.is_mla
+            else f"by {case.chunk.shards} worker{'s' if case.chunk.shards > 1 else ''}"
+        )
+        yield Line(
+            f"{case.model.name}: {size_text(case.chunk.bytes_per_token)} per token, {size_text(case.chunk.chunk_bytes)} per "
+            f"chunk of {case.chunk.tokens} tokens in {case.model.dtype}, stored {stored}{remark}"
+        )
+    yield Table(
+        ("TIER", "CAPACITY", "TOKENS", "A CHUNK COMES IN", "VERDICT"), [tier_row(tier) for tier in report.tiers]
+    )
+    yield Line(report.estimate, Mood.QUIET)
+    if given.fix_hints:
+        yield from _fixes(report)
+    counts = Counter(finding.level for finding in report.findings)
+    worst = Level.FAIL if counts[Level.FAIL] else Level.WARN if counts[Level.WARN] else Level.OK
+    yield Line()
+    yield Line(f"{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failures", _MOODS[worst])
+
+
+def _told(text: str, remedy: str) -> str:
+    return f"{text}; {remedy}" if remedy else text
+
+
+def _fixes(report: Report) -> Iterator[Block]:
+    fixes = [finding for finding in report.findings if finding.fix and finding.level is not Level.OK]
+    yield Line()
+    yield Line("what would help:" if fixes else "nothing to mend", Mood.HEADING)
+    for finding in fixes:
+        yield Line(f"  {finding.fix}    # {finding.probe}")
+
+
+COMMAND: Final = Command(run, parsers)

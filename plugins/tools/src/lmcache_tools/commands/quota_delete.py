@@ -1,0 +1,36 @@
+"""`lmcache quota delete`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lmcache_core import Command, CommandContext
+from lmcache_core.admin.schemas import QuotaWasDeleted
+from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.console.page import Line
+from lmcache_tools.output import output_of
+from lmcache_tools.quota_page import add_salt, salt_path
+
+
+def parsers() -> list[Parser]:
+    parser = Parser(
+        "lmcache quota delete", "Take a salt's limit away; the default one applies to it then, if there is one."
+    )
+    add_salt(parser)
+    add_admin_flags(parser)
+    return [parser]
+
+
+def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
+    given = parsers()[0].parse_all(arguments)
+    client = AdminClient.of(given)
+    answer = client.ask("DELETE", salt_path(given.salt))
+    text = f"'{client.read(answer, QuotaWasDeleted).cache_salt}' has no quota of its own any more"
+    output_of(given).show(answer, lambda: [Line(text)])
+    return ExitCode.STOPPED
+
+
+COMMAND: Final = Command(run, parsers)

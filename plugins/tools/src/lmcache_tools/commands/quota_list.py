@@ -1,0 +1,40 @@
+"""`lmcache quota list`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lmcache_core import Command, CommandContext
+from lmcache_core.admin.schemas import SaltQuotas
+from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
+from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.console.page import Block, Line
+from lmcache_tools.output import output_of
+from lmcache_tools.quota_page import gibibytes, quota_table
+
+
+def parsers() -> list[Parser]:
+    parser = Parser("lmcache quota list", "Show every salt that has a limit or anything in L1.")
+    add_admin_flags(parser)
+    return [parser]
+
+
+def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
+    given = parsers()[0].parse_all(arguments)
+    client = AdminClient.of(given)
+    answer = client.ask("GET", "/quota")
+    quotas = client.read(answer, SaltQuotas)
+    output_of(given).show(answer, lambda: _page(quotas))
+    return ExitCode.STOPPED
+
+
+def _page(quotas: SaltQuotas) -> list[Block]:
+    table = quota_table(list(quotas.users.items()))
+    if quotas.default_limit_gb is None:
+        return [table]
+    return [table, Line(f"salts without a quota of their own: {gibibytes(quotas.default_limit_gb)} GiB each")]
+
+
+COMMAND: Final = Command(run, parsers)

@@ -1,0 +1,43 @@
+"""What is examined: a configuration, on a machine, for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.app.machine import Machine
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.settings import ServerSettings
+from lmcache_tools.doctor.finding import Finding
+from lmcache_tools.doctor.model_shape import ModelShape
+from lmcache_tools.stored_size import ChunkSize
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    settings: ServerSettings
+    plugins: LoadedPlugins
+    adapters: tuple[AdapterSpec, ...] = ()
+    unusable: tuple[Finding, ...] = ()
+    """One for each adapter that is configured and cannot be had, such as one that is not installed."""
+    machine: Machine = field(default_factory=Machine)
+    model: ModelShape | None = None
+    shards: int = 1
+    """Workers of the engine that each keep a part of a chunk (tensor parallelism)."""
+
+    @property
+    def l1_bytes(self) -> int:
+        return int(self.settings.l1_size_gb * GIB)
+
+    @property
+    def chunk(self) -> ChunkSize | None:
+        """None as long as no model is known."""
+        if self.model is None:
+            return None
+        return self.model.chunk(self.settings.chunk_size, self.shards, self.settings.l1_align_bytes)
+
+
+Probe = Callable[[Case], Iterator[Finding]]

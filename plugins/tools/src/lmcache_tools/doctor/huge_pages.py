@@ -1,0 +1,34 @@
+"""Would L1 get the huge pages that it is asked to have?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lmcache_core.l1.huge_pages import HUGE_BYTES, anonymous_obstacle, shared_obstacle
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+
+_PROBE = "huge pages"
+
+
+def huge_pages(case: Case) -> Iterator[Finding]:
+    if not case.settings.l1_use_hugepages:
+        yield Finding(_PROBE, Level.OK, "not asked for; --l1-use-hugepages makes large copies a little faster")
+        return
+    root = case.machine.root
+    thp = root / "sys/kernel/mm/transparent_hugepage"
+    reserved = case.machine.meminfo("HugePages_Free") or 0
+    if not case.settings.l1_shared_memory and reserved * HUGE_BYTES >= case.l1_bytes:
+        yield Finding(
+            _PROBE, Level.OK, f"{reserved} reserved ones are free, enough for L1", facts={"reserved": reserved}
+        )
+        return
+    if case.settings.l1_shared_memory:
+        obstacle = shared_obstacle(root / "dev/shm", thp, root / "proc/self/mountinfo")
+    else:
+        obstacle = anonymous_obstacle(thp)
+    if obstacle is None:
+        yield Finding(_PROBE, Level.OK, "L1 gets transparent ones")
+    else:
+        problem, _, remedy = obstacle.partition("; ")
+        yield Finding(_PROBE, Level.WARN, f"L1 gets none: {problem}", remedy)

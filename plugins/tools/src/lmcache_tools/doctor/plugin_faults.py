@@ -1,0 +1,45 @@
+"""What is wrong with plugins, and with what the configuration asks of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from lmcache_client.errors import LMCacheError
+from lmcache_core.app.configuration import advice
+from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.app.plugins.missing_modules import missing_modules
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+
+
+def plugin_faults(case: Case) -> Iterator[Finding]:
+    rows = case.plugins.rows()
+    facts = {"plugins": {row.candidate.name: row.status.value for row in rows}}
+    warnings = list(case.plugins.warnings)
+    for line in warnings:
+        yield Finding("plugins", Level.WARN, line, "lmcache plugins list --verbose says more", facts=facts)
+    for row in rows:
+        for line in missing_modules(row):
+            warnings.append(line)
+            remedy = f"install it, or what {row.candidate.owner} requires, where the server runs"
+            yield Finding("plugins", Level.WARN, f"plugin '{row.candidate.name}': {line}", remedy, facts=facts)
+    if not warnings:
+        yield Finding("plugins", Level.OK, f"{len(rows)} found, none of them at fault", facts=facts)
+
+
+def configuration_faults(case: Case) -> Iterator[Finding]:
+    faults = list(advice(case.settings, os.environ))
+    for line in faults:
+        yield Finding("configuration", Level.WARN, line)
+    try:
+        offer_specs(case.settings, case.plugins)
+    except LMCacheError as error:
+        yield Finding("configuration", Level.FAIL, str(error), "a server with this configuration does not start")
+    else:
+        if case.unusable:
+            count = len(case.unusable)
+            text = f"a server with it does not start, because of {count} adapter{'s' if count > 1 else ''}: see below"
+            yield Finding("configuration", Level.FAIL, text)
+        elif not faults:
+            yield Finding("configuration", Level.OK, "it is complete, and everything that it names is installed")

@@ -1,0 +1,84 @@
+"""Are the ports free, and who has them if not?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+from lmcache_core.app.machine import Machine
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+
+_LISTENING = "0A"
+
+
+def ports(case: Case) -> Iterator[Finding]:
+    settings = case.settings
+    wanted = []
+    if not settings.host.startswith("ipc://"):
+        wanted.append(("engine port", "--port", settings.host, settings.port, Level.FAIL))
+    if settings.http_enabled:
+        wanted.append(("admin port", "--http-port", settings.http_host, settings.http_port, Level.FAIL))
+    if settings.prometheus_port and not (settings.disable_metrics or settings.disable_observability):
+        asked = Level.FAIL if "prometheus_port" in settings.model_fields_set else Level.WARN
+        wanted.append(("metrics port", "--prometheus-port", settings.prometheus_host, settings.prometheus_port, asked))
+    for name, flag, host, port, level in wanted:
+        yield _port(case.machine, name, flag, host, port, level)
+
+
+def _port(machine: Machine, name: str, flag: str, host: str, port: int, level: Level) -> Finding:
+    facts = {"host": host, "port": port}
+    if port == 0:
+        return Finding(name, Level.OK, f"{flag} 0: any free one is taken", facts=facts)
+    fault = _bind_fault(host, port)
+    if fault is None:
+        return Finding(name, Level.OK, f"{host}:{port} is free", facts=facts)
+    if fault != errno.EADDRINUSE:
+        remedy = f"give another {flag.removesuffix('port')}host or {flag}"
+        return Finding(name, level, f"{host}:{port} cannot be bound: {os.strerror(fault)}", remedy, facts=facts)
+    holder = port_holder(machine, port)
+    by = f" by {holder}" if holder else "; who has it only root can see"
+    return Finding(
+        name,
+        level,
+        f"{host}:{port} is taken{by}",
+        f"stop what listens there, or give another {flag}",
+        f"{flag} {port + 1}",
+        {**facts, "holder": holder},
+    )
+
+
+def _bind_fault(host: str, port: int) -> int | None:
+    """The error number with which it cannot be bound."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return errno.EADDRNOTAVAIL
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            return error.errno or errno.EADDRNOTAVAIL
+    return None
+
+
+def port_holder(machine: Machine, port: int) -> str | None:
+    """Name and number of the process that listens there, as in "lmcache (process 4711)"; None when we may not see it."""
+    sockets = set()
+    for table in ("proc/net/tcp", "proc/net/tcp6"):
+        for line in machine.text(table).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                sockets.add(f"socket:[{fields[9]}]")
+    if not sockets:
+        return None
+    for process in sorted((machine.root / "proc").glob("[0-9]*")):
+        with suppress(OSError):  # of another user, or gone meanwhile
+            if any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
+                return f"{machine.text(f'proc/{process.name}/comm') or 'a program'} (process {process.name})"
+    return None

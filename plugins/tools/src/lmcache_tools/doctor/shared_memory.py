@@ -1,0 +1,49 @@
+"""Does L1 fit into the shared memory that engines map?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lmcache_core.app.console.quantities import size_text
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+
+_PROBE = "shared memory"
+
+
+def shared_memory(case: Case) -> Iterator[Finding]:
+    if case.settings.gds_l1_path:
+        return
+    if not case.settings.l1_shared_memory:
+        yield Finding(
+            _PROBE,
+            Level.WARN,
+            "--no-l1-shared-memory: the bytes of every chunk travel through the engine port",
+            "leave --no-l1-shared-memory out where engines run on this machine",
+            "--l1-shared-memory",
+        )
+        return
+    path = case.machine.root / "dev/shm"
+    free = case.machine.free_bytes(path)
+    facts = {"l1_bytes": case.l1_bytes, "free_bytes": free}
+    if free is None:
+        yield Finding(_PROBE, Level.FAIL, "/dev/shm cannot be used", "mount a tmpfs there", facts=facts)
+    elif free < case.l1_bytes:
+        gigabytes = -(-case.l1_bytes // 2**30) + 1
+        yield Finding(
+            _PROBE,
+            Level.WARN,
+            f"L1 of {size_text(case.l1_bytes)} does not fit into /dev/shm, which has {size_text(free)} free: engines "
+            "would get their chunks through the engine port, which is slower",
+            f"enlarge it (docker: --shm-size {gigabytes}g; Kubernetes: an emptyDir of medium Memory), or lower "
+            "--l1-size-gb",
+            f"mount -o remount,size={gigabytes}g /dev/shm",
+            facts,
+        )
+    else:
+        yield Finding(
+            _PROBE,
+            Level.OK,
+            f"/dev/shm has {size_text(free)} free for an L1 of {size_text(case.l1_bytes)}",
+            facts=facts,
+        )

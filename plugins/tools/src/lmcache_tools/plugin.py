@@ -1,0 +1,40 @@
+"""What this distribution offers: the commands of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lmcache_core import Offer, hookimpl
+
+_HERE: Final = "lmcache_tools.commands"
+_SUMMARIES: Final = {
+    "adapters.add": "open an L2 adapter and use it",
+    "adapters.drain": "store nothing new in an L2 adapter; what waits for it is stored",
+    "adapters.list": "show the L2 adapters of a running server, and what each is doing",
+    "adapters.remove": "drain an L2 adapter and take it out of the server",
+    "adapters.resume": "take a drain back",
+    "bench.l2": "measure L2 adapters beside what their media can do",
+    "clear": "drop what a running server has in L1",
+    "completion": "print a script with which a shell completes commands and flags",
+    "config.set": "change settings of a running server, until it is restarted",
+    "describe": "say what a running server is, and how many tokens fit into each tier",
+    "doctor": "look at a machine and a configuration, and say what to change",
+    "keys": "list what a running server holds, object by object",
+    "pins.add": "keep chunks in L1, under a name",
+    "pins.list": "show what is pinned in L1",
+    "pins.remove": "release a pin",
+    "prefetch": "bring chunks from L2 into a running server's L1",
+    "quota.delete": "take a salt's limit away; the default one applies to it then, if there is one",
+    "quota.get": "show one salt's limit and use",
+    "quota.list": "show every salt that has a limit or anything in L1",
+    "quota.set": "limit what a cache salt may use of L1",
+    "status": "show how a running server is, what it holds and for whom",
+}
+"""By name; the command `quota.set` is in `commands/quota_set.py`."""
+
+
+@hookimpl
+def lmcache_commands() -> Sequence[Offer]:
+    offers = [Offer(name, text, f"{_HERE}.{name.replace('.', '_')}:COMMAND") for name, text in _SUMMARIES.items()]
+    return [*offers, Offer("kvcache.clear", "the same as `lmcache clear`", f"{_HERE}.clear:OF_KVCACHE")]

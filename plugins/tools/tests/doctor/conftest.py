@@ -1,0 +1,52 @@
+"""Machines that are not this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmcache_core.app.machine import Machine
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.settings import ServerSettings
+from lmcache_tools.doctor.case import Case
+
+GIB = 2**30
+MakeCase = Callable[..., Case]
+
+
+class Room:
+    """What `statvfs` answers."""
+
+    def __init__(self, free_bytes: int) -> None:
+        self.f_bavail, self.f_frsize = free_bytes // 4096, 4096
+
+
+@pytest.fixture
+def make_case(tmp_path: Path) -> MakeCase:
+    """`make_case({"proc/meminfo": ...}, free=GIB, l1_size_gb=2)`: files below its root, room of every file system, and
+    settings."""
+
+    def make(
+        files: dict[str, str] | None = None,
+        *,
+        free: int = 100 * GIB,
+        processors: int = 8,
+        limit: tuple[int, int] = (65536, 65536),
+        **settings: Any,
+    ) -> Case:
+        root = tmp_path / "root"
+        for name, text in {"dev/shm/.keep": "", **(files or {})}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+
+        def statvfs(path: Path) -> os.statvfs_result:
+            return Room(free)  # type: ignore[return-value]
+
+        machine = Machine(root, statvfs, lambda: processors, lambda kind: limit)
+        return Case(ServerSettings(**settings), load_plugins(), machine=machine)
+
+    return make
