@@ -65,6 +65,18 @@ def contracts() -> Iterable[Contract]:
         "forbidden_modules": ["lmcache_core", "litestar", "uvicorn", "rich", "pydantic", "pluggy", "stevedore"],
     }
     yield {
+        "name": "core imports no plugin, no engine and nothing of terminals or tests",
+        "type": "forbidden",
+        "source_modules": ["lmcache_core"],
+        "forbidden_modules": [*packages("plugins/*", "engines/*"), "rich", "shtab", "pytest", "hypothesis"],
+    }
+    yield {
+        "name": "libraries import no plugin and no engine",
+        "type": "forbidden",
+        "source_modules": packages("libs/*"),
+        "forbidden_modules": packages("plugins/*", "engines/*"),
+    }
+    yield {
         "name": "the library of names knows no engine",
         "type": "forbidden",
         "source_modules": packages("libs/kv_identity"),

@@ -15,7 +15,7 @@ from demo.server_process import HOST, ServerProcess
 from lmcache_devkit import free_port
 from tests.conftest import StartServer
 
-NEVER = ("torch", "opentelemetry.sdk", "numpy", "boto3", "pandas")
+NEVER = ("torch", "opentelemetry.sdk", "numpy", "boto3", "pandas", "rich", "shtab", "pytest", "hypothesis")
 """Nothing that core or the fs adapter does needs any of these."""
 NOT_BEFORE_THE_PORT = ("litestar", "uvicorn", "yaml")
 
