@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.plugin_rows import Install, row
-from lmcache_client.errors import ConfigError
+from lmcache_client.codec import decode_operation_frame
+from lmcache_client.errors import ConfigError, ProtocolError
+from lmcache_core.app.plugins.discovery import Candidate, Origin
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_fault import place_of
 from lmcache_core.app.plugins.plugin_row import Status
 from lmcache_core.model.errors import PluginError, PluginLoadError
 
@@ -160,6 +163,13 @@ def test_what_came_from_elsewhere_is_installed_again_where_that_helps(
     (install("zeta", "1 / 0\n") / "direct_url.json").write_text(text)
     says = f"tell its author: the fault is at {tmp_path}/zeta_plugin.py:1, or leave it out: --no-plugin zeta"
     assert row(load_plugins(), "zeta").remedy == says
+
+
+def test_a_line_of_the_client_library_is_not_where_a_plugin_failed() -> None:
+    acme = Candidate("acme", "acme_plugin", Origin.ENTRY_POINT)
+    with pytest.raises(ProtocolError) as caught:
+        decode_operation_frame(b"")
+    assert str(place_of(caught.value, acme)).startswith(f"{__file__}:")
 
 
 def test_the_plugins_own_configuration_errors_pass_through(install: Install) -> None:

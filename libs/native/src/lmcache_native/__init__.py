@@ -1,5 +1,6 @@
-"""Compiled twins of the kernels of lmcache-core, which behave as those do: what each does is written down there, in
-`lmcache_core/kernels/interfaces.py`.  And `copy_pages`, which moves KV between an engine's pages and chunk objects."""
+"""Compiled implementations of the kernels, which behave as the pure ones do.  What each does is written down there:
+`Recency` and `SlotTable` in `lmcache_core/kernels/interfaces.py`, `ReadPrompt` in `lmcache_client/hash_chain.py`.  And
+`copy_pages`, which moves KV between an engine's pages and chunk objects."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import Candidate, Origin
 
-_MACHINERY: Final = ("lmcache_core", "importlib", "pluggy", "stevedore", "pydantic")
+_MACHINERY: Final = ("lmcache_core", "lmcache_client", "importlib", "pluggy", "stevedore", "pydantic")
 """Packages whose lines say nothing about a fault of a plugin."""
 
 
