@@ -8,9 +8,13 @@ import logging
 import os
 import sys
 import time
+from typing import Final
 
 from tests.simulation.fixes import FIXES
 from tests.simulation.simulation import Simulation, import_everything
+
+PAIRS_STEPS: Final = 200_000
+"""After this many steps of all seeds engines of two workers have read chunks."""
 
 
 def main() -> None:
@@ -32,7 +36,7 @@ def main() -> None:
     if asked.without:
         FIXES[asked.without]()
     gc.disable()
-    failed = 0
+    failed, read_by_pairs = 0, 0.0
     for seed in range(asked.seed, asked.seed + asked.seeds):
         begun = time.monotonic()
         result = Simulation(seed).run(asked.steps)
@@ -41,11 +45,15 @@ def main() -> None:
             f"seed={seed} steps={result.steps} trace={result.trace} wall={time.monotonic() - begun:.1f}s {figures}",
             flush=True,
         )
+        read_by_pairs += result.figures.get("read_by_pair", 0)
         if result.violation:
             failed += 1
             print(f"  {result.violation}")
             without = f" --without {asked.without}" if asked.without else ""
             print(f"  again: python -m tests.simulation --seed {seed} --steps {asked.steps}{without}", flush=True)
+    if asked.seeds * asked.steps >= PAIRS_STEPS and not read_by_pairs:
+        failed += 1
+        print("  pair engines have read nothing")
     print(f"seeds={asked.seeds} steps={asked.seeds * asked.steps} failed={failed}")
     sys.stdout.flush()
     os._exit(bool(failed))  # threads of the simulation have no orderly end

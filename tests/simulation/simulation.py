@@ -41,9 +41,9 @@ REAP_SECONDS: Final = 2.0
 SLOT_BYTES: Final = 1 << 16
 QUIET_SECONDS: Final = 300.0
 """Simulated time in which everything must come to its end once no request begins and no fault happens any more."""
-READS: Final = {"stock": 5000, "inband": 45000, "node": 45000, "pair": 45000}
+READS: Final = {"stock": 5000, "inband": 45000, "node": 45000}
 """After this many steps each kind of engine has read chunks.  Few are read by some: a lost answer keeps a thread of an engine
-waiting for 30 s, and a pair shares its chunks with nothing else."""
+waiting for 30 s.  A pair shares its chunks with nothing else, so that only many seeds together must have read by it."""
 SIMULATED: Final = ("lmcache_client", "lmcache_core", "lmcache_vllm")
 SKIPPED: Final = "lmcache_core.app.console"
 

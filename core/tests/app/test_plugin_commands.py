@@ -57,7 +57,7 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
     install: Install, child_environment: Environment
 ) -> None:
     install("acme", COMMANDS)
-    done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, "run", "3", "--plugin", "its own", "--help")
+    done = lmcache(child_environment, "--plugin", "acme", "run", "3", "--plugin", "its own", "--help")
     assert done.returncode == 3
     assert done.stdout == "['3', '--plugin', 'its own', '--help'] ['LRU', 'acme']\n('policy', 0.1)\n"
     assert done.stderr == ""
@@ -82,7 +82,7 @@ def test_a_command_gets_its_arguments_and_the_catalog_and_its_exit_code_passes(
         (["wrap"], 4, "lmcache: command 'wrap' ('acme_plugin:wrap') returned 256; an exit code is 0 to 255\n"),
         (["leave"], 7, ""),
         (["forgot"], 2, "lmcache: no command is called 'forgot'; did you mean 'forget'?\n"),
-        (["statsu"], 2, "lmcache: no command is called 'statsu'; did you mean 'status'? (pip install lmcache-tools)\n"),
+        (["verison"], 2, "lmcache: no command is called 'verison'; did you mean 'version'?\n"),
         (
             ["qqqqq"],
             2,
@@ -95,7 +95,7 @@ def test_how_a_command_ends(
     install: Install, child_environment: Environment, arguments: list[str], code: int, says: str
 ) -> None:
     install("acme", COMMANDS)
-    done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, *arguments)
+    done = lmcache(child_environment, "--plugin", "acme", *arguments)
     assert done.returncode == code
     assert says in done.stderr
     assert done.stderr.count("\n") == (1 if says else 0)
@@ -123,8 +123,8 @@ def test_all_of_what_it_raised_is_a_debug_line(install: Install, caplog: pytest.
 
 def test_an_unknown_command_may_be_that_of_an_unusable_plugin(install: Install, child_environment: Environment) -> None:
     install("acme", "import no_such_library")
-    for word, before in (("statsu", "did you mean 'status'? (pip install lmcache-tools)."), ("qqqqq", "version.")):
-        done = lmcache({**child_environment, "LMCACHE_PLUGINS": "acme"}, word)
+    for word, before in (("verison", "did you mean 'version'?"), ("qqqqq", "version.")):
+        done = lmcache(child_environment, "--plugin", "acme", word)
         assert done.returncode == 2
         unusable = "Unusable: plugin 'acme' (acme-dist 1.0) is broken: ModuleNotFoundError: "
         assert f"{before} {unusable}" in done.stderr
@@ -181,3 +181,87 @@ def test_the_catalog_opens_with_settings_that_were_checked(install: Install) -> 
         catalog.open("l2_adapter", "memory", {})
     with pytest.raises(ConfigError, match="no kind of offer is called 'policy'; known: l2_adapter, "):
         catalog.offers("policy")
+
+
+GROUPED = """
+    import argparse
+    from lmcache_core import Command, Offer, hookimpl
+
+    def run(arguments, context):
+        print("acme ran", *arguments)
+        return 0
+
+    def parsers():
+        raise SystemExit(3)
+
+    CHECK = Command(run, parsers)
+    WRONG = Command(run, lambda: [argparse.ArgumentParser("lmcache server")])
+
+    @hookimpl
+    def lmcache_commands():
+        return [Offer(name, "does it", f"acme_plugin:{function}") for name, function in OFFERS]
+    """
+
+
+def grouped(*offers: tuple[str, str]) -> str:
+    return f"    OFFERS = {offers!r}\n{GROUPED}"
+
+
+def test_a_plugin_adds_a_word_to_a_group_of_core_and_groups_of_its_own(
+    install: Install, child_environment: Environment
+) -> None:
+    install("acme", grouped(("config.acme", "run"), ("acme.go", "run")))
+    assert lmcache(child_environment, "config", "acme", "1").stdout == "acme ran 1\n"
+    assert lmcache(child_environment, "acme", "go", "2").stdout == "acme ran 2\n"
+    assert "  acme  does it" in lmcache(child_environment, "config", "--help").stdout
+    assert "  go  does it" in lmcache(child_environment, "acme", "--help").stdout
+    assert lmcache(child_environment, "acme", "og").stderr == (
+        "lmcache: no command is called 'acme og'; did you mean 'acme go'?\n"
+    )
+    assert "have a blank" in lmcache(child_environment, "acme.go").stderr
+
+
+@pytest.mark.parametrize("name", ["config.show", "server.more", "help"])
+def test_words_of_core_stay_core_s(install: Install, child_environment: Environment, name: str) -> None:
+    install("acme", grouped((name, "run")))
+    assert "acme ran" not in lmcache(child_environment, *name.split(".")).stdout
+    assert "the name is that of a command of core" in lmcache(child_environment, "plugins", "list").stdout
+
+
+def test_a_command_and_a_group_of_one_name_exclude_each_other(install: Install, child_environment: Environment) -> None:
+    install("acme", grouped(("quota", "run")))
+    done = lmcache(child_environment, "quota", "set", "s", "--limit-gb", "1")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert (
+        "exclude each other, and none is used: leave one out with --no-plugin acme or --no-plugin tools" in done.stderr
+    )
+    assert "exclude each other" in lmcache(child_environment, "plugins", "list").stdout
+    assert "LIMIT_GB" not in lmcache(child_environment, "--no-plugin", "acme", "quota", "--help").stderr
+
+
+def test_two_plugins_with_one_word_are_both_named(install: Install, child_environment: Environment) -> None:
+    install("acme", grouped(("config.set", "run"), ("quota.set", "run")))
+    for group in ("config", "quota"):
+        done = lmcache(child_environment, group, "set")
+        assert done.returncode == 4
+        assert f"command '{group}.set' is offered by plugin 'acme'" in done.stderr
+
+
+@pytest.mark.parametrize("function", ["CHECK", "WRONG"])
+def test_a_command_whose_flags_cannot_be_had_leaves_the_others_their_completion(
+    install: Install, child_environment: Environment, function: str
+) -> None:
+    install("acme", grouped(("acme.go", function)))
+    done = lmcache(child_environment, "completion", "bash")
+    assert done.returncode == 0
+    assert "--limit-gb" in done.stdout
+    assert "acme" in done.stdout
+    assert lmcache(child_environment, "acme", "go").stdout == "acme ran\n"
+
+
+def test_what_is_blocked_is_not_said_to_be_missing(child_environment: Environment) -> None:
+    done = lmcache(child_environment, "--no-plugin", "tools", "quota", "set")
+    assert "plugin 'tools' is blocked by --no-plugin" in done.stderr
+    assert "not installed" not in lmcache(child_environment, "--no-plugin", "tools", "--help").stdout
+    done = lmcache({**child_environment, "LMCACHE_PLUGINS": "policies"}, "quota", "--help")
+    assert (done.returncode, "limit what a cache salt" in done.stdout) == (0, True)

@@ -42,7 +42,12 @@ def test_flags_in_front_of_a_command_beat_the_environment(monkeypatch: pytest.Mo
     given, rest = leading_selection(["--plugin", "b", "--plugin=c", "--no-safe-mode", "x", "--plugin", "d"])
     assert given == PluginSelection(("b", "c"), (), False)
     assert rest == ["x", "--plugin", "d"]
-    assert leading_selection(["x"]) == (PluginSelection(("a",), (), True), ["x"])
+
+
+def test_what_a_server_uses_does_not_say_which_commands_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LMCACHE_PLUGINS", "a"), ("LMCACHE_SAFE_MODE", "1"), ("LMCACHE_NO_PLUGINS", "b")):
+        monkeypatch.setenv(name, value)
+    assert leading_selection(["x"]) == (PluginSelection((), ("b",), False), ["x"])
 
 
 def test_in_safe_mode_nothing_of_another_distribution_is_imported(install: Install) -> None:
@@ -84,14 +89,15 @@ def test_every_command_that_loads_plugins_obeys(
     ]
     assert listed["status"] == "blocked"
     assert "blocked" in lmcache(environment, "plugins", "show", "acme", *flags).stdout
+    of_commands = flags or "LMCACHE_NO_PLUGINS" in variables
     for done in (
-        lmcache(environment, *flags, "acme"),
+        *([lmcache(environment, *flags, "acme")] if of_commands else []),
         lmcache(environment, "plugins", "check", "l2_adapter:acme", *flags),
         lmcache(environment, "server", "--l2-adapter", '{"type": "acme"}', "--port", "0", "--no-http", *flags),
     ):
         assert done.returncode in (2, 4), done.stderr
         assert "'acme'" in done.stderr
-    assert "does acme" not in lmcache(environment, *flags, "--help").stdout
+    assert ("does acme" in lmcache(environment, *flags, "--help").stdout) is not bool(of_commands)
 
 
 @pytest.mark.parametrize(

@@ -85,23 +85,25 @@ def _run_beyond_core(arguments: list[str]) -> int:
 
     selection, rest = leading_selection(arguments)
     if not rest or rest[0] in _HELP:
-        commands = plugin_commands(selection)
-        print(_usage(commands, missing_commands(commands)))
+        plugins = selection.load_for_user()
+        print(_usage(plugin_commands(plugins), missing_commands(plugins)))
         return ExitCode.STOPPED if rest else ExitCode.USAGE
     if rest[0] in CORE_COMMANDS:
         raise ConfigError(f"{arguments[0]}: give it behind the command: lmcache {rest[0]} ... {arguments[0]}")
     if rest[0].startswith("-"):
         raise ConfigError(f"{rest[0]}: give it behind a command: lmcache COMMAND {rest[0]}; see `lmcache --help`")
+    if "." in rest[0]:
+        raise ConfigError(f"no command is called '{rest[0]}'; groups of commands have a blank: lmcache quota set")
     return run_plugin_command(rest[0], rest[1:], selection)
 
 
 def _usage(commands: Sequence[PluginCommand], missing: Mapping[str, Sequence[str]]) -> str:
     """`missing`: names of commands that are not installed, by the distribution that has them."""
-    own = list(CORE_COMMANDS.items())
     groups: dict[str, list[str]] = {}
     for command in commands:
         first, _, word = command.name.partition(" ")
         groups.setdefault(first, []).append(word or command.summary)
+    own = [(name, "; ".join((about, *groups.get(name, ())))) for name, about in CORE_COMMANDS.items()]
     added = [(name, ", ".join(words)) for name, words in groups.items() if name not in CORE_COMMANDS]
     width = max(len(name) for name, _ in (*own, *added))
     lines = [f"  {name:<{width}}  {about}" for name, about in own]

@@ -34,12 +34,7 @@ class CommandGroup:
         if word in self._commands:
             done: ExitCode = self._module(word).run(arguments[1:])
             return done
-        added = self._added()
-        if word in added.words:
-            return added.run(word, arguments[1:])
-        if distribution := added.missing.get(word):
-            raise ConfigError(f"'lmcache {self._name} {word}' is not installed: pip install {distribution}")
-        raise unknown_word(self._name, word, [*self._commands, *added.words])
+        return self._added().run(word, arguments[1:])
 
     def parsers(self) -> list[Parser]:
         """Those of all of them."""
@@ -61,13 +56,15 @@ class CommandGroup:
 
 def group_usage(group: str, words: Mapping[str, str], missing: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """Lines of `lmcache GROUP --help`: what each word does, and which distribution has one that is not there."""
-    width = max(map(len, words))
+    width = max(map(len, (*words, *missing)))
     lines = [f"  {word:<{width}}  {about}" for word, about in words.items()]
     lines += [f"  {word:<{width}}  (pip install {distribution})" for word, distribution in missing.items()]
     return [f"usage: lmcache {group} COMMAND ...", "", *lines, "", f"`lmcache {group} COMMAND --help` says more."]
 
 
-def unknown_word(group: str, word: str, known: Collection[str]) -> ConfigError:
-    meant = nearest(word, known)
+def unknown_word(group: str, word: str, known: Collection[str], missing: Mapping[str, str]) -> ConfigError:
+    """`missing`: distributions that would add a word, by that word."""
+    meant = nearest(word, [*known, *missing])
     remedy = f"did you mean '{group} {meant}'?" if meant else f"known: {', '.join(known)}"
+    remedy += f" (pip install {missing[meant]})" if meant and meant in missing else ""
     return ConfigError(f"no command is called '{group} {word}'; {remedy}")

@@ -44,12 +44,14 @@ class LoadedPlugins:
         for row in rows:
             for offered in row.offers:
                 owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
+        self._group_clashes = _group_clashes(owners)
         conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
+        conflicts |= self._group_clashes
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
         self._rows = tuple(replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
         self.advice = tuple(advice)
         """Those of the warnings that are about what was asked for, and that no row tells."""
-        self.warnings = (*_said_of(rows), *self.advice, *conflicts.values())
+        self.warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
 
     def rows(self) -> tuple[PluginRow, ...]:
@@ -67,7 +69,8 @@ class LoadedPlugins:
 
     def offers(self, kind: str) -> tuple[Offer, ...]:
         """All offers of a kind that can be used, sorted by name."""
-        named = sorted((name, found) for (of, name), found in self._owners.items() if of == OfferKind(kind))
+        wanted = [key for key in self._owners if key[0] == OfferKind(kind) and key not in self._group_clashes]
+        named = sorted((name, self._owners[of, name]) for of, name in wanted)
         return tuple(found[0][1] for _, found in named if len(found) == 1)
 
     def defaults(self, kind: str) -> tuple[Offer, ...]:
@@ -154,6 +157,8 @@ class LoadedPlugins:
 
     def _find(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
         found = self._owners.get((kind, name), [])
+        if found and (kind, name) in self._group_clashes:
+            raise PluginContractError(found[0][0].name, self._group_clashes[kind, name])
         if len(found) > 1:
             raise PluginContractError(found[0][0].name, _clash((kind, name), found))
         return found[0] if found else self._missing(kind, name)
@@ -200,7 +205,26 @@ def _is_core_command(key: Key) -> bool:
     if key[0] is not OfferKind.COMMAND:
         return False
     group, _, word = key[1].partition(".")
-    return word in CORE_GROUPS[group] if word and group in CORE_GROUPS else group in CORE_COMMANDS
+    return word in CORE_GROUPS[group] if word and group in CORE_GROUPS else group in (*CORE_COMMANDS, "help")
+
+
+def _group_clashes(owners: Mapping[Key, list[tuple[Candidate, Offer]]]) -> dict[Key, str]:
+    """`lmcache quota` cannot be a command and a group of commands: by each of the names, what is wrong."""
+    clashes: dict[Key, str] = {}
+    for kind, name in owners:
+        begin = f"{name}."
+        words = [key for key in owners if kind is key[0] is OfferKind.COMMAND and key[1].startswith(begin)]
+        if words:
+            there = [((kind, name), "the command"), *((key, "the group of") for key in words)]
+            plugins = list(dict.fromkeys(owners[key][0][0].name for key, _ in there))
+            said = " and ".join(
+                f"{what} '{key[1].replace('.', ' ')}' of plugin '{owners[key][0][0].name}'" for key, what in there[:2]
+            )
+            remedy = " or ".join(f"--no-plugin {plugin}" for plugin in plugins)
+            clashes |= dict.fromkeys(
+                [key for key, _ in there], f"{said} exclude each other, and none is used: leave one out with {remedy}"
+            )
+    return clashes
 
 
 def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:

@@ -10,17 +10,18 @@ from typing import Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_group import group_usage, unknown_word
-from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
 from lmcache_core.app.plugins.plugin_fault import place_of
 from lmcache_core.app.plugins.plugin_modules import describe
-from lmcache_core.app.plugins.plugin_selection import PluginSelection
+from lmcache_core.app.plugins.plugin_selection import PluginSelection, command_selection
 from lmcache_core.contracts.command import Command, CommandContext
-from lmcache_core.model.errors import PluginContractError
+from lmcache_core.model.errors import PluginContractError, PluginError
 from lmcache_core.model.spelling import nearest
 
 logger = logging.getLogger(__name__)
@@ -39,37 +40,63 @@ class PluginCommand:
     """Empty where only the command knows its flags."""
 
 
-def plugin_commands(selection: PluginSelection) -> list[PluginCommand]:
+def plugin_commands(plugins: LoadedPlugins) -> list[PluginCommand]:
     """Without their parsers, so that none of them is imported."""
-    offers = selection.load_for_user().offers(OfferKind.COMMAND)
+    offers = plugins.offers(OfferKind.COMMAND)
     return [PluginCommand(offer.name.replace(".", " "), offer.summary, ()) for offer in offers]
 
 
-def missing_commands(installed: Collection[PluginCommand]) -> dict[str, list[str]]:
-    """First words of the commands that could be installed, by the distribution that has them."""
-    there = {each.name.replace(" ", ".") for each in installed}
+def missing_commands(plugins: LoadedPlugins) -> dict[str, list[str]]:
+    """What could be installed, as it is shown below `lmcache`, by the distribution that has it."""
     found: dict[str, list[str]] = {}
-    for name, owner in DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND].items():
+    for name, owner in _absent(plugins).items():
         first, _, word = name.partition(".")
         shown = f"{first} {word}" if first in CORE_COMMANDS else first
-        if name not in there and shown not in found.setdefault(owner, []):
+        if shown not in found.setdefault(owner, []):
             found[owner].append(shown)
-    return {owner: names for owner, names in found.items() if names}
+    return found
+
+
+def _absent(plugins: LoadedPlugins) -> dict[str, str]:
+    """Distributions that are not installed, by the names of their commands."""
+    there = {row.candidate.distribution for row in plugins.rows()}
+    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+    return {name: owner for name, owner in known.items() if owner not in there}
 
 
 def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
-    """Imports them all.  One that cannot be imported has no parsers."""
+    """Imports them all.  One whose parsers cannot be had has none, and a warning names its plugin."""
     plugins = selection.load_for_user()
-    found = []
-    for offer in plugins.offers(OfferKind.COMMAND):
-        try:
-            run = plugins.opener(OfferKind.COMMAND, offer.name)
-            parsers = run.parsers() if isinstance(run, Command) else ()
-        except LMCacheError as error:
-            logger.warning("flags of a command are not known command=%s reason=%s", offer.name, error)
-            parsers = ()
-        found.append(PluginCommand(offer.name.replace(".", " "), offer.summary, parsers))
-    return found
+    return [
+        PluginCommand(offer.name.replace(".", " "), offer.summary, _parsers_of(offer.name, plugins))
+        for offer in plugins.offers(OfferKind.COMMAND)
+    ]
+
+
+def _parsers_of(name: str, plugins: LoadedPlugins) -> Sequence[ArgumentParser]:
+    owner = plugins.owner(OfferKind.COMMAND, name)
+    try:
+        return _checked_parsers(name, owner, plugins)
+    except LMCacheError as error:
+        logger.warning("flags of a command are not known command=%s plugin=%s reason=%s", name, owner.name, error)
+        return ()
+
+
+def _checked_parsers(name: str, owner: Candidate, plugins: LoadedPlugins) -> Sequence[ArgumentParser]:
+    program = f"lmcache {name.replace('.', ' ')}"
+    try:
+        run = plugins.opener(OfferKind.COMMAND, name)
+        parsers = tuple(run.parsers()) if isinstance(run, Command) else ()
+    except LMCacheError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginContractError(owner.name, f"its parsers cannot be had: {describe(error)}") from error
+    for parser in parsers:
+        if not (isinstance(parser, ArgumentParser) and f"{parser.prog} ".startswith(f"{program} ")):
+            raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is no parser of {program}")
+    if len({parser.prog for parser in parsers}) < len(parsers):
+        raise PluginContractError(owner.name, f"two parsers of {program} have one prog")
+    return parsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +108,66 @@ class AddedWords:
     """What each does, by its word."""
     missing: Mapping[str, str]
     """Distributions that would add a word, by that word."""
+    plugins: LoadedPlugins
 
     def run(self, word: str, arguments: Sequence[str]) -> int:
-        return run_plugin_command(f"{self.group}.{word}", arguments, PluginSelection())
+        """Raises what says most about a word that none of them has."""
+        if word not in self.words:
+            raise _no_such_word(self.group, word, (*CORE_GROUPS[self.group], *self.words), self.plugins)
+        return _run(f"{self.group}.{word}", arguments, self.plugins)
 
 
 def added_words(group: str) -> AddedWords:
-    """Of every plugin that is installed: flags that choose plugins stand behind the word."""
-    offers = PluginSelection().load().offers(OfferKind.COMMAND)
+    plugins = command_selection().load()
+    return AddedWords(group, _words_of(group, plugins), _words(group, _absent(plugins)), plugins)
+
+
+def _words_of(group: str, plugins: LoadedPlugins) -> dict[str, str]:
+    return _words(group, {offer.name: offer.summary for offer in plugins.offers(OfferKind.COMMAND)})
+
+
+def _words(group: str, names: Mapping[str, str]) -> dict[str, str]:
     begin = f"{group}."
-    words = {offer.name.removeprefix(begin): offer.summary for offer in offers if offer.name.startswith(begin)}
-    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
-    absent = {name.removeprefix(begin): owner for name, owner in known.items() if name.startswith(begin)}
-    return AddedWords(group, words, {word: owner for word, owner in absent.items() if word not in words})
+    return {name.removeprefix(begin): about for name, about in names.items() if name.startswith(begin)}
+
+
+def _no_such_word(group: str, word: str, known: Collection[str], plugins: LoadedPlugins) -> LMCacheError:
+    name = f"{group}.{word}"
+    try:
+        plugins.offer(OfferKind.COMMAND, name)
+    except PluginError as error:  # it is broken, or two have it
+        return error
+    except ConfigError as error:
+        if name in DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]:
+            return _not_installed(name, plugins) or error
+    return unknown_word(group, word, known, _words(group, _absent(plugins)))
+
+
+def _not_installed(name: str, plugins: LoadedPlugins) -> ConfigError | None:
+    owner = _absent(plugins).get(name)
+    return ConfigError(f"'lmcache {name.replace('.', ' ')}' is not installed: pip install {owner}") if owner else None
 
 
 def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSelection) -> int:
     """Run it and return its exit code.  The server's own errors pass through; any other is an LMCacheError of one line
     that says where.  Raises ConfigError, with what was probably meant or what to install, for a name that no plugin
     offers."""
-    # The flags of `GROUP WORD` choose plugins themselves, and warn of what they ask for in vain.
-    plugins = selection.load() if "." in name else selection.load_for_user()
-    offered = {offer.name: offer.summary for offer in plugins.offers(OfferKind.COMMAND)}
-    words = {each.partition(".")[2]: text for each, text in offered.items() if each.startswith(f"{name}.")}
-    if words and name not in offered:
+    plugins = selection.load_for_user()
+    if words := _words_of(name, plugins):
         if not arguments or arguments[0] in ("-h", "--help"):
             print("\n".join(group_usage(name, words)))
             return ExitCode.STOPPED if arguments else ExitCode.USAGE
         if arguments[0] not in words:
-            raise unknown_word(name, arguments[0], words)
+            raise _no_such_word(name, arguments[0], words, plugins)
         name, arguments = f"{name}.{arguments[0]}", arguments[1:]
+    return _run(name, arguments, plugins)
+
+
+def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
     try:
         offer = plugins.offer(OfferKind.COMMAND, name)
     except ConfigError as error:
-        known = [*CORE_COMMANDS, *dict.fromkeys(each.partition(".")[0] for each in offered)]
-        absent = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
-        if name in absent:
-            raise
-        if distribution := next((absent[each] for each in absent if each.startswith(f"{name}.")), None):
-            raise ConfigError(f"'lmcache {name}' is not installed: pip install {distribution}") from error
-        owners = {each.partition(".")[0]: owner for each, owner in absent.items()}
-        guess = nearest(name, [*known, *(each for each in owners if each not in known)])
-        remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
-        remedy += f" (pip install {owners[guess]})" if guess and guess not in known else ""
-        unusable = plugins.unusable()
-        more = f"{'' if remedy.endswith('?') else '.'} {unusable}" if unusable else ""
-        raise ConfigError(f"no command is called '{name}'; {remedy}{more}") from error
+        raise _no_such_command(name, error, plugins) from error
     owner = plugins.owner(OfferKind.COMMAND, name)
     run = plugins.opener(OfferKind.COMMAND, name)
     try:
@@ -144,6 +185,28 @@ def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSel
             owner.name, f"command '{name}' ('{offer.open}') returned {code}; an exit code is 0 to {_EXIT_CODE_MAX}"
         )
     return code
+
+
+def _no_such_command(name: str, error: ConfigError, plugins: LoadedPlugins) -> ConfigError:
+    """What says most about a command that there is not; `error` is what a look for it raised."""
+    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+    if name in known:
+        return _not_installed(name, plugins) or error
+    if inside := next((each for each in known if each.startswith(f"{name}.")), None):  # a group, without its word
+        try:
+            plugins.offer(OfferKind.COMMAND, inside)
+        except ConfigError as why:
+            owner = _absent(plugins).get(inside)
+            return ConfigError(f"'lmcache {name}' is not installed: pip install {owner}") if owner else why
+    absent = {each.partition(".")[0]: owner for each, owner in _absent(plugins).items()}
+    firsts = [offer.name.partition(".")[0] for offer in plugins.offers(OfferKind.COMMAND)]
+    there = list(dict.fromkeys((*CORE_COMMANDS, *firsts)))
+    guess = nearest(name, [*there, *(each for each in absent if each not in there)])
+    remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(there)}"
+    remedy += f" (pip install {absent[guess]})" if guess and guess not in there else ""
+    unusable = plugins.unusable()
+    more = f"{'' if remedy.endswith('?') else '.'} {unusable}" if unusable else ""
+    return ConfigError(f"no command is called '{name}'; {remedy}{more}")
 
 
 def _failed(name: str, owner: Candidate, error: Exception) -> str:

@@ -68,14 +68,21 @@ def selection_of(given: argparse.Namespace, environment: Mapping[str, str] = os.
     )
 
 
+def command_selection(environment: Mapping[str, str] = os.environ) -> PluginSelection:
+    """Whose commands there are: every plugin's but those that `LMCACHE_NO_PLUGINS` names.  `LMCACHE_PLUGINS` and
+    `LMCACHE_SAFE_MODE` say what a server uses, and whoever asks that server needs commands.  Raises ConfigError."""
+    return PluginSelection(blocked=selection_from(environment).blocked)
+
+
 def leading_selection(arguments: Sequence[str]) -> tuple[PluginSelection, list[str]]:
-    """The flags in front of a command's name, with the environment; and what follows them.  Raises ConfigError."""
+    """The flags in front of a command's name, or else `command_selection`; and what follows them.  Raises ConfigError."""
     end = 0
     while end < len(arguments) and arguments[end].partition("=")[0] in FLAGS:
         end += 2 if arguments[end] in _WITH_NAME else 1
     parser = Parser("lmcache", "")
     add_selection_flags(parser)
-    return selection_of(parser.parse_all(arguments[:end])), list(arguments[end:])
+    given = parser.parse_all(arguments[:end])
+    return selection_of(given) if end else command_selection(), list(arguments[end:])
 
 
 def selection_from(environment: Mapping[str, str]) -> PluginSelection:
