@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,14 +50,41 @@ def acme(install: Install) -> None:
 @pytest.mark.usefixtures("acme")
 def test_what_is_imported_in_any_case_and_is_not_there_is_named() -> None:
     found = row(load_plugins(), "acme")
-    lines = missing_modules(found)
+    (lines,) = missing_modules([found])
     assert [line.split("'")[1] for line in lines] == ["not_there_lazily", "not_there_either"]
     assert "acme_plugin_parts.adapter imports it" in lines[0]
     assert "acme_plugin_parts.inner imports it" in lines[1]
-    assert lines[0] in as_table([found], verbose=False)
+    assert lines[0] in as_table([found], [lines], verbose=False)
     assert not [name for name in sys.modules if name.startswith("acme_plugin_parts.")], "nothing of it was imported"
 
 
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        ("import absent_a\ndef work():\n    import absent_b\n", ["absent_a"]),
+        ("def work():\n    pass\nimport absent_a\n", ["absent_a"]),
+        ("class A:\n    pass\nA(); from absent_a import b\n", ["absent_a"]),
+        ('"""\ndef example():\n"""\nimport absent_a\n', ["absent_a"]),
+        ('"""\ndef example():\n"""\nA = 1; import absent_a\n', ["absent_a"]),
+        ("import absent_a\nTEXT = '''\nimport absent_b\nclass A:\n'''\n", ["absent_a"]),
+        ("def broken(\n", []),
+    ],
+)
+@pytest.mark.usefixtures("acme")
+def test_imports_are_found_wherever_a_module_has_them(tmp_path: Path, text: str, absent: list[str]) -> None:
+    (tmp_path / "acme_plugin_parts" / "inner.py").write_text(text)
+    (lines,) = missing_modules([row(load_plugins(), "acme")])
+    assert [line.split("'")[1] for line in lines] == ["not_there_lazily", *absent]
+
+
+def test_what_a_command_needs_is_said_by_the_command(install: Install) -> None:
+    parts = install("acme", OFFER.replace("lmcache_l2_adapters", "lmcache_commands")).parent / "acme_plugin_parts"
+    parts.mkdir()
+    (parts / "__init__.py").write_text("")
+    (parts / "adapter.py").write_text("import not_there")
+    assert missing_modules([row(load_plugins(), "acme")]) == [[]]
+
+
 def test_our_own_lack_nothing_that_is_installed() -> None:
-    named = {line.split("'")[1] for each in load_plugins().rows() for line in missing_modules(each)}
+    named = {line.split("'")[1] for lines in missing_modules(load_plugins().rows()) for line in lines}
     assert named <= {"cuda", "kvikio", "mooncake", "nixl", "torch"}, named

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from lmcache_core.admin.schemas_server import ConfiguredAdapter, OfferRow, PluginAnswer, Setting, Version
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_report import record
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import shown_adapter, shown_settings, shown_value
@@ -81,8 +82,9 @@ class RunningConfiguration:
     def plugins(self) -> Sequence[PluginAnswer]:
         """As in `lmcache plugins list`, without the tracebacks, which may quote what nobody may see."""
         rows = []
-        for row in self._plugins.rows():
-            about = record(row)
+        known = self._plugins.rows()
+        for row, absent in zip(known, missing_modules(known), strict=True):
+            about = record(row, absent)
             offers = [
                 OfferRow(**{name: offer[name] for name in OfferRow.model_fields}) for offer in about.pop("offers")
             ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_report import as_table, record
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 
@@ -22,5 +23,7 @@ def parsers() -> list[Parser]:
 def run(arguments: Sequence[str]) -> ExitCode:
     given = parsers()[0].parse_all(arguments)
     rows = selection_of(given).load_for_user().rows()
-    CommandOutput.of(given).show_text([record(row) for row in rows], as_table(rows, given.verbose))
+    missing = missing_modules(rows)
+    records = [record(row, absent) for row, absent in zip(rows, missing, strict=True)]
+    CommandOutput.of(given).show_text(records, as_table(rows, missing, given.verbose))
     return ExitCode.STOPPED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -12,6 +12,7 @@ from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.text_table import text_table
 from lmcache_core.app.plugins.example_line import example_line
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_report import capability_words, offer_record, record
 from lmcache_core.app.plugins.plugin_row import PluginRow
@@ -90,8 +91,12 @@ def plugin_text(plugins: LoadedPlugins, row: PluginRow) -> str:
 
 def offer_json(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> dict[str, Any]:
     """As in `lmcache plugins list --json`, with the plugin's own record, an example and the JSON schema of its settings."""
-    owner = record(row)
+    owner = record(row, *missing_modules([row]))
     del owner["offers"]
+    return _offer_json(plugins, owner, offered)
+
+
+def _offer_json(plugins: LoadedPlugins, owner: Mapping[str, Any], offered: Offered) -> dict[str, Any]:
     about: dict[str, Any] = {**offer_record(offered), "plugin": owner, "error": None, "example": None, "schema": None}
     try:
         model = plugins.model(offered.kind, offered.offer.name)
@@ -102,7 +107,9 @@ def offer_json(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> dict
 
 
 def plugin_json(plugins: LoadedPlugins, row: PluginRow) -> dict[str, Any]:
-    return {**record(row), "offers": [offer_json(plugins, row, offered) for offered in row.offers]}
+    owner = record(row, *missing_modules([row]))
+    del owner["offers"]
+    return {**owner, "offers": [_offer_json(plugins, owner, offered) for offered in row.offers]}
 
 
 def schema_json(plugins: LoadedPlugins, offered: Offered) -> str:

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmcache_core.app.console.text_table import text_table
-from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.contracts.capability import Capability
 
 
-def as_table(rows: Sequence[PluginRow], verbose: bool) -> str:
-    """One line per plugin; what is wrong with one, and with `verbose` what each offer is, on lines below."""
+def as_table(rows: Sequence[PluginRow], missing: Sequence[Sequence[str]], verbose: bool) -> str:
+    """One line per plugin; what is wrong with one, `missing` (for each row, a sentence for each module) included, and with
+    `verbose` what each offer is, on lines below."""
     head = ("NAME", "DISTRIBUTION", "VERSION", "ORIGIN", "STATUS", "OFFERS")
     lines = text_table([head, *(_cells(row) for row in rows)])
     report = [lines[0]]
-    for row, line in zip(rows, lines[1:], strict=True):
+    for row, absent, line in zip(rows, missing, lines[1:], strict=True):
         report.append(line)
-        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness, *missing_modules(row)) if text]
+        below = [text for text in (row.error, row.remedy, *row.conflicts, row.slowness, *absent) if text]
         report += [f"    {text}" for text in (*below, *(_details(row) if verbose else ()))]
     return "\n".join(report)
 
@@ -42,7 +42,7 @@ def _details(row: PluginRow) -> list[str]:
     return lines
 
 
-def record(row: PluginRow) -> dict[str, Any]:
+def record(row: PluginRow, missing: Sequence[str]) -> dict[str, Any]:
     about = row.candidate
     return {
         "name": about.name,
@@ -54,7 +54,7 @@ def record(row: PluginRow) -> dict[str, Any]:
         "error": row.error,
         "remedy": row.remedy,
         "conflicts": list(row.conflicts),
-        "missing_modules": missing_modules(row),
+        "missing_modules": list(missing),
         "traceback": row.traceback,
         "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 3),
         "offers": [offer_record(offered) for offered in row.offers],

@@ -19,8 +19,8 @@ def plugin_faults(case: Case) -> Iterator[Finding]:
     warnings = list(case.plugins.warnings)
     for line in warnings:
         yield Finding("plugins", Level.WARN, line, "lmcache plugins list --verbose says more", facts=facts)
-    for row in rows:
-        for line in missing_modules(row):
+    for row, missing in zip(rows, missing_modules(rows), strict=True):
+        for line in missing:
             warnings.append(line)
             remedy = f"install it, or what {row.candidate.owner} requires, where the server runs"
             yield Finding("plugins", Level.WARN, f"plugin '{row.candidate.name}': {line}", remedy, facts=facts)
