@@ -391,6 +391,22 @@ def other_version(site: Site) -> Iterator[None]:
         site.engine.store([number, *range(1, CHUNKS * 16)], f"anew {number}")
 
 
+@contextmanager
+def objects_damaged(site: Site) -> Iterator[None]:
+    """Bits on the medium are not what they were."""
+    files(site)
+    for path in site.l2.rglob("*.kv"):
+        with path.open("r+b") as file:
+            file.seek(-100, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-100, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+    site.engine.scheduler.clear()
+    site.engine.lookup([1, *range(1, CHUNKS * 16)], "damaged")
+    site.engine.end("damaged")
+    yield
+
+
 def other_settings(**settings: Any) -> Fault:
     """What is there was stored by a server with these, and this one has none of it."""
 
@@ -494,6 +510,9 @@ ROWS: Final[Mapping[str, Row]] = {
     "redis gone": Row(backend_away("redis"), "adapter_jobs_fail adapter redis"),
     "s3 gone": Row(backend_away("s3"), "adapter_jobs_fail adapter s3"),
     "program ends": Row(program_ends, "program_fails runtime plugin exporter.sh"),
+    "objects damaged": Row(
+        objects_damaged, "adapter_objects_damaged adapter fs", also_said="objects rejected, not served"
+    ),
     "other chunk size": Row(other_settings(chunk_size=32), "objects_do_not_fit adapter fs"),
     "other hash": Row(other_settings(hash_algorithm="sha256_cbor"), "objects_do_not_fit adapter fs"),
     "requests refused": Row(refused, "requests_refused engine port", "info", also_said="request refused "),

@@ -58,7 +58,17 @@ class AdapterWatch:
                 subject,
                 counts_of(failures_in_a_row=circuit.failures_in_a_row, openings=circuit.openings),
             )
-        yield from self._failing(subject, port.tally.account().verbs)
+        account = port.tally.account()
+        yield from self._failing(subject, account.verbs)
+        if damaged := self._minute.of((subject, "damaged"), account.damaged):
+            yield Condition(
+                "adapter_objects_damaged",
+                Severity.WARNING,
+                f"{damaged:.0f} objects of the last minute were not what was stored; none of them was served",
+                "see whether its medium fails; the log names the objects, which are stored anew when they are computed again",
+                subject,
+                counts_of(objects=damaged),
+            )
 
     def _failing(self, subject: str, verbs: Mapping[str, VerbTally]) -> Iterator[Condition]:
         failing: dict[str, _Share] = {}

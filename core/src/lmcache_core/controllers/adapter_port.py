@@ -110,7 +110,7 @@ class AdapterPort:
             self._guard("unpin", lambda: self.adapter.unpin(keys))
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
-        self.tally.rejected()
+        self.tally.rejected(outcome)
         if not self._shut:
             self._guard("reject", lambda: self.adapter.reject(key, outcome))
 

@@ -57,6 +57,8 @@ class PortAccount(NamedTuple):
     """Loaded, and not what they claim to be."""
     declined: Declined = Declined()
     """What the prefetch policy left there."""
+    damaged: int = 0
+    """Of the rejected ones: ours by name, but short, torn or altered."""
 
 
 class PortTally:
@@ -69,7 +71,7 @@ class PortTally:
         self._pending = 0
         self._busy_since = self._idle_since = 0.0
         self._busy_seconds = 0.0
-        self._rejected = 0
+        self._rejected = self._damaged = 0
         self._declined = Declined()
         self.faults = 0
         """Times that the adapter raised or broke its contract, on whatever thread."""
@@ -110,9 +112,10 @@ class PortTally:
             for outcome, count in counts.items():
                 row.outcomes[outcome] = row.outcomes.get(outcome, 0) + count
 
-    def rejected(self) -> None:
+    def rejected(self, outcome: Outcome) -> None:
         with self._lock:
             self._rejected += 1
+            self._damaged += outcome is Outcome.DAMAGED
 
     def declined(self, objects: int, object_bytes: int) -> None:
         """By the prefetch policy, for one lookup."""
@@ -129,7 +132,7 @@ class PortTally:
             now = self._clock.monotonic()
             busy = self._busy_seconds + (max(0.0, now - self._busy_since) if self._pending else 0.0)
             verbs = {verb: replace(row, outcomes=dict(row.outcomes)) for verb, row in self._verbs.items()}
-            return PortAccount(verbs, busy, self._rejected, self._declined)
+            return PortAccount(verbs, busy, self._rejected, self._declined, self._damaged)
 
 
 def _sizes(job: PendingJob) -> list[int]:
