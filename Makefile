@@ -36,7 +36,7 @@ ENGINE_OWN := .venv-engine/.own
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test test-all bench check wheels clean
+.PHONY: help setup demo test test-all bench check size wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
@@ -45,6 +45,7 @@ help:
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
 	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
+	@echo "make size      how large each distribution is, and what it brings: docs/size.md"
 	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
@@ -68,6 +69,9 @@ check: $(PROJECT_READY)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(TYPED)
 	.venv/bin/python -m scripts.import_rules
+
+size: $(PROJECT_READY)
+	@.venv/bin/python -m scripts.size | tee docs/size.md
 
 wheels:
 	@$(PYTHON) -m scripts.build_wheels dist
