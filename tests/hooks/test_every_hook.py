@@ -144,9 +144,8 @@ def can_be_asked(url: str) -> bool:
         return False
 
 
-def test_lmcache_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMCACHE_PLUGINS", PLUGIN)
-    assert main(["shout", "hello", "there"]) == 7
+def test_lmcache_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--plugin", PLUGIN, "shout", "hello", "there"]) == 7
     assert capsys.readouterr().out == "HELLO THERE / LRU any_victim\n"
 
 

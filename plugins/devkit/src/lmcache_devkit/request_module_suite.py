@@ -263,12 +263,15 @@ class RequestModuleSuite(OfferSuite):
     def test_memory_does_not_grow_with_requests(self, under_test: OpenableOffer) -> None:
         """Requests come and go for months.  Each has another id, prompt and connection.  What code of core has allocated is
         left out, so that nothing but the module's own is counted."""
-        sizes = []
+        sizes: list[int] = []
         with self._rounds(under_test, IN_L1, 0) as rounds:
             logging.disable()  # test runners keep every record
             tracemalloc.start()
             try:
-                for requests in (MEMORY_REQUESTS, 3 * MEMORY_REQUESTS):  # dictionaries double: one grows in between
+                # Dictionaries double: one grows in between.  What does not grow again was another thread's of this process.
+                for requests in (MEMORY_REQUESTS, 3 * MEMORY_REQUESTS, 3 * MEMORY_REQUESTS):
+                    if len(sizes) == 2 and sizes[1] - sizes[0] < MEMORY_BYTES_MAX:
+                        break
                     rounds.run(IN_L1, requests)
                     rounds.unanswered()
                     rounds.deferred.clear()
@@ -279,8 +282,7 @@ class RequestModuleSuite(OfferSuite):
             finally:
                 tracemalloc.stop()
                 logging.disable(logging.NOTSET)
-        early, late = sizes
-        grown = late - early
+        grown = min(late - early for early, late in pairwise(sizes))
         assert grown < MEMORY_BYTES_MAX, f"{grown} bytes more after {3 * MEMORY_REQUESTS} further requests"
 
     # What operators see, and the end.
