@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lmcache_core.app.runtime.output_log import LINE_BYTES_MAX, LINES_AT_ONCE, LINES_PER_SECOND, OutputLog
@@ -54,6 +54,7 @@ def test_more_lines_than_are_allowed_are_counted_and_said() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=30))
+@example([b"\x1c"])  # blank as text, and not as bytes
 def test_nothing_that_is_read_breaks_it(pieces: list[bytes]) -> None:
     lines: list[str] = []
     log = OutputLog(lines.append, FakeClock().monotonic)

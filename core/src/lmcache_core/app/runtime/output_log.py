@@ -85,7 +85,7 @@ class OutputLog:
 
 
 def _printable(line: bytes) -> str:
-    text = line.decode(errors="replace").rstrip()
+    text = line.rstrip().decode(errors="replace")
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
