@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.command_group import CommandGroup
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.console.text_table import text_table
 
@@ -72,7 +73,7 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.STOPPED
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
-        command = import_module(f"lmcache_core.app.commands.{name}")
+        command = CommandGroup(name) if name in CORE_GROUPS else import_module(f"lmcache_core.app.commands.{name}")
         done: int = command.run(arguments[1:])
         return done
     return _run_beyond_core(arguments)

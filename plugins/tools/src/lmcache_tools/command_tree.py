@@ -6,15 +6,22 @@ import argparse
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
+from lmcache_core.app.console.command_group import CommandGroup
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.plugins.plugin_commands import PluginCommand, plugin_commands_with_parsers
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 
 
 def core_parsers() -> list[Parser]:
     """Those of core's commands, in the order of `lmcache --help`.  Imports all of them."""
-    return [parser for name in CORE_COMMANDS for parser in import_module(f"lmcache_core.app.commands.{name}").parsers()]
+    return [
+        parser
+        for name in CORE_COMMANDS
+        for parser in (
+            CommandGroup(name) if name in CORE_GROUPS else import_module(f"lmcache_core.app.commands.{name}")
+        ).parsers()
+    ]
 
 
 def every_parser() -> list[argparse.ArgumentParser]:
