@@ -143,14 +143,14 @@ def test_the_remedy_is_a_line_where_the_source_is_here(
     install: Install, tmp_path: Path, source: str, line: str
 ) -> None:
     installed_from(tmp_path / "my source", install("acme", source), editable=True)
-    mend = f"mend {tmp_path}/acme_plugin.py{line}"
-    assert row(load_plugins(), "acme").remedy == f"{mend}, or leave it out: --no-plugin acme"
+    fix = f"fix {tmp_path}/acme_plugin.py{line}"
+    assert row(load_plugins(), "acme").remedy == f"{fix}, or leave it out: --no-plugin acme"
 
 
 def test_a_copy_is_installed_again_when_its_source_is_mended(install: Install, tmp_path: Path) -> None:
     installed_from(tmp_path / "my source", install("acme", "1 / 0\n"), editable=False)
-    mend = f"mend {tmp_path}/acme_plugin.py:1 and install {tmp_path}/my source again"
-    assert row(load_plugins(), "acme").remedy == f"{mend}, or leave it out: --no-plugin acme"
+    fix = f"fix {tmp_path}/acme_plugin.py:1 and install {tmp_path}/my source again"
+    assert row(load_plugins(), "acme").remedy == f"{fix}, or leave it out: --no-plugin acme"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"url": "https://example.org/a.whl", "archive_info": {}}'])

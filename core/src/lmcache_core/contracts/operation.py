@@ -37,7 +37,7 @@ class Call(Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """True while so many bytes of answers wait for this connection that a large one should not be added."""
+        """True while the connection's answer queue is above its limit for large answers."""
 
     @property
     def others_wait(self) -> bool:

@@ -22,7 +22,7 @@ from lmcache_core.model.keys import HashChain, KeySpace
 SPACES_REMEMBERED = 4096
 _AMX_DTYPES: Final = frozenset({"bfloat16", "uint8", "float8_e4m3fn", "float8_e5m2"})
 _AMX_SLOTS: Final = 32
-"""vLLM's kernels use AMX for pages of these types, in blocks of a multiple of so many slots."""
+"""vLLM's kernels use AMX for pages of these types whose block size is a multiple of this number of slots."""
 
 
 class TokenIds(Protocol):

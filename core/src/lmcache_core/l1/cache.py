@@ -41,7 +41,7 @@ class L1Cache(WriteVerbs):
         self.fixed_slots: Callable[[], Collection[int]] = tuple
         """Which slots are held for so long that no slab with one of them is to move.  Set before anything runs."""
         self.checks: ReadChecks | None = None
-        """Whoever publishes has them note the slots, and whoever lends slots to a reader has them compared, before.  None:
+        """A publisher records the digests of its slots first, and slots are compared before a reader gets them.  None:
         what is in L1 is taken as it is.  Set before anything runs."""
 
     # --- making room
@@ -183,8 +183,8 @@ class L1Cache(WriteVerbs):
         return Dropped(len(idle) + len(busy), 0, busy) if force else Dropped(len(idle), len(busy), ())
 
     def drop_held(self, slots: Sequence[int]) -> list[int]:
-        """The objects in these held slots are found no more, and leave with their last hold.  Returns the slots of those
-        that were found until now."""
+        """Remove the objects in these slots from the index; each slot is freed when its last reference is released.  Returns
+        the slots whose objects were in the index until now."""
         with self._lock:
             found = [slot for slot in slots if (state := self._table.state(slot)) is not None and state[3]]
             self._depart(found, CLEARED)

@@ -2,7 +2,7 @@
 
 Engines of the server's user map all of L1 and can write to any slot.  With `--l1-verify-reads` the server keeps a digest of
 each payload in memory of its own, from just before the object becomes visible, and compares it before a reader is given the
-slot.  What differs is found no more.  A write between the comparison and the reader's copy is not seen.
+slot.  An object that differs is removed from the index.  A write between the comparison and the reader's copy is not seen.
 """
 
 from __future__ import annotations

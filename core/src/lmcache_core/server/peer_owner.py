@@ -91,7 +91,7 @@ def _uid_of(name: str) -> int:
 
 
 def owner_of(connection: socket.socket) -> Owner | None:
-    """Whoever made the socket at the other end.  None where the peer is gone.  Never blocks for long.  Raises
+    """The user that created the peer's socket.  None where the peer is gone.  Never blocks for long.  Raises
     OSError where this process or the machine has no descriptor or memory to ask the kernel with."""
     try:
         if connection.family == socket.AF_UNIX:

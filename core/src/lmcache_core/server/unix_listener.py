@@ -34,7 +34,7 @@ class UnixListener:
                 "writable, and no other server may use it"
             ) from None
         self.descriptor = listener.detach()
-        """A listening socket; whoever takes it closes it."""
+        """A listening socket, which the caller owns and closes."""
         self._file = self.path.stat()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class Operation:
     payload: tuple[Any, ...]
     result: Any
     negative: Any = None
-    """The answer when the handler fails, the payload cannot be read, or nobody handles it.  Engines wait 300 s for an
+    """The answer when the handler fails, the payload cannot be read, or no handler is registered.  Engines wait 300 s for an
     answer that does not come, so there always is one."""
 
 
@@ -102,7 +102,7 @@ OPERATIONS = (
 
 
 class KnownRequest(NamedTuple):
-    """A name of the protocol, and what to answer when nobody handles it.  None is an answer without a result frame."""
+    """A name of the protocol, and what to answer when no handler is registered.  None is an answer without a result frame."""
 
     name: str
     wire_id: int | None

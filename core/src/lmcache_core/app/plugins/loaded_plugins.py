@@ -201,7 +201,7 @@ def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Of
 
 
 def _is_core_command(key: Key) -> bool:
-    """A dot in a command's name stands for the blank in `lmcache GROUP WORD`."""
+    """The command `GROUP.WORD` is run as `lmcache GROUP WORD`."""
     if key[0] is not OfferKind.COMMAND:
         return False
     group, _, word = key[1].partition(".")

@@ -48,15 +48,15 @@ def repair(candidate: Candidate, error: BaseException, module: ModuleType | None
     """What to do about a plugin that cannot be loaded."""
     if candidate.origin is Origin.COMMAND_LINE:
         return f"repair it, or leave out --plugin {candidate.name}"
-    mend = _mend(candidate, error, module) or _replace(candidate, error.__cause__ or error)
-    return mend if candidate.origin is Origin.BUILTIN else f"{mend}, or leave it out: --no-plugin {candidate.name}"
+    fix = _fix_for(candidate, error, module) or _replace(candidate, error.__cause__ or error)
+    return fix if candidate.origin is Origin.BUILTIN else f"{fix}, or leave it out: --no-plugin {candidate.name}"
 
 
 def way_around(candidate: Candidate, error: BaseException) -> str:
     """What to do about a plugin that was loaded, and has something that cannot be opened."""
-    mend = _mend(candidate, error, None) if error.__cause__ else None
+    fix = _fix_for(candidate, error, None) if error.__cause__ else None
     leave = f"leave it out: --no-plugin {candidate.name}"
-    return f"{mend}, or {leave}" if mend else f"or {leave}" if isinstance(error, ConfigError) else leave
+    return f"{fix}, or {leave}" if fix else f"or {leave}" if isinstance(error, ConfigError) else leave
 
 
 def reinstall(candidate: Candidate) -> str:
@@ -89,13 +89,13 @@ def local_source(candidate: Candidate) -> LocalSource | None:
     return LocalSource(unquote(url.path), about.get("editable") is True)
 
 
-def _mend(candidate: Candidate, error: BaseException, module: ModuleType | None) -> str | None:
+def _fix_for(candidate: Candidate, error: BaseException, module: ModuleType | None) -> str | None:
     """For those who have the source: which line of it to look at."""
     source = local_source(candidate)
     if source is None:
         return None
     place = place_of(error.__cause__ or error, candidate) or getattr(module, "__file__", None) or source.folder
-    return f"mend {place}" if source.editable else f"mend {place} and install {source.folder} again"
+    return f"fix {place}" if source.editable else f"fix {place} and install {source.folder} again"
 
 
 def _replace(candidate: Candidate, error: BaseException) -> str:

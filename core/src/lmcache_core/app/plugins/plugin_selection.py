@@ -70,7 +70,7 @@ def selection_of(given: argparse.Namespace, environment: Mapping[str, str] = os.
 
 def command_selection(environment: Mapping[str, str] = os.environ) -> PluginSelection:
     """Whose commands there are: every plugin's but those that `LMCACHE_NO_PLUGINS` names.  `LMCACHE_PLUGINS` and
-    `LMCACHE_SAFE_MODE` say what a server uses, and whoever asks that server needs commands.  Raises ConfigError."""
+    `LMCACHE_SAFE_MODE` say what a server uses, and clients of that server need their commands.  Raises ConfigError."""
     return PluginSelection(blocked=selection_from(environment).blocked)
 
 
