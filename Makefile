@@ -43,9 +43,9 @@ help:
 	@echo "make demo      a real engine with this cache: cold, from memory, shared, and from disk after a crash"
 	@echo "make test      the checks, and all tests but the slow ones"
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
-	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/benchmarks.md"
+	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/internals/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
-	@echo "make size      how large each distribution is, and what it brings: docs/size.md"
+	@echo "make size      how large each distribution is, and what it brings: docs/internals/size.md"
 	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
 	@echo "make clean     remove both environments, the demo's model and all caches of tools"
 
@@ -71,7 +71,7 @@ check: $(PROJECT_READY)
 	.venv/bin/python -m scripts.import_rules
 
 size: $(PROJECT_READY)
-	@.venv/bin/python -m scripts.size | tee docs/size.md
+	@.venv/bin/python -m scripts.size | tee docs/internals/size.md
 
 wheels:
 	@$(PYTHON) -m scripts.build_wheels dist

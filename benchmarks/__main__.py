@@ -1,6 +1,6 @@
 """Everything that is measured against the public server, in one run.
 
-    make bench                                              # all rows, 3 rounds, and docs/benchmarks.md with its plots
+    make bench                                              # all rows, 3 rounds; writes docs/internals/benchmarks.md and plots
     .venv/bin/python -m benchmarks --only lookup,grown --rounds 5 --subjects echo,pure,public
 
 The subjects take turns: each round starts every server afresh, in another order.  Figures are medians over the rounds,

@@ -39,7 +39,7 @@ CHUNK_TOKENS: Final = 256
 STORE_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 1800.0
 REGISTER_SECONDS: Final = 60.0
-PICTURE: Final = Path(__file__).parents[1] / "docs" / "benchmarks-first-token.png"
+PICTURE: Final = Path(__file__).parents[1] / "docs" / "internals" / "benchmarks-first-token.png"
 
 
 @dataclass(frozen=True)

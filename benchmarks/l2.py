@@ -46,7 +46,7 @@ from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.objects import BenchObjects
 
 PART: Final = "l2"
-"""Of docs/benchmarks.md."""
+"""Of docs/internals/benchmarks.md."""
 
 
 class Bench:
@@ -159,7 +159,7 @@ def _fio_version() -> str:
 
 
 def page(results: Results) -> str:
-    """The part of docs/benchmarks.md."""
+    """The part of docs/internals/benchmarks.md."""
     taken = (
         f"Taken on {results.begun[:10]}, commit {results.machine.get('commit', 'unknown')}: {results.machine.get('cores')} "
         f"cores of {results.machine.get('cpu')}, {results.machine.get('memory')}, Linux {results.machine.get('kernel')}; "
@@ -209,7 +209,7 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="measure nothing; write this run into docs/benchmarks.md, with what later ones measured again",
+        help="measure nothing; write this run into docs/internals/benchmarks.md, with what later ones measured again",
     )
     args = parser.parse_args()
     depths, rounds, public_rounds = ([1, 16], 3, 0) if args.short else ([1, 4, 16, 32], 10, 2)

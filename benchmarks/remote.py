@@ -41,7 +41,7 @@ from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.objects import BenchObjects
 
 PART: Final = "remote"
-"""Of docs/benchmarks.md."""
+"""Of docs/internals/benchmarks.md."""
 MODE: Final = "loopback"
 NAMES: Final = tuple(row.subject for row in ROWS)
 COPIES: Final = 4
@@ -175,7 +175,11 @@ def _arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="where servers keep what they keep on a disk")
     parser.add_argument("--results", type=Path, default=FOLDER, help="where the results are kept")
     parser.add_argument(
-        "--draw", type=Path, nargs="+", metavar="FILE", help="measure nothing; write these runs into docs/benchmarks.md"
+        "--draw",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; write these runs into the page",
     )
     args = parser.parse_args(given)
     if (needed := COPIES * args.size * MIB * args.objects) > BYTES_MAX:

@@ -1,4 +1,4 @@
-"""The remote benchmark as a part of docs/benchmarks.md."""
+"""The remote benchmark as a part of docs/internals/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/benchmarks.md, and its pictures, from runs that were kept.
+"""Writes the generated parts of docs/internals/benchmarks.md, and its pictures, from runs that were kept.
 
     .venv/bin/python -m benchmarks.report [--run FILE] [--soak FILE]
 
@@ -20,7 +20,7 @@ from benchmarks.soak import report as soak_report
 from benchmarks.tables import number, table
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-PAGE: Final = DOCS / "benchmarks.md"
+PAGE: Final = DOCS / "internals" / "benchmarks.md"
 RUN: Final = "run"
 SOAK: Final = "soak"
 

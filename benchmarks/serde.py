@@ -65,8 +65,8 @@ ACCURACY_HEADS: Final = (
 )
 LARGEST: Final = "largest key or value"
 PART: Final = "serde"
-"""Of docs/serde.md."""
-PAGE: Final = DOCS / "serde.md"
+"""Of docs/operate/compression-and-encryption.md."""
+PAGE: Final = DOCS / "operate" / "compression-and-encryption.md"
 _LENGTH: Final = re.compile(r", (\d+) tokens$")
 
 
@@ -222,7 +222,7 @@ def _measure(args: argparse.Namespace, begun: float, model: SmallModel, tokens: 
 
 
 def page(results: Results) -> str:
-    """The part of docs/serde.md."""
+    """The part of docs/operate/compression-and-encryption.md."""
     machine_, limits = results.machine, results.limits
     rounds = max((len(by) for figure in results.samples.values() for by in figure.values()), default=0)
     lengths = sorted({int(match[1]) for figure in results.samples if (match := _LENGTH.search(figure))})
@@ -280,7 +280,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=9.0, help="when no other round is begun")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the results are kept")
     parser.add_argument(
-        "--draw", type=Path, nargs="+", metavar="FILE", help="measure nothing; write these runs into docs/serde.md"
+        "--draw",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; write these runs into the page",
     )
     return parser.parse_args()
 

@@ -1,5 +1,5 @@
-"""Writes what follows from the admin API's code: docs/operating/openapi.json, and the table of routes in
-docs/operating/http-api.md.
+"""Writes what follows from the admin API's code: docs/reference/openapi.json, and the table of routes in
+docs/reference/http-api.md.
 
 python -m scripts.http_api           # write them
 python -m scripts.http_api --check   # say which are out of date, exit 1 if any is
@@ -18,7 +18,7 @@ import lmcache_core
 from lmcache_core.admin.api import described_routes, every_core_route
 from lmcache_core.admin.openapi import openapi_document
 
-FOLDER = Path(__file__).parent.parent / "docs" / "operating"
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _TABLE = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)
 _USUAL = {"401", "403", "408", "413", "414", "421", "422", "431", "500", "503"}
 

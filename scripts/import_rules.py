@@ -1,4 +1,4 @@
-"""Checks which package may import which (docs/architecture.md, "Layers"), for whatever folders there are:
+"""Checks which package may import which (docs/internals/architecture.md, "Layers"), for whatever folders there are:
 `python -m scripts.import_rules`.  Ends with code 1 where a rule is broken."""
 
 from __future__ import annotations

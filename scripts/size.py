@@ -1,4 +1,4 @@
-"""How large each distribution is and what it brings, as a page: `python -m scripts.size > docs/size.md`.
+"""How large each distribution is and what it brings, as a page: `python -m scripts.size > docs/internals/size.md`.
 
 Lines are those of the Python files of its source, blank ones and comments included.  What an install brings is counted from
 the dependencies that are declared here and from the metadata of what is installed.  The cost of an import is the processor
@@ -25,7 +25,7 @@ ROOT: Final = Path(__file__).parents[1]
 RUNS: Final = 5
 HEAD: Final = """# Size
 
-Written by `python -m scripts.size > docs/size.md`.
+Written by `python -m scripts.size > docs/internals/size.md`.
 
 * Lines are those of Python source, with blank lines and comments and without tests.
 * "Brings" counts all distributions that `pip install` adds beside the one named, on the machine that wrote this page. vLLM

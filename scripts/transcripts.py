@@ -1,7 +1,7 @@
 """Runs the commands that docs show, and writes what they say below them.
 
 python -m scripts.transcripts                       # every page that has any
-python -m scripts.transcripts docs/operating/doctor.md
+python -m scripts.transcripts docs/operate/doctor.md
 
 A transcript is a fenced block of kind `console` below a line `<!-- transcript -->`; a line in it that begins with `$ ` is a
 command, and what follows it is replaced.  A server runs meanwhile, with an adapter, a tenant and an engine that has used it.

@@ -88,7 +88,7 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def runbook(alert: str) -> str:
-    text = (Path(__file__).parent.parent / "docs/operating/runbooks.md").read_text()
+    text = (Path(__file__).parent.parent / "docs/operate/runbooks.md").read_text()
     return text.partition(f"## {alert}\n")[2].partition("\n## ")[0]
 
 

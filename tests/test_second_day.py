@@ -52,8 +52,8 @@ MINUTE_SECONDS: Final = 4.0
 CHUNKS: Final = 6
 ROOT: Final = Path(__file__).parent.parent
 ALERTS: Final = (ROOT / "deploy/prometheus/alerts.yml").read_text()
-RUNBOOKS: Final = (ROOT / "docs/operating/runbooks.md").read_text()
-LISTED: Final = (ROOT / "docs/operating/conditions.md").read_text()
+RUNBOOKS: Final = (ROOT / "docs/operate/runbooks.md").read_text()
+LISTED: Final = (ROOT / "docs/reference/conditions.md").read_text()
 
 
 class Site:

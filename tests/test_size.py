@@ -1,4 +1,4 @@
-"""Core does not grow, and the client library stays apart from it (docs/size.md)."""
+"""Core does not grow, and the client library stays apart from it (docs/internals/size.md)."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_all_names_of_the_client_library_come_without_core() -> None:
 
 
 def test_the_page_has_a_row_for_each_distribution() -> None:
-    text = (ROOT / "docs" / "size.md").read_text()
+    text = (ROOT / "docs" / "internals" / "size.md").read_text()
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| lmcache-")}
-    assert rows == set(folders()), "python -m scripts.size > docs/size.md"
+    assert rows == set(folders()), "python -m scripts.size > docs/internals/size.md"

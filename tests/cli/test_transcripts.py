@@ -13,7 +13,7 @@ from scripts import transcripts
 
 
 def test_pages_have_transcripts() -> None:
-    assert {"doctor.md", "looking-around.md"} <= {page.name for page in transcripts.pages()}
+    assert {"doctor.md", "inspect.md"} <= {page.name for page in transcripts.pages()}
 
 
 @pytest.mark.parametrize("page", transcripts.pages(), ids=lambda page: page.name)

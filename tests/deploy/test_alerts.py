@@ -47,5 +47,5 @@ def test_every_rule_is_tried_both_ways() -> None:
 
 
 def test_every_rule_has_a_runbook_and_every_runbook_a_rule() -> None:
-    text = (ROOT / "docs" / "operating" / "runbooks.md").read_text()
+    text = (ROOT / "docs" / "operate" / "runbooks.md").read_text()
     assert re.findall(r"^## (\w+)$", text, re.M) == [rule["alert"] for rule in rules()]

@@ -46,7 +46,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 @pytest.mark.parametrize("expression", [*expressions(), *alert_expressions()])
 def test_every_metric_that_is_asked_for_is_documented(expression: str) -> None:
     documented = set(
-        re.findall(r"`((?:lmcache|process|cpython)\w*)`", (ROOT / "docs/operating/metrics.md").read_text())
+        re.findall(r"`((?:lmcache|process|cpython)\w*)`", (ROOT / "docs/reference/metrics.md").read_text())
     )
     asked = set(re.findall(r"\b(?:lmcache|process|cpython)_\w+", expression))
     for name in asked:

@@ -1,4 +1,4 @@
-"""The examples of docs/client.md run as they stand, against a server, and every name of the client is on the page."""
+"""The examples of docs/engines/client.md run as they stand, against a server, and every name of the client is on the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import lmcache_client
 from tests.conftest import StartServer
 from tests.docs.markdown import DOCS, blocks
 
-EXAMPLES = blocks("client.md", "python")
+EXAMPLES = blocks("engines/client.md", "python")
 SAYS = {"A first call": ["ServerHello(boot_id=", "True"], "Many threads": ["True 0"], "asyncio": ["[True, 256]"],
         "Chunks in shared memory": ["True", "[0, 1]"], "Noticing a restart": ["True"]}  # fmt: skip
 """What each prints, in order, by the heading that it stands under."""
@@ -36,13 +36,13 @@ def test_an_example_runs(heading: str, says: list[str], start_server: StartServe
 
 
 def test_no_example_is_left_out() -> None:
-    text = (DOCS / "client.md").read_text()
+    text = (DOCS / "engines/client.md").read_text()
     assert len(EXAMPLES) == len(SAYS)
     assert [heading for heading in SAYS if f"\n## {heading}\n" not in text] == []
 
 
 def test_every_class_of_the_client_is_on_the_page() -> None:
-    text = (DOCS / "client.md").read_text()
+    text = (DOCS / "engines/client.md").read_text()
     stub = Path(lmcache_client.__file__).with_suffix(".pyi").read_text()
     modules = ("async_client", "channel", "client", "heartbeat", "l1_segment", "prompt_tokens")
     lines = [line for line in stub.splitlines() if line.startswith("from .") and line.split()[1][1:] in modules]

@@ -1,4 +1,4 @@
-"""docs/operating/conditions.md lists every condition that this repository's code reports."""
+"""docs/reference/conditions.md lists every condition that this repository's code reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs/operating/conditions.md").read_text()
+PAGE = (ROOT / "docs/reference/conditions.md").read_text()
 
 
 def reported() -> set[str]:

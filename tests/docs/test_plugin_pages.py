@@ -27,6 +27,7 @@ from tests.docs.markdown import DOCS, blocks
 
 HOOKS = [name for name, value in vars(hookspecs).items() if hasattr(value, f"{hookspecs.PROJECT}_spec")]
 PAGES = DOCS / "plugins"
+REFERENCE = DOCS / "reference"
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +35,17 @@ def plugins() -> LoadedPlugins:
     return load_plugins()
 
 
-@pytest.mark.parametrize("page", ["events.md", "operations.md", "laws.md"])
+@pytest.mark.parametrize("page", ["events.md", "request-types.md", "conformance.md"])
 def test_a_generated_page_is_what_the_generator_writes(page: str) -> None:
-    expected = plugin_docs.documents()[PAGES / page]
-    assert (PAGES / page).read_text() == expected, "run: python -m scripts.plugin_docs"
+    expected = plugin_docs.documents()[REFERENCE / page]
+    assert (REFERENCE / page).read_text() == expected, "run: python -m scripts.plugin_docs"
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_is_documented_with_its_signature_and_an_example(hook: str) -> None:
-    text = (PAGES / "hooks.md").read_text()
+    text = (REFERENCE / "hooks.md").read_text()
     _, heading, section = text.partition(f"\n## `{hook}`\n")
-    assert heading, f"docs/plugins/hooks.md has no section about {hook}"
+    assert heading, f"docs/reference/hooks.md has no section about {hook}"
     section = section.partition("\n## ")[0]
     signature = str(inspect.signature(getattr(hookspecs, hook))).replace("'", "")
     assert f"```python\ndef {hook}{signature}\n```" in section
@@ -54,7 +55,7 @@ def test_every_hook_is_documented_with_its_signature_and_an_example(hook: str) -
 
 
 def test_every_event_is_documented() -> None:
-    text = (PAGES / "events.md").read_text()
+    text = (REFERENCE / "events.md").read_text()
     kinds = plugin_docs.event_types()
     assert len(kinds) >= 13
     assert [kind.__name__ for kind in kinds if f"## `{kind.__name__}`" not in text] == []
@@ -64,17 +65,17 @@ def test_every_event_is_documented() -> None:
 
 
 def test_every_operation_is_documented() -> None:
-    text = (PAGES / "operations.md").read_text()
+    text = (REFERENCE / "request-types.md").read_text()
     assert [request.name for request in KNOWN_REQUESTS if f"| `{request.name}` |" not in text] == []
 
 
 def test_every_capability_is_documented() -> None:
-    text = (PAGES / "capabilities.md").read_text()
+    text = (REFERENCE / "capabilities.md").read_text()
     assert [each.name for each in Capability if f"| `{each.name}` |" not in text] == []
 
 
 def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugins) -> None:
-    """An L2 adapter's in docs/l2, core's other ones in docs/configuration.md, a distribution's in its README."""
+    """Pages: docs/operate/backends for L2 adapters, reference/configuration.md for core's offers, else the plugin's README."""
     missing = []
     for row in plugins.rows():
         for offered in row.offers:
@@ -92,7 +93,7 @@ def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugin
 def page_about(kind: OfferKind, offer: str, plugin: Candidate) -> Path:
     if kind is OfferKind.L2_ADAPTER:
         return page_of(offer)
-    return DOCS / "configuration.md" if plugin.origin is Origin.BUILTIN else readme_of(plugin.name)
+    return REFERENCE / "configuration.md" if plugin.origin is Origin.BUILTIN else readme_of(plugin.name)
 
 
 def readme_of(plugin: str) -> Path:
@@ -115,13 +116,13 @@ PAGE_OF = {
     OfferKind.REQUEST_MODULE: "request-modules.md",
     OfferKind.SUBSCRIBER: "subscribers.md",
     OfferKind.HTTP_ROUTES: "http-routes.md",
-    OfferKind.COMMAND: "hooks.md#lmcache_commands",
+    OfferKind.COMMAND: "../reference/hooks.md#lmcache_commands",
 }
 
 
 @pytest.mark.parametrize("kind", OfferKind)
 def test_every_kind_of_offer_has_a_page_that_the_index_names(kind: OfferKind) -> None:
-    assert f"({PAGE_OF[kind]})" in (PAGES / "README.md").read_text()
+    assert f"({PAGE_OF[kind]})" in (PAGES / "index.md").read_text()
     assert (PAGES / PAGE_OF[kind].partition("#")[0]).is_file()
 
 

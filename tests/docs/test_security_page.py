@@ -1,4 +1,4 @@
-"""docs/security.md: each claim names a test, and that test is there."""
+"""docs/operate/security.md: each claim names a test, and that test is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = (ROOT / "docs/security.md").read_text()
+PAGE: Final = (ROOT / "docs/operate/security.md").read_text()
 NAMED: Final = sorted(set(re.findall(r"`([\w/]+\.py)::(\w+)`", PAGE)))
 HEADING: Final = "| claim | test |"
 

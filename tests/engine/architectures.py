@@ -23,7 +23,7 @@ class Architecture:
     at once, so that a hit can be compared with other hits only, and not with no cache."""
     lengths: tuple[int, ...] = (700, 1_024, 3_000)
     server_may_copy: bool = True
-    """False: the server refuses to (docs/kv-layouts.md), and the engine runs uncached."""
+    """False: the server refuses to (docs/engines/kv-layouts.md), and the engine runs uncached."""
     one_row: bool = False
     """True: where the server copies, a worker hits nothing before its first store, with which it is registered."""
 

@@ -41,7 +41,7 @@ def test_what_one_path_wrote_every_path_reads(
     architecture: Architecture, writer: str, start_server: StartServer, tmp_path: Path
 ) -> None:
     if not architecture.server_may_copy and writer == SERVER_DRIVEN:
-        pytest.skip("refused by the server, docs/kv-layouts.md says why: shown with each other writer")
+        pytest.skip("refused by the server, docs/engines/kv-layouts.md says why: shown with each other writer")
     paths = [path for path in PATHS if architecture.server_may_copy or path != SERVER_DRIVEN]
     model = architecture.make(tmp_path)
     prompts = [random_prompt(1, length) for length in architecture.lengths]

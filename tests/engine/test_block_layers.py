@@ -22,7 +22,7 @@ CHUNKS = 4
 SHARED = {"sharing", "engine_driven", "lmcache_driven"}
 """Ways that say the block size and not the order: they find each other's chunks."""
 REFUSED = {"mla"}
-"""Kinds whose pages a server does not copy (docs/kv-layouts.md)."""
+"""Kinds whose pages a server does not copy (docs/engines/kv-layouts.md)."""
 
 
 def run(port: int, kind: str, sizes: tuple[int, ...]) -> list[dict[str, Any]]:

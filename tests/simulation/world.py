@@ -38,7 +38,7 @@ LAYOUT: Final = ObjectLayout(1, 1, CHUNK_TOKENS, PAYLOAD_BYTES // CHUNK_TOKENS /
 
 @lru_cache(4096)
 def chunk_hashes(tokens: tuple[int, ...]) -> tuple[bytes, ...]:
-    """By the documented chain (docs/engine-protocol.md)."""
+    """By the documented chain (docs/internals/engine-protocol.md)."""
     previous = blake3(bytes(8) + bytes(4)).digest()
     hashes = []
     for begin in range(0, len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS, CHUNK_TOKENS):

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the settings say."""
+"""docs/reference/configuration.md says what the settings say."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.reference import main, server_reference
 from lmcache_core.app.settings import ServerSettings
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_document_is_what_the_generator_writes() -> None:
-    remedy = "run: python -m lmcache_core.app.reference > docs/configuration.md"
+    remedy = "run: python -m lmcache_core.app.reference > docs/reference/configuration.md"
     assert DOCUMENT.read_text() == server_reference(load_plugins()), remedy
 
 

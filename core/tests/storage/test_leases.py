@@ -1,4 +1,4 @@
-"""Who may touch a slot, and until when (docs/object-format.md, "Buffers"; docs/architecture.md, "L1")."""
+"""Who may touch a slot, and until when (docs/internals/object-format.md, "Buffers"; docs/internals/architecture.md, "L1")."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from lmcache_kv_layout import GROUPS_MAX, LAYERS_MAX, EngineKVFormat
 from lmcache_kv_layout.formats import DIMENSIONS
 from lmcache_kv_layout.limits import PLANES_MAX, RANK_MAX
 
-PAGE = (Path(__file__).parents[3] / "docs/kv-layouts.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/engines/kv-layouts.md").read_text()
 WORDS = {"NB": "b", "NL": "l", "2": "k", "BS": "s", "NH": "h", "HS": "d", "CS": "d", "132": "d", "NB*BS": "p", "1": "1"}
 
 

@@ -27,7 +27,7 @@ from lmcache_l2_nixl.store import CAPABILITIES as STORE
 MODELS: dict[str, type[BaseModel]] = {
     "nixl_store": NixlStoreSettings, "nixl_store_dynamic": NixlStoreDynamicSettings
 }  # fmt: skip
-PAGE = Path(__file__).parents[3] / "docs" / "l2" / "nixl.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "backends" / "nixl.md"
 POOL = {"backend": "POSIX", "pool_size": 4, "backend_params": {"file_path": "/data"}}
 FILES = {"backend": "POSIX", "backend_params": {"file_path": "/data"}}
 BUCKET = {"backend": "OBJ", "pool_size": 4}
@@ -168,7 +168,7 @@ def test_every_setting_has_a_description_and_stands_on_the_page() -> None:
     for model in models:
         for name, field in model.model_fields.items():
             assert field.description, name
-            assert f"`{name}`" in page, f"docs/l2/nixl.md says nothing of {name}"
+            assert f"`{name}`" in page, f"docs/operate/backends/nixl.md says nothing of {name}"
     assert set().union(*PASSED_ON.values()) <= set(StoreParams.model_fields)
 
 

@@ -98,7 +98,7 @@ def test_tenants_have_keys_of_their_own_even_under_one_nonce() -> None:
 
 
 def test_the_construction_is_standard_gcm_over_what_the_page_says() -> None:
-    """An independent reading of docs/serde.md: whoever has the key can open an object without this code."""
+    """Open an object with the key and the documented format alone (docs/operate/compression-and-encryption.md)."""
     serde, key = opened(MASTER), tenant_key("acme")
     stored = encode(serde, LAYOUT, PAYLOAD, key)
     secret = MasterKey.of(bytes.fromhex(MASTER)).object_secret("acme", stored[:NONCE_BYTES])

@@ -13,7 +13,7 @@ import pytest
 from lmcache_serde.plugin import lmcache_serdes
 
 HERE = Path(__file__).parents[1]
-PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "serde.md"]
+PAGES = [HERE / "README.md", HERE.parents[1] / "docs" / "operate" / "compression-and-encryption.md"]
 OFFERS = {offer.name: offer for offer in lmcache_serdes()}
 
 

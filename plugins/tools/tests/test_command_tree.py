@@ -17,7 +17,7 @@ from lmcache_tools.command_tree import core_parsers
 
 Captured = pytest.CaptureFixture[str]
 Install = object
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operating" / "cli.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 
 COMMAND = """
     from lmcache_core import Offer, hookimpl
@@ -104,5 +104,5 @@ def test_exit_codes_are_told(capsys: Captured) -> None:
 
 
 def test_the_reference_is_up_to_date() -> None:
-    remedy = "write it again: python -m lmcache_tools.command_reference > docs/operating/cli.md"
+    remedy = "write it again: python -m lmcache_tools.command_reference > docs/reference/cli.md"
     assert DOCUMENT.read_text() == reference(), remedy

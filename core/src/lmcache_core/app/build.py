@@ -1,4 +1,4 @@
-"""The composition root: with its `open_*` files, what knows everybody.  It reads like docs/architecture.md."""
+"""The composition root: with its `open_*` files, what knows everybody.  It reads like docs/internals/architecture.md."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from lmcache_core.server.unhandled import UnhandledRequests
 MIB = 2**20
 CPUINFO: Final = Path("/proc/cpuinfo")
 HASH_SEED = "vllm-none-hash"
-"""Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/engine-protocol.md, "Chunk hashes")."""
+"""Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/internals/engine-protocol.md, "Chunk hashes")."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

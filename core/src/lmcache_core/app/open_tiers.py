@@ -59,7 +59,7 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
     l2 = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
     cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
     if settings.l1_verify_reads:
-        remedy = "remedy='see docs/security.md for who can write to L1'"
+        remedy = "remedy='see docs/operate/security.md for who can write to L1'"
         cache.checks = ReadChecks(cache, FaultLog(logger, common.clock, remedy).error)
     store = _store(common, cache, l2)
     prefetch = _prefetch(common, cache, l2, arena)

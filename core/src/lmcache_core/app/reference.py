@@ -1,6 +1,6 @@
-"""Writes docs/configuration.md from the settings models.
+"""Writes docs/reference/configuration.md from the settings models.
 
-python -m lmcache_core.app.reference > docs/configuration.md      # the server and what core itself offers
+python -m lmcache_core.app.reference > docs/reference/configuration.md      # the server and what core itself offers
 python -m lmcache_core.app.reference fs                           # one offer of a plugin, for its README
 """
 

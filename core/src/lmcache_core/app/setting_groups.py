@@ -1,7 +1,7 @@
 """What `lmcache server` can be told, one class for each heading of `--help`.
 
-Flags, `--help` and docs/configuration.md are generated from this file: a class's docstring is its heading.  Sizes in GB are
-GiB.
+Flags, `--help` and docs/reference/configuration.md are generated from this file: a class's docstring is its heading.
+Sizes in GB are GiB.
 """
 
 from __future__ import annotations

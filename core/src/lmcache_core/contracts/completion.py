@@ -1,6 +1,6 @@
 """How an adapter says that a job is done.
 
-A job's outcome and the release of its buffers are two things (docs/object-format.md, "Buffers"): a job that timed out
+A job's outcome and the release of its buffers are two things (docs/internals/object-format.md, "Buffers"): a job that timed out
 has an outcome, but its thread or device may still write into the lent memory.  Only the release ends the loan.
 """
 

@@ -119,8 +119,8 @@ class Workers(Protocol):
 
     def groups(self, model_name: str, world_size: int, shard: int) -> tuple[tuple[tuple[ObjectGroup, ...], ...], bool]:
         """The groups of each registration of this shard that differs from the others: under their layouts a chunk must be
-        looked for.  And whether all of them must have it, or any (docs/object-format.md, "Object key").  A name with a
-        variant is that of requests to the workers that registered without it."""
+        looked for.  And whether all of them must have it, or any (docs/internals/object-format.md, "Object key").
+        A name with a variant is that of requests to the workers that registered without it."""
 
     def model_names(self, served: str, world_size: int) -> tuple[str, ...]:
         """The names under which workers of this served name have registered, sorted."""
@@ -160,7 +160,7 @@ class ModuleContext:
 
     def order_by_processor(self, dtype: str, block_slots: int) -> str:
         """The order of elements in blocks of host pages (`ObjectLayout.order`) for an engine of this machine that does not say
-        it.  With AMX, vLLM packs K and V in tiles; without it, the order is empty (docs/kv-layouts.md)."""
+        it.  With AMX, vLLM packs K and V in tiles; without it, the order is empty (docs/engines/kv-layouts.md)."""
         packed = self.has_amx and dtype in _AMX_DTYPES and block_slots > 0 and block_slots % _AMX_SLOTS == 0
         return "amx" if packed else ""
 

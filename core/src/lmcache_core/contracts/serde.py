@@ -1,7 +1,7 @@
 """What turns an object's payload into fewer or other bytes on its way to a backend, and back.
 
 The header page says which serdes an object went through, with the digest of what is stored and, for lossless ones, of
-the payload: `decode` is only given stored bytes whose digest is right (docs/object-format.md, "Object").
+the payload: `decode` is only given stored bytes whose digest is right (docs/internals/object-format.md, "Object").
 """
 
 from __future__ import annotations

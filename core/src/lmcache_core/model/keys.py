@@ -1,4 +1,4 @@
-"""Object keys, version 1: every field is identity (docs/object-format.md, "Object key")."""
+"""Object keys, version 1: every field is identity (docs/internals/object-format.md, "Object key")."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ObjectKey(NamedTuple):
 
     @property
     def canonical(self) -> bytes:
-        """The key as bytes, in the order and encoding of docs/object-format.md."""
+        """The key as bytes, in the order and encoding of docs/internals/object-format.md."""
         return self.chunk_hash + self.space.tail
 
     @property

@@ -1,4 +1,7 @@
-"""What an object is called on media: files below a root, objects below a prefix (docs/object-format.md, "Names on media")."""
+"""The name of an object on media: a file below a root, or an object below a prefix.
+
+The format is in docs/internals/object-format.md, "Names on media".
+"""
 
 from __future__ import annotations
 

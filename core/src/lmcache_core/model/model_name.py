@@ -1,4 +1,4 @@
-"""Model names that say what KV bytes mean (docs/engine-protocol.md, "Model names").
+"""Model names that say what KV bytes mean (docs/internals/engine-protocol.md, "Model names").
 
     llama-8b                                        a stock engine
     llama-8b##9f86d081884c7d65                      an engine that says what its bytes mean

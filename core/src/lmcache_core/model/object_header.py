@@ -1,4 +1,4 @@
-"""The header page in front of every object, format version 1 (docs/object-format.md, "Object").
+"""The header page in front of every object, format version 1 (docs/internals/object-format.md, "Object").
 
 Whoever moves the bytes out of L1 seals them (`seal`), whoever brings them back checks them (`check`): a fault in any bit
 of the page or of the payload is found.  Nothing here copies the payload.

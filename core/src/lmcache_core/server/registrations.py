@@ -152,7 +152,7 @@ class Registrations:
                 if connection and registration.worker.connection:
                     registration.worker.connection = connection
                 return True
-            # It is told once, so that it registers again, and then left in peace (docs/engine-protocol.md, "Restart").
+            # One notification makes it register again; no more follow (docs/internals/engine-protocol.md, "Restart").
             if instance_id in self._told:
                 return True
             self._told[instance_id] = None

@@ -10,7 +10,7 @@ from lmcache_core.model.keys import pack_kv_rank
 
 
 def registered_shards(context: ModuleContext, fields: SpaceFields, world_size: int) -> tuple[Shard, ...]:
-    """By what workers have registered (docs/object-format.md, "Object key"); nothing when no worker could read one of
+    """By what workers have registered (docs/internals/object-format.md, "Object key"); nothing when no worker could read one of
     them."""
     shards: list[Shard] = []
     for worker_id in range(world_size):

@@ -1,4 +1,4 @@
-"""Chunk hashes of prompts: the hash chains of the engine protocol (docs/engine-protocol.md, "Chunk hashes").
+"""Chunk hashes of prompts: the hash chains of the engine protocol (docs/internals/engine-protocol.md, "Chunk hashes").
 
 A chain covers the tokens from the first one on, so that equal prefixes, and only they, have equal hashes.  Prompts are read in
 their wire form, a run of msgpack integers.  `read_prompt` is the pure implementation of what lmcache-native offers under the

@@ -77,7 +77,7 @@ class ObjectLayout:
         object.__setattr__(self, "payload_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])
 
     def _identity(self) -> bytes:
-        """As in docs/object-format.md, "Object key"."""
+        """As in docs/internals/object-format.md, "Object key"."""
         shape = _SHAPE.pack(self.kv_axis, self.layers, self.slots, self.hidden)
         names = f"{self.dtype}\0{self.quantization}"
         if not self.block_slots:

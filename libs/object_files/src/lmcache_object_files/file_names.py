@@ -1,4 +1,4 @@
-"""Which files below a root are objects by their names (docs/object-format.md, "Names on media")."""
+"""Which files below a root are objects by their names (docs/internals/object-format.md, "Names on media")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What objects are called below a prefix (docs/object-format.md, "Names on media")."""
+"""What objects are called below a prefix (docs/internals/object-format.md, "Names on media")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Writes docs/operating/cli.md from the commands' own argument parsers.
+"""Writes docs/reference/cli.md from the commands' own argument parsers.
 
-python -m lmcache_tools.command_reference > docs/operating/cli.md
+python -m lmcache_tools.command_reference > docs/reference/cli.md
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield ""
     settings = {str(group.__doc__) for group in GROUPS} if isinstance(parser, ServerFlags) else set()
     if settings:
-        yield "It takes every setting of [configuration.md](../configuration.md) as a flag" + (
+        yield "It takes every setting of [configuration.md](configuration.md) as a flag" + (
             "." if parser.prog == "lmcache server" else ", and:"
         )
         yield ""

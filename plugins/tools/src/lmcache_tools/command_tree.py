@@ -1,4 +1,4 @@
-"""Every command line that `lmcache` takes, as one tree of argument parsers: for shells, and for docs/operating/cli.md."""
+"""Every command line that `lmcache` takes, as one tree of argument parsers: for shells, and for docs/reference/cli.md."""
 
 from __future__ import annotations
 

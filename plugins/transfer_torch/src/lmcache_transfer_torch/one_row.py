@@ -1,8 +1,9 @@
 """Workers in host memory that have one row for each token and layer: multi-query attention, or latent attention (MLA).
 
 With vLLM 0.32 on the CPU both register the same shapes, but a layer of latent attention computes in memory of its own, which
-the stock client leaves where it was when it moves what it registered (docs/kv-layouts.md).  So these workers are registered
-only with their first store: when there is something in the blocks that it names, their layers compute in that memory.
+the stock client leaves where it was when it moves what it registered (docs/engines/kv-layouts.md).  So these workers are
+registered only with their first store: when there is something in the blocks that it names, their layers compute in that
+memory.
 """
 
 from __future__ import annotations
