@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from lmcache_core.admin.ports import AdminPorts, UnknownLoggerError
-from lmcache_core.admin.schemas_server import ConfiguredAdapter, LoggerLevel, Setting, Version
+from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.admin.schemas_server import Version
 from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
-from lmcache_core.controllers.quota import Quota, QuotaRefusedError
-from lmcache_core.l1.census import Census
-
-EMPTY = Census(10, 10, 0, 0, 0, 0, 0, 1000)
+from lmcache_core.contracts.server_control import (
+    AdapterState,
+    LoggerLevel,
+    Quota,
+    QuotaRefusedError,
+    ServerControl,
+    ShownSetting,
+    UnknownLoggerError,
+)
 
 
 class StandInQuotas:
@@ -50,16 +54,20 @@ class StandInCache:
         self.cached, self.held = 0, 0 if force else self.held
         return dropped
 
-    def census(self) -> Census:
-        return replace(EMPTY, free=10 - self.cached - self.held, cached=self.cached, held=self.held)
+    def objects(self) -> int:
+        return self.cached + self.held
 
 
-class StandInConfig:
-    def settings(self) -> list[Setting]:
-        return [Setting(name="port", value=1, source="flag", given_by="--port", default=5555)]
+class StandInSettings:
+    def shown(self) -> list[ShownSetting]:
+        return [ShownSetting("port", 1, "flag", "--port", 5555)]
 
-    def adapters(self) -> list[ConfiguredAdapter]:
-        return [ConfiguredAdapter(index=0, name="fs", type_name="fs", settings={"type": "fs"})]
+
+class StandInAdapters:
+    def states(self) -> list[AdapterState]:
+        return [
+            AdapterState("fs", "fs", 0, "serving", True, 0, 0, 0, 0, None, None, 0, None, settings={"type": "fs"}),
+        ]
 
 
 class StandInLevels:
@@ -78,7 +86,7 @@ class StandInLevels:
         return self._row()
 
     def _row(self) -> LoggerLevel:
-        return LoggerLevel(logger="known", own=self.level, effective=self.level or "WARNING")
+        return LoggerLevel("known", self.level, self.level or "WARNING")
 
 
 def version() -> Version:
@@ -96,15 +104,17 @@ def active(severity: Severity, reason: str, subject: str = "") -> tuple[ActiveCo
 
 def ports(**changes: Any) -> AdminPorts:
     """A server that is well and holds five objects, but for the changes."""
-    given: dict[str, Any] = {
-        "status": status,
-        "conditions": tuple,
+    control: dict[str, Any] = {
         "quotas": StandInQuotas(),
         "cache": StandInCache(),
-        "version": version,
-        "config": StandInConfig(),
+        "adapters": StandInAdapters(),
+        "settings": StandInSettings(),
+        "log_levels": StandInLevels(),
         "plugins": list,
         "threads": list,
-        "log_levels": StandInLevels(),
+        "hide": bytes,
     }
-    return AdminPorts(**{**given, **changes})
+    given: dict[str, Any] = {"status": status, "conditions": tuple, "version": version, "objects": None}
+    for name, value in changes.items():
+        (control if name in control else given)[name] = value
+    return AdminPorts(control=ServerControl(**control), **given)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core.admin.ports import UnknownLoggerError
 from lmcache_core.app.log_levels import LogLevels
 from lmcache_core.contracts.events import SettingChanged
+from lmcache_core.contracts.server_control import UnknownLoggerError
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
 

@@ -25,7 +25,7 @@ def listed(house: House, page_size: int, only: KeyFilter = ANY) -> list[L1Object
     found: list[L1Object] = []
     at: int | None = 0
     while at is not None:
-        page = house.storage.objects.page(at, page_size, only)
+        page = house.storage.l1_objects.page(at, page_size, only)
         assert len(page.objects) <= page_size
         assert page.next_slot is None or page.next_slot > at
         found += page.objects
@@ -66,7 +66,7 @@ def test_one_page_looks_at_so_many_slots_and_no_more(house: House, monkeypatch: 
     monkeypatch.setattr(l1_objects, "SLICE", 2)
     house.put(*CHUNKS)
     house.settle()
-    page = house.storage.objects.page(0, 100, KeyFilter("nobody"))
+    page = house.storage.l1_objects.page(0, 100, KeyFilter("nobody"))
     assert (page.objects, page.next_slot) == ((), 4)
     assert hashes(listed(house, 100)) == list(CHUNKS)
 
@@ -87,14 +87,14 @@ def test_what_stays_is_listed_once_whatever_comes_and_goes(
         found: list[L1Object] = []
         at: int | None = 0
         while at is not None:
-            page = house.storage.objects.page(at, page_size, ANY)
+            page = house.storage.l1_objects.page(at, page_size, ANY)
             found += page.objects
             at = page.next_slot
             for removes, chunk in steps:
                 if chunk in stay:
                     continue
                 if removes:
-                    house.storage.objects.remove([_key(CHUNKS[chunk])], force=False)
+                    house.storage.l1_objects.remove([_key(CHUNKS[chunk])], force=False)
                 else:
                     put_if_absent(house, CHUNKS[chunk])
         seen = hashes(found)
@@ -107,8 +107,8 @@ def test_removal_says_what_became_of_each(house: House) -> None:
     house.settle()
     house.ask(CHUNKS[1])
     keys = [_key(CHUNKS[0]), _key(CHUNKS[0]), _key(CHUNKS[1]), _key(CHUNKS[5]), ObjectKey(space(1).space, CHUNKS[0])]
-    assert house.storage.objects.remove(keys, force=False) == L1Removal(removed=2, missing=1, skipped=1)
-    assert house.storage.objects.remove(keys, force=True) == L1Removal(removed=1, missing=3, skipped=0)
+    assert house.storage.l1_objects.remove(keys, force=False) == L1Removal(removed=2, missing=1, skipped=1)
+    assert house.storage.l1_objects.remove(keys, force=True) == L1Removal(removed=1, missing=3, skipped=0)
     assert hashes(listed(house, 9)) == [CHUNKS[1], CHUNKS[2]], "what leaves with its reader is still to be seen"
     assert {each.state for each in listed(house, 9)} == {"leaving", "cached"}
     house.storage.end_lookup(b"c", "r")
@@ -118,7 +118,7 @@ def test_removal_says_what_became_of_each(house: House) -> None:
 def test_digests_are_those_of_the_payload(house: House) -> None:
     house.put(*CHUNKS[:2])
     house.settle()
-    ((first, second, third),) = house.storage.objects.digests(_named(*CHUNKS[:3]))
+    ((first, second, third),) = house.storage.l1_objects.digests(_named(*CHUNKS[:3]))
     assert (first, second) == tuple(digest(chunk * (PAYLOAD // 32)) for chunk in CHUNKS[:2])
     assert third is None
     assert house.cache.census().leases == 0
@@ -132,7 +132,7 @@ def test_a_digest_of_what_the_disk_has_lost_is_an_error(house: House, monkeypatc
     house.settle()
     monkeypatch.setattr(house.cache, "fetch", lost)
     with pytest.raises(OSError, match="Bad address"):
-        house.storage.objects.digests(_named(CHUNKS[0]))
+        house.storage.l1_objects.digests(_named(CHUNKS[0]))
     assert house.cache.census().leases == 0
 
 

@@ -94,7 +94,7 @@ class OperatorMachine(StorageMachine):
     @rule(chunks=st.lists(st.sampled_from(CHUNKS), min_size=1, max_size=4), rank=st.integers(0, 1), force=st.booleans())
     def remove(self, chunks: list[bytes], rank: int, force: bool) -> None:
         keys = [ObjectKey(SPACES[rank].space, chunk) for chunk in chunks]
-        removal = self.storage.objects.remove(keys, force)
+        removal = self.storage.l1_objects.remove(keys, force)
         assert sum(removal) == len(set(chunks))
         assert not (force and removal.skipped)
         if force:
@@ -124,7 +124,7 @@ class OperatorMachine(StorageMachine):
         found = 0
         at: int | None = 0
         while at is not None:
-            page = self.storage.objects.page(at, 5, KeyFilter())
+            page = self.storage.l1_objects.page(at, 5, KeyFilter())
             found += len(page.objects)
             at = page.next_slot
         census = self.cache.census()

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lmcache_core.contracts.events import QuotaChanged, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
+from lmcache_core.contracts.server_control import Quota, QuotaRefusedError
 from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.controllers.quota import Quota, QuotaRefusedError, Quotas
+from lmcache_core.controllers.quota import Quotas
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

@@ -76,18 +76,20 @@ _DESCRIBES: Final = Operation("This description of the API.", ApiDescription)
 
 def core_routes(ports: AdminPorts) -> list[BaseRouteHandler]:
     """Core's own, but for the one that describes all of them."""
+    control = ports.control
     return [
         *status_routes(ports.status, ports.conditions),
         *version_routes(ports.version),
-        *config_routes(ports.config),
-        *plugins_routes(ports.plugins),
-        *threads_routes(ports.threads),
-        *log_level_routes(ports.log_levels),
-        *quota_routes(ports.quotas),
-        *cache_routes(ports.cache),
-        *(_object_routes(ports.objects) if ports.objects else ()),
-        *((*adapter_routes(ports.adapters), *reconfigure_routes(ports.adapters)) if ports.adapters else ()),
-        *(setting_routes(ports.settings) if ports.settings else ()),
+        *config_routes(control.settings, control.adapters),
+        *plugins_routes(control.plugins),
+        *threads_routes(control.threads),
+        *log_level_routes(control.log_levels),
+        *quota_routes(control.quotas),
+        *cache_routes(control.cache),
+        *_object_routes(ports.objects),
+        *adapter_routes(control.adapters),
+        *reconfigure_routes(control.adapters),
+        *setting_routes(control.settings),
     ]
 
 

@@ -4,7 +4,7 @@ Callers import this, too, so it stands on no web framework."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -53,6 +53,11 @@ class Answer(BaseModel):
     """Root of what they are answered.  A newer server may say more."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """From the attributes of what has the same fields."""
+        return cls.model_validate(value, from_attributes=True)
 
 
 class SetQuota(RequestBody):

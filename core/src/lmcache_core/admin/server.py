@@ -101,7 +101,7 @@ class AdminServer:
                 api,
                 self._limits,
                 self._host,
-                self._ports.hide,
+                self._ports.control.hide,
                 tokenless=self._tokens is None,
                 local_only=self._tokens is None and self._is_loopback,
             ),

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core.admin.ports import UnknownLoggerError
-from lmcache_core.admin.schemas_server import LoggerLevel
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, SettingChanged
+from lmcache_core.contracts.server_control import LoggerLevel, UnknownLoggerError
 from lmcache_core.model.spelling import nearest
 
 _ROOT: Final = "root"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.ports import AdminPorts
+from lmcache_core.admin.schemas_server import Version
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.admin.token import open_tokens
 from lmcache_core.app.admin_api import AdminApi
@@ -15,9 +18,13 @@ from lmcache_core.app.log_levels import LogLevels
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_tiers import Tiers
-from lmcache_core.app.running_configuration import AdapterInUse, RunningConfiguration, server_version
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.missing_modules import missing_modules
+from lmcache_core.app.plugins.plugin_report import record
 from lmcache_core.app.server import Server
 from lmcache_core.app.thread_list import thread_list
+from lmcache_core.contracts.hookspecs import CONTRACT_VERSION
+from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.storage.l2_deletions import L2Deletions
 from lmcache_core.storage.l2_keys import L2Keys
@@ -47,7 +54,7 @@ def open_admin(
 def _objects(common: CommonParts, tiers: Tiers, addresses: ChunkAddresses) -> CachePorts:
     storage, keys = tiers.storage, L2Keys(lambda: tiers.l2.ports)
     return CachePorts(
-        l1=storage.objects,
+        l1=storage.l1_objects,
         l2=keys,
         deletions=L2Deletions(keys, common.clock),
         pins=storage.pins,
@@ -65,24 +72,37 @@ def _ports(
     changes: Changes,
     server: Callable[[], Server],
 ) -> AdminPorts:
-    configuration = RunningConfiguration(
-        common.settings,
-        common.plugins,
-        lambda: [AdapterInUse(each.port.index, each.name, each.spec.given) for each in tiers.l2.adapters],
-        changes.settings.changed,
+    control = ServerControl(
+        quotas=tiers.quotas,
+        cache=tiers.storage,
+        adapters=changes.adapters,
+        settings=changes.settings,
+        log_levels=LogLevels(common.clock, common.bus),
+        plugins=lambda: plugin_rows(common.plugins),
+        threads=lambda: thread_list(server().status()["threads"]),
+        hide=common.hidden.data,
     )
     return AdminPorts(
         status=lambda: server().status(),
         conditions=lambda: server().conditions(),
-        quotas=tiers.quotas,
-        cache=tiers.storage,
-        version=lambda: server_version(server().info, common.kernels),
-        config=configuration,
-        plugins=configuration.plugins,
-        threads=lambda: thread_list(server().status()["threads"]),
-        log_levels=LogLevels(common.clock, common.bus),
-        hide=common.hidden.data,
+        version=lambda: Version(
+            version=server().info.version,
+            contract=CONTRACT_VERSION,
+            python=platform.python_version(),
+            native=common.kernels.native,
+            instance_id=server().info.instance_id,
+        ),
+        control=control,
         objects=objects,
-        adapters=changes.adapters,
-        settings=changes.settings,
     )
+
+
+def plugin_rows(plugins: LoadedPlugins) -> list[Mapping[str, Any]]:
+    """As in `lmcache plugins list`, with hooks and without tracebacks, which may quote secrets."""
+    known = plugins.rows()
+    rows: list[Mapping[str, Any]] = []
+    for row, absent in zip(known, missing_modules(known), strict=True):
+        about = record(row, absent)
+        del about["traceback"]
+        rows.append({**about, "hooks": plugins.hooks_of(row.candidate.name)})
+    return rows

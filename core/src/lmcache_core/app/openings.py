@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from lmcache_core.admin.reconfigure_port import NotNowError
+from lmcache_core.contracts.server_control import NotNowError
 
 logger = logging.getLogger(__name__)
 

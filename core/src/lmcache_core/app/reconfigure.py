@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
-from lmcache_core.admin.schemas_reconfigure import AdapterState
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Tier, RunningAdapter
 from lmcache_core.app.open_l2 import AdapterOpener
@@ -18,6 +16,7 @@ from lmcache_core.app.openings import OpeningGivenUpError, Openings
 from lmcache_core.app.shown_settings import shown_adapter
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
+from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
 from lmcache_core.controllers.completion_thread import CompletionThread
@@ -54,7 +53,7 @@ class L2Parts:
 
 
 class AdapterChanges:
-    """Implements `admin.reconfigure_port.AdaptersPort`.  Any thread; nothing here is on a request's path."""
+    """Implements `contracts.server_control.AdapterControl`.  Any thread; nothing here is on a request's path."""
 
     def __init__(self, tier: L2Tier, opener: AdapterOpener, parts: L2Parts) -> None:
         self._tier = tier

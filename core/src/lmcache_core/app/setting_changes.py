@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.admin.reconfigure_port import NotNowError
-from lmcache_core.admin.schemas_reconfigure import ChangedSetting
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.masking import Hidden, secrets_in
 from lmcache_core.app.offer_specs import OfferSpec, offer_spec
@@ -24,13 +22,14 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.running_settings import CHANGEABLE, RunningSettings
 from lmcache_core.app.settings import ServerSettings, check_pin_room
-from lmcache_core.app.shown_settings import shown_value
+from lmcache_core.app.shown_settings import shown_settings, shown_value
 from lmcache_core.contracts.events import Publisher, SettingChanged
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
+from lmcache_core.contracts.server_control import ChangedSetting, NotNowError, QuotaRefusedError, ShownSetting
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.policy_change import PolicyChange
 from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.quota import QuotaRefusedError, Quotas
+from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.spelling import nearest
@@ -41,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 Policy = TypeVar("Policy")
 
+RUNTIME: Final = "runtime"
+"""The source of a value that was changed while the server ran."""
 TURN_SECONDS: Final = 5.0
 """How long a change waits for the one before it."""
 OPEN_SECONDS: Final = 10.0
@@ -92,7 +93,7 @@ class _Pending:
 
 
 class SettingChanges:
-    """Implements `admin.reconfigure_port.SettingsPort`.  Any thread; one change at a time."""
+    """Implements `contracts.server_control.SettingControl`.  Any thread; one change at a time."""
 
     def __init__(self, settings: ServerSettings, parts: Adjustable, isolates_salts: bool) -> None:
         """`isolates_salts` is said of the eviction policy that the server begins with."""
@@ -103,6 +104,7 @@ class SettingChanges:
         self._lock = threading.Lock()  # held for a whole change, and not to look
         self._first = self._current = RunningSettings.of(settings)
         self._first_adapters = settings.l2_adapter
+        self._settings = settings
         self._isolates = isolates_salts
         self._pending: _Pending | None = None
         self._stopping = threading.Event()
@@ -117,8 +119,18 @@ class SettingChanges:
         current = self._current
         return {name: self._shown(name, current) for name in CHANGEABLE}
 
-    def changed(self) -> dict[str, Any]:
-        """What is another than the server was started with, secrets and all."""
+    def shown(self) -> list[ShownSetting]:
+        changed = self._changed()
+        plugins = self._parts.plugins
+        return [
+            row._replace(value=shown_value(row.name, changed[row.name], plugins), source=RUNTIME, given_by="admin API")
+            if row.name in changed
+            else row
+            for row in shown_settings(self._settings, plugins)
+        ]
+
+    def _changed(self) -> dict[str, Any]:
+        """The values that differ from those that the server was started with, with secrets."""
         current = self._current
         changed = {name: current[name] for name in self._first.differences(current)}
         adapters = tuple([adapter.spec.given for adapter in self._parts.tier.adapters])
@@ -272,7 +284,7 @@ class SettingChanges:
     ) -> ChangedSetting:
         old, new = self._shown(name, before), self._shown(name, after)
         self._parts.events.publish(SettingChanged(name, json.dumps(old), json.dumps(new)))
-        return ChangedSetting(name=name, before=old, after=new, state="under way" if name in under_way else "applied")
+        return ChangedSetting(name, old, new, "under way" if name in under_way else "applied")
 
     # --- inside
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lmcache_client.errors import LMCacheError
@@ -15,6 +14,7 @@ from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serde_specs import serdes_given
 from lmcache_core.app.setting_sources import SettingSource
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts.server_control import ShownSetting
 
 _KINDS: Final = {
     "l2_adapter": OfferKind.L2_ADAPTER,
@@ -23,17 +23,6 @@ _KINDS: Final = {
     "l2_prefetch_policy": OfferKind.PREFETCH_POLICY,
 }
 """Settings that are objects with a `type`, which names the offer whose settings model knows its secrets."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSetting:
-    """`value` is JSON.  `given_by` names the flag, the variable or the file; empty for a default."""
-
-    name: str
-    value: Any
-    source: SettingSource
-    given_by: str
-    default: Any
 
 
 def shown_settings(settings: ServerSettings, plugins: LoadedPlugins) -> list[ShownSetting]:

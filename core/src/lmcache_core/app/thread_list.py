@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from lmcache_core.admin.schemas_server import ThreadRow
+from lmcache_core.contracts.server_control import ThreadRow
 
 _TASKS: Final = Path("/proc/self/task")
 _FRAMES_MAX: Final = 30

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.events import Publisher, QuotaChanged
+from lmcache_core.contracts.server_control import Quota, QuotaRefusedError
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.salt_accounts import SaltLimits
 from lmcache_core.model.cache_salt import salt_text
@@ -17,21 +17,6 @@ QUOTAS_MAX: Final = 65_536
 """Salts that may have a limit of their own."""
 SHOWN_MAX: Final = 100
 """Salts that status names."""
-
-
-class QuotaRefusedError(ConfigError):
-    """This server cannot keep the quota.  The message says why, and what to do."""
-
-
-class Quota(NamedTuple):
-    """A salt's limit and use of L1, in bytes."""
-
-    salt: str
-    limit_bytes: int | None
-    """Its own limit, else the default one; None: as much as there is."""
-    used_bytes: int
-    is_own: bool
-    """False: the limit is the default one."""
 
 
 class Quotas:

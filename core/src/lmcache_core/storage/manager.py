@@ -80,7 +80,7 @@ class StorageManager:
         self._lookups = Lookups(cache, prefetch, self._notes, self.tallies, read_ttl_seconds, clock, events)
         self.pins = Pins(cache, pin_max_bytes, clock)
         self.orders = PrefetchOrders(cache, prefetch, self.pins, clock)
-        self.objects = L1Objects(cache, self.pins)
+        self.l1_objects = L1Objects(cache, self.pins)
 
     # --- lookups
 
@@ -263,6 +263,11 @@ class StorageManager:
 
     def census(self) -> Census:
         return self._cache.census()
+
+    def objects(self) -> int:
+        """Slots that are not free."""
+        census = self._cache.census()
+        return census.total - census.free
 
     @property
     def lookups_open(self) -> int:

@@ -9,9 +9,9 @@ import pytest
 
 from core.tests.server.changing_server import MEMORY, StartServer
 from lmcache_client.errors import ConfigError
-from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
 from lmcache_core.app import reconfigure
 from lmcache_core.app.open_l2 import AdapterOpener
+from lmcache_core.contracts.server_control import NoSuchAdapterError, NotNowError
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from core.tests.server.changing_server import (
     store_in_l2,
 )
 from core.tests.server.test_controller_faults import trip, wait_for
-from lmcache_core.admin.reconfigure_port import NotNowError
+from lmcache_core.contracts.server_control import NotNowError
 from lmcache_core.controllers import adapter_removal
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
 from lmcache_core.controllers.store import StoreController

@@ -24,8 +24,8 @@ from core.tests.server.changing_server import (
     store_in_l2,
 )
 from core.tests.server.test_controller_faults import wait_for
-from lmcache_core.admin.reconfigure_port import NoSuchAdapterError
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
+from lmcache_core.contracts.server_control import NoSuchAdapterError
 from lmcache_devkit.fake_engine import FakeEngine
 
 TIMES = 5

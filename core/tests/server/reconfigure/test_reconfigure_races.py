@@ -22,7 +22,6 @@ from core.tests.server.changing_server import (
     state_of,
 )
 from core.tests.server.test_controller_faults import wait_for
-from lmcache_core.admin.reconfigure_port import NoSuchAdapterError, NotNowError
 from lmcache_core.app import openings, reconfigure, setting_changes
 from lmcache_core.app.l2_tier import RunningAdapter
 from lmcache_core.app.offer_specs import OfferSpec
@@ -31,6 +30,7 @@ from lmcache_core.app.open_l2 import AdapterOpener
 from lmcache_core.app.server import Server
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, SettingChanged
+from lmcache_core.contracts.server_control import NoSuchAdapterError, NotNowError
 from lmcache_core.controllers import adapter_removal
 from lmcache_devkit.fake_engine import FakeEngine
 

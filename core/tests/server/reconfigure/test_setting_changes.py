@@ -10,10 +10,10 @@ import pytest
 from core.tests.server.changing_server import MEMORY, StartServer, prompt, recorded
 from core.tests.server.test_controller_faults import wait_for
 from lmcache_client.errors import ConfigError
-from lmcache_core.admin.reconfigure_port import NotNowError
 from lmcache_core.app import setting_changes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import SettingChanged
+from lmcache_core.contracts.server_control import NotNowError
 from lmcache_devkit.fake_engine import FakeEngine
 
 
@@ -50,7 +50,11 @@ def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pyt
     assert [port.timeout_seconds for port in parts.tiers.l2.ports] == [4.5]
     assert parts.changes.adapters.add(MEMORY).name == "memory-2"
     assert [port.timeout_seconds for port in parts.tiers.l2.ports] == [4.5, 4.5]
-    assert parts.changes.settings.changed()["l2_adapter"] == (MEMORY, MEMORY)
+    shown = {row.name: row for row in parts.changes.settings.shown()}
+    assert shown["l2_adapter"].value == [MEMORY, MEMORY]
+    ratio = shown["eviction_ratio"]
+    assert (ratio.value, ratio.source, ratio.given_by, ratio.default) == (0.3, "runtime", "admin API", 0.2)
+    assert (shown["l1_size_gb"].value, shown["chunk_size"].given_by) == (1 / 16, "--chunk-size")
     assert parts.changes.settings.running()["l2_store_drop"] == "oldest"
     assert parts.changes.settings.change({"eviction_ratio": 0.3}) == []
 

@@ -15,8 +15,8 @@ from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.query import path_part, read_query
-from lmcache_core.admin.reconfigure_port import AdaptersPort, NoSuchAdapterError, NotNowError
 from lmcache_core.admin.schemas_reconfigure import AdapterState, AdapterStates, AddAdapter, RemovalQuery
+from lmcache_core.contracts.server_control import AdapterControl, NoSuchAdapterError, NotNowError
 
 _NAME: Final = {"name": "Name of the adapter, as GET /l2/adapters lists it."}
 _UNKNOWN: Final = {404: "no adapter has this name"}
@@ -26,19 +26,21 @@ Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
 
 
-def adapter_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
+def adapter_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
     """Whatever may take long is begun, answered with 202, and asked about with GET /l2/adapters/{name}."""
 
     @get("/l2/adapters", operation=Operation("All L2 adapters, and what each is doing.", AdapterStates, tag=_TAG))
     async def list_adapters() -> dict[str, Any]:
-        return AdapterStates(adapters=await sync_to_thread(adapters.states)).model_dump()
+        return AdapterStates(
+            adapters=[AdapterState.of(each) for each in await sync_to_thread(adapters.states)]
+        ).model_dump()
 
     @get(
         "/l2/adapters/{name:str}",
         operation=Operation("One L2 adapter.", AdapterState, path=_NAME, refusals=_UNKNOWN, tag=_TAG),
     )
     async def get_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return (await changing(adapters.state, path_part(request))).model_dump()
+        return AdapterState.of(await changing(adapters.state, path_part(request))).model_dump()
 
     @post(
         "/l2/adapters",
@@ -54,7 +56,7 @@ def adapter_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
     )
     async def add_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
         body = await read_body(request, AddAdapter)
-        return (await changing(adapters.add, body.model_dump())).model_dump()
+        return AdapterState.of(await changing(adapters.add, body.model_dump())).model_dump()
 
     @post(
         "/l2/adapters/{name:str}/drain",
@@ -69,7 +71,7 @@ def adapter_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
         ),
     )
     async def drain_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return (await changing(adapters.drain, path_part(request, -2))).model_dump()
+        return AdapterState.of(await changing(adapters.drain, path_part(request, -2))).model_dump()
 
     @post(
         "/l2/adapters/{name:str}/resume",
@@ -83,7 +85,7 @@ def adapter_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
         ),
     )
     async def resume_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        return (await changing(adapters.resume, path_part(request, -2))).model_dump()
+        return AdapterState.of(await changing(adapters.resume, path_part(request, -2))).model_dump()
 
     @delete(
         "/l2/adapters/{name:str}",
@@ -101,7 +103,7 @@ def adapter_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
     async def remove_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
         query = read_query(request, RemovalQuery)
         name = path_part(request)
-        return (await changing(adapters.remove, name, query.deadline_seconds, query.force)).model_dump()
+        return AdapterState.of(await changing(adapters.remove, name, query.deadline_seconds, query.force)).model_dump()
 
     return list_adapters, get_adapter, add_adapter, drain_adapter, resume_adapter, remove_adapter
 

@@ -12,17 +12,16 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.ports import CachePort
 from lmcache_core.admin.schemas import Clear, Cleared, ClearedTier
+from lmcache_core.contracts.server_control import CacheControl
 
 
-def cache_routes(cache: CachePort) -> Sequence[BaseRouteHandler]:
+def cache_routes(cache: CacheControl) -> Sequence[BaseRouteHandler]:
     """One route under two names, because servers of two ages know it by one of them each.  The body may be left out."""
 
     def clear_l1(force: bool) -> Cleared:
         dropped = cache.clear(force)
-        census = cache.census()
-        return Cleared(cleared=ClearedTier(tier="l1", objects=dropped, objects_left=census.total - census.free))
+        return Cleared(cleared=ClearedTier(tier="l1", objects=dropped, objects_left=cache.objects()))
 
     @post(
         ["/cache/clear", "/clear-cache"],

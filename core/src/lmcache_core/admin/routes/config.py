@@ -10,11 +10,11 @@ from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.ports import ConfigPort
-from lmcache_core.admin.schemas_server import Configuration, ConfiguredAdapters
+from lmcache_core.admin.schemas_server import Configuration, ConfiguredAdapter, ConfiguredAdapters, Setting
+from lmcache_core.contracts.server_control import AdapterControl, SettingControl
 
 
-def config_routes(config: ConfigPort) -> Sequence[BaseRouteHandler]:
+def config_routes(given: SettingControl, in_use: AdapterControl) -> Sequence[BaseRouteHandler]:
     @get(
         "/config",
         operation=Operation(
@@ -22,13 +22,18 @@ def config_routes(config: ConfigPort) -> Sequence[BaseRouteHandler]:
         ),
     )
     async def settings() -> dict[str, Any]:
-        return Configuration(settings=list(await sync_to_thread(config.settings))).model_dump()
+        rows = await sync_to_thread(given.shown)
+        return Configuration(settings=[Setting.of(row) for row in rows]).model_dump()
 
     @get(
         "/config/adapters",
         operation=Operation("The storage backends in use.", ConfiguredAdapters, tag="configuration"),
     )
     async def adapters() -> dict[str, Any]:
-        return ConfiguredAdapters(adapters=list(await sync_to_thread(config.adapters))).model_dump()
+        rows = [
+            ConfiguredAdapter(index=each.index, name=each.name, type_name=each.type, settings=dict(each.settings))
+            for each in await sync_to_thread(in_use.states)
+        ]
+        return ConfiguredAdapters(adapters=rows).model_dump()
 
     return settings, adapters

@@ -12,15 +12,15 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.ports import LogLevelPort, UnknownLoggerError
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.schemas_server import LoggerLevel, LoggerLevels, SetLevel
+from lmcache_core.contracts.server_control import LogControl, UnknownLoggerError
 
 
-def log_level_routes(levels: LogLevelPort) -> Sequence[BaseRouteHandler]:
+def log_level_routes(levels: LogControl) -> Sequence[BaseRouteHandler]:
     @get("/loglevel", operation=Operation("Loggers with a level of their own.", LoggerLevels, tag="logging"))
     async def list_levels() -> dict[str, Any]:
-        return LoggerLevels(loggers=list(await sync_to_thread(levels.own))).model_dump()
+        return LoggerLevels(loggers=[LoggerLevel.of(row) for row in await sync_to_thread(levels.own)]).model_dump()
 
     @put(
         "/loglevel",
@@ -35,7 +35,7 @@ def log_level_routes(levels: LogLevelPort) -> Sequence[BaseRouteHandler]:
     async def set_level(request: Request[Any, Any, Any]) -> dict[str, Any]:
         wanted = await read_body(request, SetLevel)
         try:
-            return (await sync_to_thread(levels.set, wanted.logger, wanted.level)).model_dump()
+            return LoggerLevel.of(await sync_to_thread(levels.set, wanted.logger, wanted.level)).model_dump()
         except UnknownLoggerError as error:
             raise ProblemError(HTTPStatus.NOT_FOUND, str(error)) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from litestar import get
@@ -13,9 +13,9 @@ from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.schemas_server import PluginAnswer, Plugins
 
 
-def plugins_routes(plugins: Callable[[], Sequence[PluginAnswer]]) -> Sequence[BaseRouteHandler]:
+def plugins_routes(plugins: Callable[[], Sequence[Mapping[str, Any]]]) -> Sequence[BaseRouteHandler]:
     @get("/plugins", operation=Operation("Every plugin, with its offers, its hooks and its faults.", Plugins))
     async def list_plugins() -> dict[str, Any]:
-        return Plugins(plugins=list(await sync_to_thread(plugins))).model_dump()
+        return Plugins(plugins=[PluginAnswer(**row) for row in await sync_to_thread(plugins)]).model_dump()
 
     return (list_plugins,)

@@ -12,7 +12,6 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.ports import QuotaPort
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.query import path_part
 from lmcache_core.admin.schemas import (
@@ -25,13 +24,13 @@ from lmcache_core.admin.schemas import (
     SetQuota,
     gigabytes,
 )
-from lmcache_core.controllers.quota import Quota, QuotaRefusedError
+from lmcache_core.contracts.server_control import Quota, QuotaControl, QuotaRefusedError
 from lmcache_core.model.cache_salt import parse_salt, salt_text
 
 _SALT: Final = {"cache_salt": "The cache salt; `_default` is the empty one."}
 
 
-def quota_routes(quotas: QuotaPort) -> Sequence[BaseRouteHandler]:
+def quota_routes(quotas: QuotaControl) -> Sequence[BaseRouteHandler]:
     """Salts are the last part of the path; the empty one is `_default` there and in the answers.
 
     The port is called on threads by hand: litestar's own `sync_to_thread=True` answers with a coroutine where one path

@@ -17,23 +17,23 @@ from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.query import path_part
-from lmcache_core.admin.reconfigure_port import AdaptersPort
 from lmcache_core.admin.routes.adapters import changing
 from lmcache_core.admin.schemas_reconfigure import REMOVAL_SECONDS, AdapterState, BackendChange, BackendStatus
+from lmcache_core.contracts.server_control import AdapterControl
 
 OPERATIONS: Final = ("add", "drain", "resume", "remove")
 _BACKEND: Final = {"backend": "Type of L2 adapter."}
 _TAG: Final = "adapters"
 
 
-def reconfigure_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
+def reconfigure_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
     @get(
         "/reconfigure/{backend:str}/l2/status",
         operation=Operation("The L2 adapters of one type.", BackendStatus, path=_BACKEND, tag=_TAG),
     )
     async def backend_status(request: Request[Any, Any, Any]) -> dict[str, Any]:
         backend = path_part(request, -3)
-        found = [each for each in await sync_to_thread(adapters.states) if each.type == backend]
+        found = [AdapterState.of(each) for each in await sync_to_thread(adapters.states) if each.type == backend]
         return BackendStatus(enabled=bool(found), backend=backend, num_adapters=len(found), adapters=found).model_dump()
 
     @post(
@@ -57,18 +57,20 @@ def reconfigure_routes(adapters: AdaptersPort) -> Sequence[BaseRouteHandler]:
             raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"operation: expected one of {', '.join(OPERATIONS)}")
         given = {name: value for name, value in (body.model_extra or {}).items() if name != "type"}
         if operation == "add":
-            return (await changing(adapters.add, {"type": backend, **given})).model_dump()
+            return AdapterState.of(await changing(adapters.add, {"type": backend, **given})).model_dump()
         if given:
             raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"no field is called '{next(iter(given)):.100}'")
         name = await _name_of(adapters, backend, body.adapter_index)
         if operation == "remove":
-            return (await changing(adapters.remove, name, REMOVAL_SECONDS, body.force)).model_dump()
-        return (await changing(adapters.drain if operation == "drain" else adapters.resume, name)).model_dump()
+            return AdapterState.of(await changing(adapters.remove, name, REMOVAL_SECONDS, body.force)).model_dump()
+        return AdapterState.of(
+            await changing(adapters.drain if operation == "drain" else adapters.resume, name)
+        ).model_dump()
 
     return backend_status, backend_change
 
 
-async def _name_of(adapters: AdaptersPort, backend: str, index: int | None) -> str:
+async def _name_of(adapters: AdapterControl, backend: str, index: int | None) -> str:
     for each in await sync_to_thread(adapters.states):
         is_meant = each.index == index if index is not None else each.seconds_left is None  # it is not being removed
         if each.type == backend and is_meant:

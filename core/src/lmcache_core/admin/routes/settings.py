@@ -14,20 +14,21 @@ from lmcache_core.admin.body import read_body
 from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.problem import ProblemError
 from lmcache_core.admin.query import path_part
-from lmcache_core.admin.reconfigure_port import SettingsPort
 from lmcache_core.admin.routes.adapters import changing
 from lmcache_core.admin.schemas_reconfigure import (
     ChangeableSettings,
+    ChangedSetting,
     ChangedSettings,
     ChangeSettings,
     SetSetting,
 )
+from lmcache_core.contracts.server_control import SettingControl
 
 _REFUSALS: Final = {409: "a setting needs a restart, a policy cannot be opened, or quotas forbid it"}
 _TAG: Final = "settings"
 
 
-def setting_routes(settings: SettingsPort) -> Sequence[BaseRouteHandler]:
+def setting_routes(settings: SettingControl) -> Sequence[BaseRouteHandler]:
     @get(
         "/settings",
         operation=Operation("The settings that can be changed without a restart.", ChangeableSettings, tag=_TAG),
@@ -48,7 +49,7 @@ def setting_routes(settings: SettingsPort) -> Sequence[BaseRouteHandler]:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the body names no setting; GET /settings lists those that can be changed",
             )
-        return ChangedSettings(changed=await changing(settings.change, values)).model_dump()
+        return _changed(await changing(settings.change, values))
 
     @put(
         "/settings/{name:str}",
@@ -63,6 +64,10 @@ def setting_routes(settings: SettingsPort) -> Sequence[BaseRouteHandler]:
     )
     async def set_setting(request: Request[Any, Any, Any]) -> dict[str, Any]:
         value = (await read_body(request, SetSetting)).value
-        return ChangedSettings(changed=await changing(settings.change, {path_part(request): value})).model_dump()
+        return _changed(await changing(settings.change, {path_part(request): value}))
 
     return list_settings, change_settings, set_setting
+
+
+def _changed(rows: Sequence[object]) -> dict[str, Any]:
+    return ChangedSettings(changed=[ChangedSetting.of(row) for row in rows]).model_dump()

@@ -11,11 +11,12 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.schemas_server import ThreadRow, Threads
+from lmcache_core.contracts.server_control import ThreadRow as Thread
 
 
-def threads_routes(threads: Callable[[], Sequence[ThreadRow]]) -> Sequence[BaseRouteHandler]:
+def threads_routes(threads: Callable[[], Sequence[Thread]]) -> Sequence[BaseRouteHandler]:
     @get("/threads", operation=Operation("Every thread, what it has used and where it is.", Threads))
     async def list_threads() -> dict[str, Any]:
-        return Threads(threads=list(await sync_to_thread(threads))).model_dump()
+        return Threads(threads=[ThreadRow.of(row) for row in await sync_to_thread(threads)]).model_dump()
 
     return (list_threads,)

@@ -70,7 +70,7 @@ def _offline(given: argparse.Namespace) -> list[dict[str, Any]]:
         {
             "name": name,
             "value": shown[name].value,
-            "source": shown[name].source.value,
+            "source": shown[name].source,
             "given_by": shown[name].given_by,
             "default": shown[name].default,
         }

@@ -1,0 +1,208 @@
+"""What an operator's plugin may see of a running server's parts, and do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from lmcache_client.errors import ConfigError, LMCacheError
+
+
+class NotNowError(LMCacheError):
+    """The request is valid, and cannot be done in the present state.  The message gives the reason and the remedy."""
+
+
+class NoSuchAdapterError(LMCacheError):
+    """The message names the adapters that exist."""
+
+
+class UnknownLoggerError(LMCacheError):
+    """No logger has this name."""
+
+
+class QuotaRefusedError(ConfigError):
+    """This server cannot keep the quota.  The message gives the reason and the remedy."""
+
+
+class Quota(NamedTuple):
+    """A salt's limit and use of L1, in bytes."""
+
+    salt: str
+    limit_bytes: int | None
+    """Its own limit, else the default one; None: unlimited."""
+    used_bytes: int
+    is_own: bool
+    """False: the limit is the default one."""
+
+
+class QuotaControl(Protocol):
+    """Limits of cache salts.  Safe from any thread."""
+
+    @property
+    def default_bytes(self) -> int | None:
+        """The limit of salts without one of their own; None: unlimited."""
+
+    def get(self, salt: str) -> Quota:
+        """Of any salt, whether it has a limit or anything stored or not."""
+
+    def everything(self) -> Sequence[Quota]:
+        """Every salt that has a limit of its own or anything in L1."""
+
+    def set(self, salt: str, limit_bytes: int) -> None:
+        """Raises QuotaRefusedError."""
+
+    def delete(self, salt: str) -> bool:
+        """False when the salt had no limit of its own."""
+
+
+class CacheControl(Protocol):
+    """What L1 holds.  Safe from any thread."""
+
+    def clear(self, force: bool) -> int:
+        """As `contracts.storage.Storage.clear`."""
+
+    def objects(self) -> int:
+        """Slots that are not free: objects that are cached, held, being written, or in quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterState:
+    """One L2 adapter, as it was at one moment."""
+
+    name: str
+    type: str
+    index: int
+    """Unique: no other adapter of this server has it, or had it."""
+    state: Literal["serving", "draining", "removing", "closing", "lingering", "removed"]
+    """`lingering`: it was closed and still has memory of L1, which stays in quarantine until the adapter releases it."""
+    healthy: bool
+    objects_left: int
+    """Stores on their way to it, waiting or submitted."""
+    bytes_left: int
+    jobs_in_flight: int
+    lent_bytes: int
+    """Memory of L1 that it reads or writes now, or has not released."""
+    seconds_left: float | None
+    """Until the deadline of its removal."""
+    drained: bool | None
+    """Of a removal: True if every waiting store reached it; None until then."""
+    given_up: int
+    """Objects of jobs that were cancelled at the deadline."""
+    eviction_policy: str | None
+    settings: Mapping[str, Any]
+    """As they were given, without secrets."""
+
+
+class AdapterControl(Protocol):
+    """The L2 adapters of a running server.  Safe from any thread."""
+
+    def states(self) -> list[AdapterState]:
+        """Of all adapters, in the order in which loads ask them."""
+
+    def state(self, name: str) -> AdapterState:
+        """Of one that exists, or was removed recently.  Raises NoSuchAdapterError."""
+
+    def add(self, values: Mapping[str, Any]) -> AdapterState:
+        """Open one, given as for `--l2-adapter`; it is in use when this returns.  Blocks while it is opened.  Raises
+        ConfigError for wrong values, NotNowError where it cannot be opened."""
+
+    def drain(self, name: str) -> AdapterState:
+        """Store nothing new there from now on.  Raises NoSuchAdapterError, NotNowError while it is removed."""
+
+    def resume(self, name: str) -> AdapterState:
+        """Undo a drain.  Raises as `drain` does."""
+
+    def remove(self, name: str, deadline_seconds: float, force: bool) -> AdapterState:
+        """Begin to remove it, or shorten the deadline of a removal that has begun.  Returns at once.  Raises
+        NoSuchAdapterError."""
+
+
+class ShownSetting(NamedTuple):
+    """A setting and its source.  `value` is JSON, without secrets."""
+
+    name: str
+    value: Any
+    source: str
+    """flag, environment, file, default, or runtime for a value that was changed while the server ran."""
+    given_by: str
+    """The flag, the variable or the file; empty for a default."""
+    default: Any
+
+
+class ChangedSetting(NamedTuple):
+    """Values are JSON, without secrets."""
+
+    name: str
+    before: Any
+    after: Any
+    state: Literal["applied", "under way"] = "applied"
+    """`under way`: a new eviction policy is still being notified of the objects in L1."""
+
+
+class SettingControl(Protocol):
+    """The settings of a running server.  Safe from any thread."""
+
+    def shown(self) -> Sequence[ShownSetting]:
+        """Every setting, in the order of `lmcache server --help`."""
+
+    def running(self) -> Mapping[str, Any]:
+        """The settings that can be changed, by name, as they apply now, without secrets."""
+
+    def change(self, values: Mapping[str, Any]) -> list[ChangedSetting]:
+        """Change all of these, or none.  Blocks until they apply.  Returns those whose value differs now.  Raises
+        ConfigError for what is no value of a setting, NotNowError for what cannot be changed now, or not at all."""
+
+
+class LoggerLevel(NamedTuple):
+    """Names of levels, such as INFO."""
+
+    logger: str
+    own: str | None
+    """None: the level comes from the logger above."""
+    effective: str
+
+
+class LogControl(Protocol):
+    """How much is logged.  Safe from any thread."""
+
+    def own(self) -> Sequence[LoggerLevel]:
+        """Loggers with a level of their own, the root among them."""
+
+    def set(self, logger: str, level: str | None) -> LoggerLevel:
+        """Raises UnknownLoggerError."""
+
+
+class ThreadRow(NamedTuple):
+    """One thread of the process."""
+
+    name: str
+    native_id: int | None
+    daemon: bool
+    python: bool
+    state: str | None
+    """The kernel's letter: R runs, S sleeps, D waits for a disk."""
+    cpu_seconds: float | None
+    """Used so far; None, as `state`, where the kernel does not say."""
+    supervised: Mapping[str, Any] | None
+    """What the supervisor says of it; None: it is not restarted."""
+    stack: Sequence[str]
+    """Module, line and function of each call, innermost last; never values."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ServerControl:
+    """What an operator may do to a running server.  Everything here is safe from any thread, and may take locks or wait: it
+    is not for an event loop."""
+
+    quotas: QuotaControl
+    cache: CacheControl
+    adapters: AdapterControl
+    settings: SettingControl
+    log_levels: LogControl
+    plugins: Callable[[], Sequence[Mapping[str, Any]]]
+    """Each plugin as in `lmcache plugins list --json`, without tracebacks and with `hooks`, those of it that are called."""
+    threads: Callable[[], Sequence[ThreadRow]]
+    """Every thread of the process, those of libraries included, the busiest first."""
+    hide: Callable[[bytes], bytes]
+    """Replaces secrets of the configuration in an answer."""
