@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lmcache_core
-from lmcache_core.admin.api import described_routes, every_core_route
-from lmcache_core.admin.openapi import openapi_document
+from lmcache_core.admin.api import api_about, every_core_route
+from lmcache_http.application import described_routes
+from lmcache_http.openapi import openapi_document
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _TABLE = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)
@@ -25,7 +25,7 @@ _USUAL = {"401", "403", "408", "413", "414", "421", "422", "431", "500", "503"}
 
 def documents() -> dict[Path, str]:
     """Every generated file, by where it belongs."""
-    document = openapi_document(described_routes(every_core_route()), lmcache_core.__version__)
+    document = openapi_document(api_about(), described_routes(every_core_route()))
     page = FOLDER / "http-api.md"
     table = routes_table(document)
     return {

@@ -12,10 +12,10 @@ from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
 from core.tests.admin.stand_ins import ports
-from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.plugin_route import PluginRoute
-from lmcache_core.admin.server import LIMITS, AdminServer
-from lmcache_core.admin.token import Tokens
+from lmcache_core.admin.server import AdminServer
+from lmcache_http.server import LIMITS, HttpLimits
+from lmcache_http.tokens import Tokens
 
 
 class Answer(NamedTuple):
@@ -52,20 +52,21 @@ def running(
     tokens: Tokens | None = None,
     plugins: Sequence[PluginRoute] = (),
     limits: HttpLimits = LIMITS,
+    plugin_seconds: float = 30.0,
     **changes: Any,
 ) -> Iterator[AdminServer]:
     """With `token`, or `tokens`, or without any; the rest changes the ports."""
     if token is not None:
         tokens = Tokens(None, token)
-    server = AdminServer("127.0.0.1", 0, tokens, ports(**changes), plugins, limits)
+    server = AdminServer("127.0.0.1", 0, tokens, ports(**changes), plugins, limits, plugin_seconds)
     server.start()
     try:
         wait_until_open(server)
         yield server
     finally:
         server.stop()
-    assert server._thread is not None
-    assert not server._thread.is_alive()
+    assert server.http._thread is not None
+    assert not server.http._thread.is_alive()
 
 
 def wait_until_open(server: AdminServer) -> None:

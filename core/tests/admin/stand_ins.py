@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lmcache_core.admin.ports import AdminPorts
-from lmcache_core.admin.schemas_server import Version
 from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
 from lmcache_core.contracts.server_control import (
     AdapterState,
@@ -16,6 +15,7 @@ from lmcache_core.contracts.server_control import (
     ShownSetting,
     UnknownLoggerError,
 )
+from lmcache_http.admin_api.server import Version
 
 
 class StandInQuotas:

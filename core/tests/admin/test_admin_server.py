@@ -116,8 +116,8 @@ def test_a_stop_right_after_the_start_leaves_no_thread() -> None:
     server = AdminServer("127.0.0.1", 0, None, ports())
     server.start()
     server.stop()
-    assert server._thread is not None
-    assert not server._thread.is_alive()
+    assert server.http._thread is not None
+    assert not server.http._thread.is_alive()
 
 
 def test_signals_stay_the_servers() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from core.tests.admin.conversation import ask, running
-from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.server import AdminServer
+from lmcache_http.server import HttpLimits
 
 QUICK = HttpLimits(request_seconds=0.3, stalled_seconds=0.3, connections=8)
 

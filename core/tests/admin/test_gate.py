@@ -10,8 +10,8 @@ import pytest
 
 from core.tests.admin.conversation import ask, changes_of, running
 from core.tests.admin.stand_ins import StandInCache
-from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.server import AdminServer
+from lmcache_http.server import HttpLimits
 
 
 @pytest.mark.parametrize(

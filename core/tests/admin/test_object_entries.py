@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core.admin.object_entries import l2_entry, read_filter, read_keys
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas_objects import ObjectEntry
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey, pack_kv_rank
+from lmcache_http.admin_api.objects import ObjectEntry
+from lmcache_http.problem import ProblemError
 
 KEYS = st.builds(
     lambda model, world, worker, salt, chunk_hash, layout: ObjectKey(

@@ -10,11 +10,11 @@ from litestar.handlers import HTTPRouteHandler
 from pydantic import BaseModel
 
 from core.tests.admin.conversation import ask, running
-from lmcache_core.admin.access import operation_of
-from lmcache_core.admin.api import described_routes, every_core_route
+from lmcache_core.admin.api import api_about, every_core_route
 from lmcache_core.admin.core_paths import CORE_PATHS, overlap
-from lmcache_core.admin.openapi import DescribedRoute, openapi_document
-from lmcache_core.admin.operation import Operation
+from lmcache_http.access import operation_of
+from lmcache_http.application import described_routes
+from lmcache_http.openapi import DescribedRoute, Operation, openapi_document
 
 EVERY = every_core_route()
 
@@ -47,7 +47,7 @@ def test_a_handler_answers_with_the_status_that_it_says() -> None:
 
 
 def test_core_knows_its_paths_without_the_web_framework() -> None:
-    described = openapi_document(routes(), "1")["paths"]
+    described = openapi_document(api_about(), routes())["paths"]
     missing = [path for path in described if path not in CORE_PATHS]
     assert missing == [], "plugins' routes are held against admin/core_paths.py"
     assert [path for path in CORE_PATHS if path not in described] == []
@@ -66,7 +66,9 @@ def test_every_parameter_of_a_path_is_explained() -> None:
     unexplained = [
         (route.path, each["name"])
         for route in routes()
-        for each in openapi_document([route], "1")["paths"].popitem()[1][route.method.lower()].get("parameters", [])
+        for each in openapi_document(api_about(), [route])["paths"]
+        .popitem()[1][route.method.lower()]
+        .get("parameters", [])
         if not each["description"]
     ]
     assert unexplained == []
@@ -76,7 +78,7 @@ def test_the_document_is_openapi() -> None:
     """By schemathesis' own reading; tests/http drives a server by it."""
     from schemathesis.openapi import from_dict
 
-    document = openapi_document(routes(), "1.2.3")
+    document = openapi_document(api_about(), routes())
     loaded = from_dict(json.loads(json.dumps(document)))
     found: list[Any] = list(loaded.get_all_operations())
     identifiers = [operation.ok().definition.raw["operationId"] for operation in found]
@@ -84,12 +86,12 @@ def test_the_document_is_openapi() -> None:
 
 
 def test_each_route_has_its_statuses() -> None:
-    quota = openapi_document(routes(), "1")["paths"]["/quota/{cache_salt}"]
+    quota = openapi_document(api_about(), routes())["paths"]["/quota/{cache_salt}"]
     assert sorted(quota["put"]["responses"]) == sorted(
         ["200", "400", "401", "403", "408", "409", "413", "414", "421", "422", "431", "500", "503"]
     )
     assert quota["get"]["security"] == [{"token": []}]
-    health = openapi_document(routes(), "1")["paths"]["/healthcheck"]["get"]
+    health = openapi_document(api_about(), routes())["paths"]["/healthcheck"]["get"]
     assert health["security"] == []
     assert "401" not in health["responses"]
     assert set(health["responses"]["503"]["content"]) == {"application/json", "application/problem+json"}

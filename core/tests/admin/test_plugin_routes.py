@@ -11,7 +11,6 @@ import pytest
 from pydantic import BaseModel
 
 from core.tests.admin.conversation import ask, running
-from lmcache_core.admin.limits import HttpLimits
 from lmcache_core.admin.plugin_calls import THREADS, UNANSWERED_MAX
 from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.server import AdminServer
@@ -214,7 +213,7 @@ def test_routes_that_never_answer_hold_up_nobody_else(caplog: pytest.LogCaptureF
 
     stuck = PluginRoute("acme_plugin", "acme", HttpRoute("GET", "/acme/stuck", hang, "Hangs."))
     other = PluginRoute("other_plugin", "other", HttpRoute("GET", "/other", answering(HttpAnswer({})), "Answers."))
-    with running(plugins=[stuck, other], limits=HttpLimits(plugin_seconds=0.3)) as server:
+    with running(plugins=[stuck, other], plugin_seconds=0.3) as server:
         askers = [threading.Thread(target=ask, args=(server, "/acme/stuck")) for _ in range(2 * THREADS)]
         for asker in askers:
             asker.start()
@@ -254,7 +253,7 @@ def test_calls_that_nobody_answers_do_not_pile_up() -> None:
         return HttpAnswer({})
 
     stuck = PluginRoute("acme_plugin", "acme", HttpRoute("GET", "/acme/stuck", hang, "Hangs."))
-    with running(plugins=[stuck], limits=HttpLimits(plugin_seconds=0.3)) as server:
+    with running(plugins=[stuck], plugin_seconds=0.3) as server:
         askers = [threading.Thread(target=ask, args=(server, "/acme/stuck")) for _ in range(UNANSWERED_MAX)]
         for asker in askers:
             asker.start()

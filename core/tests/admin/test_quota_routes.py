@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from core.tests.admin.conversation import ask, running
 from core.tests.admin.stand_ins import StandInQuotas
-from lmcache_core.admin.operation import BODY_BYTES_MAX
 from lmcache_core.admin.server import AdminServer
+from lmcache_http.openapi import BODY_BYTES_MAX
 
 GIB = 2**30
 

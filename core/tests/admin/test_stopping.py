@@ -12,7 +12,8 @@ import pytest
 
 from core.tests.admin.conversation import Answer, ask, wait_until_open
 from core.tests.admin.stand_ins import ports
-from lmcache_core.admin.server import STOP_SECONDS, AdminServer
+from lmcache_core.admin.server import AdminServer
+from lmcache_http.server import STOP_SECONDS
 
 HANGS = """
 import threading, time

@@ -13,8 +13,8 @@ from core.tests.admin.conversation import ask, changes_of, running
 from core.tests.admin.stand_ins import active
 from lmcache_client.errors import ConfigError
 from lmcache_core import Severity
-from lmcache_core.admin import token as token_module
-from lmcache_core.admin.token import Scope, Token, Tokens, open_tokens, read_token, read_tokens
+from lmcache_http import tokens as token_module
+from lmcache_http.tokens import Scope, Token, Tokens, open_tokens, read_token, read_tokens
 
 
 def file_with(tmp_path: Path, text: str) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from core.tests.admin.conversation import running
-from lmcache_core.admin.schemas_reconfigure import AdapterState, ChangedSetting
 from lmcache_core.admin.server import AdminServer
 from lmcache_core.app.cli import main
 from lmcache_core.contracts.server_control import NoSuchAdapterError
+from lmcache_http.admin_api.changes import AdapterState, ChangedSetting
 
 Captured = pytest.CaptureFixture[str]
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import cache
-from http import HTTPStatus
 from typing import Any, Final
 
-from litestar import Litestar, Response, get
-from litestar.connection import ASGIConnection
-from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar import Litestar
+from litestar.handlers import BaseRouteHandler
 
 import lmcache_core
-from lmcache_core.admin.access import operation_of, token_guard
 from lmcache_core.admin.cache_ports import CachePorts
-from lmcache_core.admin.openapi import DescribedRoute, openapi_document
-from lmcache_core.admin.operation import BODY_BYTES_MAX, Operation
 from lmcache_core.admin.plugin_calls import PluginCalls
 from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.admin.ports import AdminPorts
-from lmcache_core.admin.problem import ProblemError, problem
 from lmcache_core.admin.routes.adapters import adapter_routes
 from lmcache_core.admin.routes.cache import cache_routes
 from lmcache_core.admin.routes.checksums import checksum_routes
@@ -39,39 +31,32 @@ from lmcache_core.admin.routes.settings import setting_routes
 from lmcache_core.admin.routes.status import status_routes
 from lmcache_core.admin.routes.threads import threads_routes
 from lmcache_core.admin.routes.version import version_routes
-from lmcache_core.admin.schemas_server import ApiDescription
-from lmcache_core.admin.token import Tokens
+from lmcache_http.application import http_app
+from lmcache_http.openapi import ApiAbout, DescribedRoute
+from lmcache_http.tokens import Tokens
 
-_DOCUMENT: Final = "/openapi.json"
+_ABOUT: Final = (
+    "What a cache server tells its operators, and what they can change while it runs. Errors are problems (RFC 9457) whose "
+    "`detail` names the thing, the limit and the remedy. With tokens, every request carries one, but for the routes that say "
+    "otherwise; one with the scope `read` may do what GET does."
+)
+
+
+def api_about() -> ApiAbout:
+    return ApiAbout("lmcache admin API", lmcache_core.__version__, _ABOUT)
 
 
 def build_api(
     tokens: Tokens | None, ports: AdminPorts, plugins: Sequence[PluginRoute], plugin_calls: PluginCalls
 ) -> Litestar:
-    """With tokens, nothing is answered to who brings none, but for the routes that are open.  `plugin_calls` are the
-    caller's to close."""
-    core = core_routes(ports)
-    described = [*described_routes(core), *(_described_plugin(each) for each in plugins)]
-
-    @cache
-    def document() -> bytes:
-        return json.dumps(openapi_document(described, lmcache_core.__version__)).encode()
-
-    @get(_DOCUMENT, operation=_DESCRIBES)
-    async def description() -> Response[bytes]:
-        return Response(document(), media_type="application/json")
-
-    return Litestar(
-        route_handlers=[*core, *plugin_routes(plugins, plugin_calls), description],
-        guards=[token_guard(tokens), takes_what_is_said],
-        exception_handlers={Exception: problem},
-        request_max_body_size=BODY_BYTES_MAX,
-        openapi_config=None,
-        logging_config=None,
+    """`plugin_calls` are the caller's to close."""
+    return http_app(
+        api_about(),
+        core_routes(ports),
+        tokens,
+        plugin_routes(plugins, plugin_calls),
+        [_described_plugin(each) for each in plugins],
     )
-
-
-_DESCRIBES: Final = Operation("This description of the API.", ApiDescription)
 
 
 def core_routes(ports: AdminPorts) -> list[BaseRouteHandler]:
@@ -103,19 +88,6 @@ def _object_routes(cache: CachePorts) -> list[BaseRouteHandler]:
     ]
 
 
-def described_routes(handlers: Sequence[BaseRouteHandler]) -> list[DescribedRoute]:
-    """Each method of each path of core's."""
-    routes = [DescribedRoute("GET", _DOCUMENT, _DESCRIBES)]
-    for handler in handlers:
-        assert isinstance(handler, HTTPRouteHandler)
-        routes += [
-            DescribedRoute(method, path, operation_of(handler))
-            for path in handler.paths
-            for method in handler.http_methods
-        ]
-    return routes
-
-
 class _NoServer:
     """Stands for every port where routes are only described."""
 
@@ -127,16 +99,6 @@ def every_core_route() -> list[BaseRouteHandler]:
     """Those of a server that has everything, to be looked at and not to be asked."""
     nothing: Any = _NoServer()
     return core_routes(AdminPorts(**{each.name: nothing for each in fields(AdminPorts)}))
-
-
-def takes_what_is_said(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Refuse a query or a body that nobody would look at: it was meant for something."""
-    about = operation_of(handler)
-    if about.query is None and connection.scope["query_string"]:
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "this route takes no query; leave it out")
-    has_body = connection.headers.get("content-length", "0") != "0" or "transfer-encoding" in connection.headers
-    if about.body is None and has_body:
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "this route takes no body; leave it out")
 
 
 def _described_plugin(plugin: PluginRoute) -> DescribedRoute:

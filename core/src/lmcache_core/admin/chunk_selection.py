@@ -8,9 +8,9 @@ from typing import Final
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.object_entries import read_salt
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas_chunks import ChunkLayout, ChunkSelection
 from lmcache_core.storage.addresses import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
+from lmcache_http.admin_api.chunks import ChunkLayout, ChunkSelection
+from lmcache_http.problem import ProblemError
 
 OBJECTS_MAX: Final = 262_144
 """Shards of chunks in one request."""

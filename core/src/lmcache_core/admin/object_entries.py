@@ -7,12 +7,12 @@ from http import HTTPStatus
 from typing import Any
 
 from lmcache_client.errors import ProtocolError
-from lmcache_core.admin.problem import ProblemError
 from lmcache_core.model.cache_salt import parse_salt, salt_text
 from lmcache_core.model.keys import ObjectKey, parse_canonical
 from lmcache_core.model.model_name import parse_model_name
 from lmcache_core.storage.key_filter import KeyFilter
 from lmcache_core.storage.l1_objects import L1Object
+from lmcache_http.problem import ProblemError
 
 
 def read_keys(keys: Sequence[str]) -> list[ObjectKey]:

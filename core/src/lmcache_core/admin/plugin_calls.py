@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.admin.daemon_pool import DaemonPool
+from lmcache_http.daemon_pool import DaemonPool
 
 THREADS: Final = 4
 """For each plugin."""

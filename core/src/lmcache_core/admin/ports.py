@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmcache_core.admin.cache_ports import CachePorts
-from lmcache_core.admin.schemas_server import Version
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.server_control import ServerControl
+from lmcache_http.admin_api.server import Version
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,7 @@ from typing import Any
 
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.ports import AdminPorts
-from lmcache_core.admin.schemas_server import Version
 from lmcache_core.admin.server import AdminServer
-from lmcache_core.admin.token import open_tokens
 from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.log_levels import LogLevels
@@ -28,6 +26,8 @@ from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.storage.l2_deletions import L2Deletions
 from lmcache_core.storage.l2_keys import L2Keys
+from lmcache_http.admin_api.server import Version
+from lmcache_http.tokens import open_tokens
 
 
 def open_admin(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from lmcache_core.admin.token import TOKEN_VARIABLE
 from lmcache_core.app.quota_setting import QUOTA_EXAMPLE, check_quotas
 from lmcache_core.app.setting_groups import (
     CacheSettings,
@@ -31,6 +30,7 @@ from lmcache_core.app.setting_groups import (
 )
 from lmcache_core.app.setting_json import from_json, json_objects, name_or_object
 from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource, SettingSource, sources
+from lmcache_http.tokens import TOKEN_VARIABLE
 
 ENV_PREFIX = "LMCACHE_"
 UNIX_ENDPOINT_MAX = 107 + len("ipc://")

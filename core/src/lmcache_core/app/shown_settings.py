@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.admin.token import TOKEN_VARIABLE
 from lmcache_core.app.configuration import flag_of, variable_of
 from lmcache_core.app.masking import masked, secrets_in
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -15,6 +14,7 @@ from lmcache_core.app.serde_specs import serdes_given
 from lmcache_core.app.setting_sources import SettingSource
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.server_control import ShownSetting
+from lmcache_http.tokens import TOKEN_VARIABLE
 
 _KINDS: Final = {
     "l2_adapter": OfferKind.L2_ADAPTER,

@@ -9,9 +9,9 @@ import pytest
 
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import wait_until
-from lmcache_core.admin.schemas_objects import DeletionAnswer
 from lmcache_core.storage import l2_deletions
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_http.admin_api.objects import DeletionAnswer
 
 
 def test_single_objects_leave_one_tier(site: Site) -> None:

@@ -7,9 +7,9 @@ import pytest
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import operator_of, wait_until
 from core.tests.server.conftest import StartServer
-from lmcache_core.admin.schemas_objects import ObjectsPage
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_http.admin_api.objects import ObjectsPage
 
 
 def test_both_tiers_list_every_object_once(site: Site) -> None:

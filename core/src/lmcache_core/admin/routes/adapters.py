@@ -11,12 +11,11 @@ from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part, read_query
-from lmcache_core.admin.schemas_reconfigure import AdapterState, AdapterStates, AddAdapter, RemovalQuery
 from lmcache_core.contracts.server_control import AdapterControl, NoSuchAdapterError, NotNowError
+from lmcache_http.admin_api.changes import AdapterState, AdapterStates, AddAdapter, RemovalQuery
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body, read_query
 
 _NAME: Final = {"name": "Name of the adapter, as GET /l2/adapters lists it."}
 _UNKNOWN: Final = {404: "no adapter has this name"}

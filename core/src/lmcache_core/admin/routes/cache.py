@@ -10,10 +10,10 @@ from litestar import Request, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas import Clear, Cleared, ClearedTier
 from lmcache_core.contracts.server_control import CacheControl
+from lmcache_http.admin_api.quotas import Clear, Cleared, ClearedTier
+from lmcache_http.openapi import Operation
+from lmcache_http.reading import read_body
 
 
 def cache_routes(cache: CacheControl) -> Sequence[BaseRouteHandler]:

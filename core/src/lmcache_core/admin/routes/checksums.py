@@ -10,12 +10,12 @@ from litestar import Request, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.chunk_selection import find_chunks
 from lmcache_core.admin.object_entries import worker_of
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_chunks import CHUNKS_BODY_BYTES_MAX, Checksums, ShardChecksums, SumChunks
+from lmcache_http.admin_api.chunks import CHUNKS_BODY_BYTES_MAX, Checksums, ShardChecksums, SumChunks
+from lmcache_http.openapi import Operation
+from lmcache_http.reading import read_body
 
 OBJECTS_MAX: Final = 1024
 """Whose bytes one request may have summed up."""

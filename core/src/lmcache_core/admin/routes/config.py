@@ -9,9 +9,9 @@ from litestar import get
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import Configuration, ConfiguredAdapter, ConfiguredAdapters, Setting
 from lmcache_core.contracts.server_control import AdapterControl, SettingControl
+from lmcache_http.admin_api.server import Configuration, ConfiguredAdapter, ConfiguredAdapters, Setting
+from lmcache_http.openapi import Operation
 
 
 def config_routes(given: SettingControl, in_use: AdapterControl) -> Sequence[BaseRouteHandler]:

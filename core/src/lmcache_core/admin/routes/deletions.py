@@ -10,14 +10,13 @@ from litestar import Request, Response, delete, get
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.object_entries import read_filter, read_keys
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part, read_query
 from lmcache_core.admin.routes.objects import ADAPTER_REFUSALS, deletion_answer, ended_or_not, refusals
-from lmcache_core.admin.schemas_objects import KEYS_BODY_BYTES_MAX, DeleteL2Keys, DeleteL2Query, DeletionAnswer
+from lmcache_http.admin_api.objects import KEYS_BODY_BYTES_MAX, DeleteL2Keys, DeleteL2Query, DeletionAnswer
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body, read_query
 
 
 def deletion_routes(cache: CachePorts) -> Sequence[BaseRouteHandler]:

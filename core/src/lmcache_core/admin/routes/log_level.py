@@ -10,11 +10,11 @@ from litestar import Request, get, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas_server import LoggerLevel, LoggerLevels, SetLevel
 from lmcache_core.contracts.server_control import LogControl, UnknownLoggerError
+from lmcache_http.admin_api.server import LoggerLevel, LoggerLevels, SetLevel
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import read_body
 
 
 def log_level_routes(levels: LogControl) -> Sequence[BaseRouteHandler]:

@@ -11,22 +11,8 @@ from litestar import Request, Response, delete, get
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.object_entries import l1_entry, l2_entry, read_filter, read_keys
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.page_token import PageToken, PageTokenError
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import read_query
-from lmcache_core.admin.schemas_objects import (
-    CURSOR_CHARS_MAX,
-    KEYS_BODY_BYTES_MAX,
-    DeleteObjects,
-    DeletionAnswer,
-    L2KeysQuery,
-    ObjectsPage,
-    ObjectsQuery,
-)
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.storage.l2_deletions import Deletion, DeletionRefusedError, DeletionState
 from lmcache_core.storage.l2_keys import (
@@ -36,6 +22,19 @@ from lmcache_core.storage.l2_keys import (
     NoSuchAdapterError,
     NotOfferedError,
 )
+from lmcache_http.admin_api.objects import (
+    CURSOR_CHARS_MAX,
+    KEYS_BODY_BYTES_MAX,
+    DeleteObjects,
+    DeletionAnswer,
+    L2KeysQuery,
+    ObjectsPage,
+    ObjectsQuery,
+)
+from lmcache_http.openapi import Operation
+from lmcache_http.page_token import PageToken, PageTokenError
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import read_body, read_query
 
 WAIT_SECONDS: Final = 1.0
 """A deletion that takes longer is answered with 202, and asked for again."""

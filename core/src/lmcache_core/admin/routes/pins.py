@@ -10,12 +10,13 @@ from litestar import Request, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.chunk_selection import find_chunks
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas_chunks import (
+from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.storage.pin_views import PinSubject, PinView
+from lmcache_core.storage.pins import PinRefusedError
+from lmcache_http.admin_api.chunks import (
     CHUNKS_BODY_BYTES_MAX,
     ChunksPinned,
     PinAnswer,
@@ -23,10 +24,9 @@ from lmcache_core.admin.schemas_chunks import (
     PinsAnswer,
     Unpin,
 )
-from lmcache_core.model.cache_salt import salt_text
-from lmcache_core.model.model_name import parse_model_name
-from lmcache_core.storage.pin_views import PinSubject, PinView
-from lmcache_core.storage.pins import PinRefusedError
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import read_body
 
 
 def pin_routes(cache: CachePorts) -> Sequence[BaseRouteHandler]:

@@ -10,14 +10,13 @@ from typing import Any, Final
 from litestar import Request, Response
 from litestar.handlers import BaseRouteHandler, delete, get, post, put
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
 from lmcache_core.admin.plugin_answer import encoded, fault_of_answer
 from lmcache_core.admin.plugin_calls import BusyPluginError, PluginCalls
 from lmcache_core.admin.plugin_route import PluginRoute
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part, query_values
 from lmcache_core.contracts.http_route import HttpRefusal, HttpRequest, HttpRoute
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, query_values, read_body
 
 logger = logging.getLogger(__name__)
 

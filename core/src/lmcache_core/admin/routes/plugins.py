@@ -9,8 +9,8 @@ from litestar import get
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import PluginAnswer, Plugins
+from lmcache_http.admin_api.server import PluginAnswer, Plugins
+from lmcache_http.openapi import Operation
 
 
 def plugins_routes(plugins: Callable[[], Sequence[Mapping[str, Any]]]) -> Sequence[BaseRouteHandler]:

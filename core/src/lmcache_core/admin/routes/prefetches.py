@@ -10,23 +10,22 @@ from litestar import Request, Response, delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
 from lmcache_core.admin.cache_ports import CachePorts
 from lmcache_core.admin.chunk_selection import find_chunks
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part
-from lmcache_core.admin.schemas_chunks import (
-    CHUNKS_BODY_BYTES_MAX,
-    OrderPrefetch,
-    PrefetchProgress,
-    PrefetchSubmitted,
-)
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.storage.l2_keys import AdapterNotNamedError, NoSuchAdapterError
 from lmcache_core.storage.pin_views import PinSubject
 from lmcache_core.storage.pins import PinRefusedError
 from lmcache_core.storage.prefetch_orders import OrderRefusedError, OrderView, PinWish
+from lmcache_http.admin_api.chunks import (
+    CHUNKS_BODY_BYTES_MAX,
+    OrderPrefetch,
+    PrefetchProgress,
+    PrefetchSubmitted,
+)
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body
 
 _PATH = {"request_id": "Of the answer to what ordered it."}
 _UNKNOWN = "there is no such prefetch, or it ended long ago"

@@ -10,11 +10,9 @@ from litestar import Request, delete, get, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part
-from lmcache_core.admin.schemas import (
+from lmcache_core.contracts.server_control import Quota, QuotaControl, QuotaRefusedError
+from lmcache_core.model.cache_salt import parse_salt, salt_text
+from lmcache_http.admin_api.quotas import (
     GIB,
     QuotaWasDeleted,
     QuotaWasSet,
@@ -24,8 +22,9 @@ from lmcache_core.admin.schemas import (
     SetQuota,
     gigabytes,
 )
-from lmcache_core.contracts.server_control import Quota, QuotaControl, QuotaRefusedError
-from lmcache_core.model.cache_salt import parse_salt, salt_text
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body
 
 _SALT: Final = {"cache_salt": "The cache salt; `_default` is the empty one."}
 

@@ -13,13 +13,12 @@ from litestar import Request, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part
 from lmcache_core.admin.routes.adapters import changing
-from lmcache_core.admin.schemas_reconfigure import REMOVAL_SECONDS, AdapterState, BackendChange, BackendStatus
 from lmcache_core.contracts.server_control import AdapterControl
+from lmcache_http.admin_api.changes import REMOVAL_SECONDS, AdapterState, BackendChange, BackendStatus
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body
 
 OPERATIONS: Final = ("add", "drain", "resume", "remove")
 _BACKEND: Final = {"backend": "Type of L2 adapter."}

@@ -10,19 +10,18 @@ from litestar import Request, get, patch, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.body import read_body
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.query import path_part
 from lmcache_core.admin.routes.adapters import changing
-from lmcache_core.admin.schemas_reconfigure import (
+from lmcache_core.contracts.server_control import SettingControl
+from lmcache_http.admin_api.changes import (
     ChangeableSettings,
     ChangedSetting,
     ChangedSettings,
     ChangeSettings,
     SetSetting,
 )
-from lmcache_core.contracts.server_control import SettingControl
+from lmcache_http.openapi import Operation
+from lmcache_http.problem import ProblemError
+from lmcache_http.reading import path_part, read_body
 
 _REFUSALS: Final = {409: "a setting needs a restart, a policy cannot be opened, or quotas forbid it"}
 _TAG: Final = "settings"

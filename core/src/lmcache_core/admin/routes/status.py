@@ -11,11 +11,11 @@ from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
 import lmcache_core
-from lmcache_core.admin.access import is_let_in
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import Alive, Serving, Status, Unhealthy
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.controllers.conditions import server_state, state_reason
+from lmcache_http.access import is_let_in
+from lmcache_http.admin_api.server import Alive, Serving, Status, Unhealthy
+from lmcache_http.openapi import Operation
 
 
 def status_routes(

@@ -9,9 +9,9 @@ from litestar import get
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import ThreadRow, Threads
 from lmcache_core.contracts.server_control import ThreadRow as Thread
+from lmcache_http.admin_api.server import ThreadRow, Threads
+from lmcache_http.openapi import Operation
 
 
 def threads_routes(threads: Callable[[], Sequence[Thread]]) -> Sequence[BaseRouteHandler]:

@@ -8,8 +8,8 @@ from typing import Any
 from litestar import get
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.schemas_server import Version
+from lmcache_http.admin_api.server import Version
+from lmcache_http.openapi import Operation
 
 
 def version_routes(version: Callable[[], Version]) -> Sequence[BaseRouteHandler]:

@@ -14,13 +14,13 @@ from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 from pydantic import ValidationError
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.admin.schemas import Answer
-from lmcache_core.admin.token import TOKEN_VARIABLE, read_token
 from lmcache_core.app.console.command_output import add_output_flags
 from lmcache_core.app.console.no_redirects import NoRedirects
 from lmcache_core.app.console.text_table import printable
 from lmcache_core.app.console.waiting import waiting
 from lmcache_core.app.http_url import is_http_url
+from lmcache_http.models import Answer
+from lmcache_http.tokens import TOKEN_VARIABLE, read_token
 
 URL_VARIABLE: Final = "LMCACHE_URL"
 _ANSWER_BYTES: Final = 64 << 20

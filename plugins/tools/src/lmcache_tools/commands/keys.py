@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.admin.schemas_objects import ObjectEntry, ObjectsPage
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Block, Line, Table
+from lmcache_http.admin_api.objects import ObjectEntry, ObjectsPage
 from lmcache_tools.output import output_of
 
 _LIMIT: Final = 1000

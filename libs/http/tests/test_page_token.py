@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.admin.page_token import PageToken, PageTokenError
+from lmcache_http.page_token import PageToken, PageTokenError
 
 
 @given(listing=st.text(), place=st.one_of(st.text(), st.integers(0, 2**62)))

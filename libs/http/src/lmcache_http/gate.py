@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from litestar.types import ASGIApp, Message, Receive, Send
 
-from lmcache_core.admin.access import OPEN
-from lmcache_core.admin.limits import HttpLimits
+from lmcache_http.access import OPEN
+from lmcache_http.server import HttpLimits
 
 _READING: Final = frozenset(("GET", "OPTIONS"))
 _SECOND_SPELLINGS: Final = (b"//", b"%2f")

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import ConfigDict, FailFast, Field, model_validator
 
 from lmcache_client.layout import ORDER_CHARS_MAX
-from lmcache_core.admin.schemas import Answer, RequestBody
-from lmcache_core.admin.schemas_objects import MODEL_NAME_CHARS_MAX
-from lmcache_core.model.cache_salt import SALT_CHARS_MAX
+from lmcache_http.admin_api.objects import MODEL_NAME_CHARS_MAX
+from lmcache_http.models import Answer, RequestBody
 
 TOKENS_MAX: Final = 262_144
 HASHES_MAX: Final = 16_384
 CHUNKS_BODY_BYTES_MAX: Final = 4 << 20
+SALT_CHARS_MAX: Final = 128
 WORLD_MAX: Final = 255
 PIN_SECONDS_MAX: Final = 366 * 86_400.0
 PIN_NAME: Final = r"^[A-Za-z0-9._:-]{1,128}$"

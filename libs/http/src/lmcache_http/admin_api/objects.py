@@ -6,9 +6,11 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, FailFast, Field, model_validator
 
-from lmcache_core.admin.schemas import Answer, PageQuery, QueryParameters, RequestBody
-from lmcache_core.model.keys import CANONICAL_MAX_BYTES, HASH_BYTES
+from lmcache_http.models import Answer, PageQuery, QueryParameters, RequestBody
 
+HASH_BYTES: Final = 32
+KEY_BYTES_MAX: Final = 2048
+"""Of a canonical key."""
 KEYS_MAX: Final = 5000
 KEYS_BODY_BYTES_MAX: Final = 8 << 20
 MODEL_NAME_CHARS_MAX: Final = 1024
@@ -50,9 +52,7 @@ _DELETION: Final[dict[str, Any]] = {
     "error": None,
 }
 
-Key = Annotated[
-    str, Field(min_length=2 * HASH_BYTES, max_length=2 * CANONICAL_MAX_BYTES, pattern=r"^([0-9a-fA-F]{2})+$")
-]
+Key = Annotated[str, Field(min_length=2 * HASH_BYTES, max_length=2 * KEY_BYTES_MAX, pattern=r"^([0-9a-fA-F]{2})+$")]
 
 
 def _check_adapter(tier: str, adapter: str | None) -> None:

@@ -9,8 +9,8 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from lmcache_core.admin.operation import Operation
-from lmcache_core.admin.token import Scope, Tokens
+from lmcache_http.openapi import Operation
+from lmcache_http.tokens import Scope, Tokens
 
 _SCOPE: Final = "lmcache_scope"
 OPEN: Final = "lmcache_open"

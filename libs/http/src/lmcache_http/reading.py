@@ -1,4 +1,4 @@
-"""The query of a request and the parts of its path, decoded strictly and checked."""
+"""Bodies, queries and parts of the path of a request, decoded strictly and checked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,34 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
+import msgspec
 from litestar import Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from lmcache_core.admin.problem import ProblemError
-from lmcache_core.admin.schemas import QueryParameters
-from lmcache_core.contracts.settings import explain
+from lmcache_core import explain
+from lmcache_http.models import QueryParameters
+from lmcache_http.problem import ProblemError
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read_body(request: Request[Any, Any, Any], model: type[Body], *, may_be_empty: bool = False) -> Body:
+    """The body as `model`.  Raises ProblemError, 400 for what is no JSON and 422 for what is not allowed in it."""
+    data = await request.body()
+    if not data and may_be_empty:
+        return model()
+    try:
+        values = msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        fields = ", ".join(model.model_fields)
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is no JSON object; its fields are: {fields}")
+    try:
+        return model.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, explain(error, model)) from None
+
 
 Query = TypeVar("Query", bound=QueryParameters)
 

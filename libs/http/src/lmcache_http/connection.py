@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lmcache_core.admin.gate import problem_body
-from lmcache_core.admin.limits import HttpLimits
+from lmcache_http.gate import problem_body
+from lmcache_http.server import HttpLimits
 
 _STILL_SENDING: Final = (h11.IDLE, h11.SEND_BODY)
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from lmcache_core.admin.schemas import Answer, QueryParameters, RequestBody
+from lmcache_http.models import Answer, QueryParameters, RequestBody
 
 REMOVAL_SECONDS: Final = 60.0
 REMOVAL_SECONDS_MAX: Final = 86_400.0

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from lmcache_core.admin.schemas import Answer, RequestBody
+from lmcache_http.models import Answer, RequestBody
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 _VERSION: Final = "0.1.0"

@@ -1,23 +1,51 @@
-"""The API's description as an OpenAPI 3.1 document, written from the operations of its routes."""
+"""What each route takes and answers, and the API's description from that: an OpenAPI 3.1 document."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from lmcache_core.admin.operation import JSON, Operation
+from lmcache_http.models import QueryParameters
+
+BODY_BYTES_MAX: Final = 64 * 1024
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path, or of several that are the same under older names.
+
+    What every route can answer with (401, 403, 413, 500, 503 and so on) is added where the description is written, and so
+    are 400 and 422 where there is a body, a query or a path to get wrong: `refusals` has what is the route's own."""
+
+    summary: str
+    answers: type[BaseModel] | None = None
+    """Of a JSON answer that is a success."""
+    status: int = 200
+    also: Mapping[int, type[BaseModel]] = field(default_factory=dict)
+    """Models of JSON answers with other statuses that are no problems, by status."""
+    path: Mapping[str, str] = field(default_factory=dict)
+    """What each `{name}` of the path is."""
+    query: type[QueryParameters] | Mapping[str, str] | None = None
+    """A model, or what each parameter is by its name.  Without one, a request with a query is refused."""
+    body: type[BaseModel] | None = None
+    """Without one, a request with a body is refused."""
+    body_may_be_empty: bool = False
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    """Statuses of problems that are the route's own, and when."""
+    media_type: str = JSON
+    open: bool = False
+    """Answered without a token, too."""
+    tag: str = "server"
+    """The heading that it stands under in the description."""
+
 
 PROBLEM: Final = "application/problem+json"
-_ABOUT: Final = (
-    "What a cache server tells its operators, and what they can change while it runs. Errors are problems (RFC 9457) whose "
-    "`detail` names the thing, the limit and the remedy. With tokens, every request carries one, but for the routes that say "
-    "otherwise; one with the scope `read` may do what GET does."
-)
 _PROBLEM_SCHEMA: Final = {
     "title": "Problem",
     "type": "object",
@@ -57,7 +85,16 @@ class DescribedRoute:
     operation: Operation
 
 
-def openapi_document(routes: Iterable[DescribedRoute], version: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ApiAbout:
+    """The head of a description."""
+
+    title: str
+    version: str
+    description: str
+
+
+def openapi_document(about: ApiAbout, routes: Iterable[DescribedRoute]) -> dict[str, Any]:
     """For JSON.  Routes come out sorted by path and method."""
     routes = sorted(routes, key=lambda route: (route.path, route.method))
     names, schemas = _schemas(routes)
@@ -68,9 +105,9 @@ def openapi_document(routes: Iterable[DescribedRoute], version: str) -> dict[str
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "lmcache admin API",
-            "version": version,
-            "description": _ABOUT,
+            "title": about.title,
+            "version": about.version,
+            "description": about.description,
             "license": {"name": "Apache-2.0"},
         },
         "paths": paths,
