@@ -116,6 +116,7 @@ PAGE_OF = {
     OfferKind.REQUEST_MODULE: "request-modules.md",
     OfferKind.SUBSCRIBER: "subscribers.md",
     OfferKind.HTTP_ROUTES: "http-routes.md",
+    OfferKind.SERVICE: "services.md",
     OfferKind.COMMAND: "../reference/hooks.md#lmcache_commands",
 }
 
@@ -132,6 +133,7 @@ EXAMPLES = {
     "loads": ("store-and-prefetch-policies.md", "LastFirst", "PrefetchPolicySuite", "open_last_first"),
     "bill": ("subscribers.md", "Bill", "SubscriberSuite", "open_bill"),
     "prices": ("http-routes.md", "Prices", "HttpRoutesSuite", "open_prices"),
+    "watch": ("services.md", "Watchdog", "ServiceSuite", "open_watchdog"),
     "peek": ("request-modules.md", "Peek", "RequestModuleSuite", "open_peek"),
     "stats": ("request-modules.md", "Stats", "RequestModuleSuite", "open_stats"),
     "deflate": ("serdes.md", "Deflate", "SerdeSuite", "Deflate"),

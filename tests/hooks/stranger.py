@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ from lmcache_core import (
     RequestModule,
     Serde,
     ServerInfo,
+    Service,
+    ServiceContext,
     StoredObject,
     StorePlan,
     StorePolicy,
@@ -185,6 +188,40 @@ def run_shout(arguments: Sequence[str], context: CommandContext) -> int:
     return 7
 
 
+class Watch(Service):
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._closed = threading.Event()
+
+    @property
+    def endpoints(self) -> Mapping[str, str]:
+        return {"watch": "stranger://watch"}
+
+    def start(self, server: ServerInfo) -> None:
+        CALLS.append(f"service.start {server.endpoints['watch']} {self._context.server.info.chunk_tokens}")
+
+    def threads(self) -> Mapping[str, Callable[[], None]]:
+        return {"run": self._run}
+
+    def _run(self) -> None:
+        CALLS.append("service.runs")
+        self._closed.wait()
+
+    def stop(self, seconds: float) -> None:
+        CALLS.append(f"service.stop {seconds}")
+
+    def close(self) -> None:
+        CALLS.append("service.close")
+        self._closed.set()
+
+    def status(self) -> Mapping[str, Any]:
+        return {"chunk_size": self._context.configuration()["chunk_size"]}
+
+
+def open_watch(settings: None, context: ServiceContext) -> Service:
+    return Watch(context)
+
+
 @hookimpl
 def lmcache_l2_adapters() -> Sequence[Offer]:
     return [Offer("shelf", "for tests", f"{__name__}:open_shelf")]
@@ -223,6 +260,11 @@ def lmcache_subscribers() -> Sequence[Offer]:
 @hookimpl
 def lmcache_http_routes() -> Sequence[Offer]:
     return [Offer("greeting", "for tests", f"{__name__}:open_greeting", default=True)]
+
+
+@hookimpl
+def lmcache_services() -> Sequence[Offer]:
+    return [Offer("watch", "for tests", f"{__name__}:open_watch", default=True)]
 
 
 @hookimpl

@@ -149,6 +149,15 @@ def test_lmcache_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "HELLO THERE / LRU any_victim\n"
 
 
+def test_lmcache_services(server: Server) -> None:
+    assert "service.start stranger://watch 16" in stranger.CALLS
+    wait_for("service.runs")
+    assert server.status()["services"]["watch"] == {"chunk_size": 16}
+    assert server.status()["threads"]["watch-run"]["running"]
+    server.stop(5.0)
+    assert stranger.CALLS[-2:] == ["service.stop 5.0", "service.close"]
+
+
 def test_lmcache_server_started(server: Server) -> None:
     assert stranger.CALLS.count("started 16") == 1
 

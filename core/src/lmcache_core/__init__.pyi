@@ -159,6 +159,7 @@ from .contracts.request_module import (
 from .contracts.serde import Serde as Serde
 from .contracts.server_info import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView
+from .contracts.service import Service as Service, ServiceContext as ServiceContext
 from .contracts.settings import explain as explain, PluginSettings as PluginSettings
 from .contracts.storage import (
     Hold as Hold,

@@ -70,8 +70,8 @@ def built(**settings: object) -> Iterator[Server]:
         "shm_name": f"test-{uuid.uuid4().hex}",
     }
     server = build(ServerSettings(**{**defaults, **settings}), load_plugins())  # type: ignore[arg-type]
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop(5.0)

@@ -39,7 +39,7 @@ SOURCE = """
         ("'s', 'a:b', default=1", "default is 1, not True or False"),
         (
             "'s', 'a:b', default=True",
-            "default is True, which is for subscribers, request modules and HTTP routes alone; leave it out",
+            "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out",
         ),
     ],
 )

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from lmcache_devkit import HttpRoutesSuite, SubscriberSuite
-from plugins.devkit.tests.mutants import http_routes, subscribers
+from lmcache_devkit import HttpRoutesSuite, ServiceSuite, SubscriberSuite
+from plugins.devkit.tests.mutants import http_routes, services, subscribers
 from plugins.devkit.tests.mutants.planted import Outcome, Planted, assert_killed, run_checks
 from plugins.devkit.tests.mutants.tables import TABLES, run_table
 
@@ -78,7 +78,10 @@ def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> No
     assert [each.reason for each in found.values() if not each.passed] == []
 
 
-@pytest.mark.parametrize(("suite", "table"), [(HttpRoutesSuite, http_routes), (SubscriberSuite, subscribers)])
+@pytest.mark.parametrize(
+    ("suite", "table"),
+    [(HttpRoutesSuite, http_routes), (ServiceSuite, services), (SubscriberSuite, subscribers)],
+)
 def test_every_check_finds_a_bug(suite: type, table: ModuleType) -> None:
     assert {bug.check for bug in table.PLANTED.bugs.values()} == {
         name for name in dir(suite) if name.startswith("test_")

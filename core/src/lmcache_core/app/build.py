@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import lmcache_core
@@ -13,6 +14,7 @@ from lmcache_core.app.open_admin import open_admin
 from lmcache_core.app.open_arena import open_growth
 from lmcache_core.app.open_changes import open_changes
 from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
+from lmcache_core.app.open_services import open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -44,7 +46,8 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         # The admin API answers with what the server says of itself, and the server owns the admin API.
         running: list[Server] = []
         admin_api = open_admin(common, tiers, engine_port.addresses, changes, lambda: running[0])
-        info = _info(common, engine_port, admin_api)
+        services = open_services(common, lambda: running[0].view if running else None)
+        info = _info(common, engine_port, admin_api, services.endpoints)
         parts = Parts(
             info=info,
             plugins=plugins,
@@ -57,6 +60,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             supervisor=supervisor,
             changes=changes,
             admin_api=admin_api,
+            services=services,
             runtime_plugins=open_runtime_plugins(plan.programs, settings, plugins, info, os.environ),
             conditions=common.conditions,
             subscribers=common.subscribers,
@@ -67,7 +71,9 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         return running[0]
 
 
-def _info(common: CommonParts, engine_port: EnginePort, admin_api: AdminApi) -> ServerInfo:
+def _info(
+    common: CommonParts, engine_port: EnginePort, admin_api: AdminApi, endpoints: Mapping[str, str]
+) -> ServerInfo:
     return ServerInfo(
         instance_id=common.instance_id,
         boot_id=common.boot_id,
@@ -75,4 +81,5 @@ def _info(common: CommonParts, engine_port: EnginePort, admin_api: AdminApi) -> 
         http_endpoint=admin_api.endpoint,
         chunk_tokens=common.settings.chunk_size,
         version=lmcache_core.__version__,
+        endpoints=endpoints,
     )

@@ -72,6 +72,7 @@ class OfferSpecs:
     subscribers: tuple[OfferSpec, ...]
     request_modules: tuple[OfferSpec, ...]
     http_routes: tuple[OfferSpec, ...]
+    services: tuple[OfferSpec, ...]
 
 
 def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
@@ -87,6 +88,7 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
         _configured(settings, plugins, OfferKind.SUBSCRIBER, subscribers, given),
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, modules, given),
         _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, given), given),
+        _configured(settings, plugins, OfferKind.SERVICE, _services(plugins, given), given),
     )
 
 
@@ -186,6 +188,12 @@ def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, given: Given)
         return ()
     names = [offer.name for offer in plugins.defaults(OfferKind.HTTP_ROUTES)]
     return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.HTTP_ROUTES)]))
+
+
+def _services(plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
+    """Those that are active by themselves, and those whose settings were given."""
+    names = [offer.name for offer in plugins.defaults(OfferKind.SERVICE)]
+    return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.SERVICE)]))
 
 
 def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:

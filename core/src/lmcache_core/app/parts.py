@@ -9,6 +9,7 @@ from typing import Any
 from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_engine_port import EnginePort
+from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -39,6 +40,7 @@ class Parts:
     supervisor: Supervisor
     changes: Changes
     admin_api: AdminApi
+    services: Services
     runtime_plugins: RuntimePlugins | None
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]

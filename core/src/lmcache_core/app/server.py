@@ -72,6 +72,7 @@ class Server:
             parts.admin_api.server.start()
         if parts.runtime_plugins:
             parts.supervisor.start("runtime-plugins", parts.runtime_plugins.run)
+        parts.services.start(parts.info, parts.supervisor)
 
     def stop(self, drain_seconds: float) -> bool:
         """Take no more stores, wait for those on their way to L2, stop, and give everything back.  False when
@@ -81,6 +82,7 @@ class Server:
             return True
         deadline = time.monotonic() + drain_seconds
         parts.plugins.stopping(parts.info)
+        parts.services.stop(drain_seconds)
         if parts.runtime_plugins:
             parts.runtime_plugins.stop(STOP_SECONDS if drain_seconds else HASTY_STOP_SECONDS)
         parts.changes.adapters.stop()
@@ -89,6 +91,7 @@ class Server:
         drained = parts.tiers.store.drain(drain_seconds)
         if not drained:
             logger.warning("stopped before everything reached L2 backlog=%s", parts.tiers.store.status())
+        parts.services.close()
         if parts.admin_api.server:
             parts.admin_api.server.stop()
         parts.engine_port.router.stop()
@@ -183,6 +186,7 @@ class Server:
             "prompts": parts.engine_port.prompts.status(),
             "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
             "http_routes": [_route(route) for route in parts.admin_api.routes],
+            "services": parts.services.status(),
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
             "runtime_plugins": parts.runtime_plugins.status() if parts.runtime_plugins else [],
             "events": {

@@ -13,6 +13,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.request_module import RequestModule
+from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.adapter_port import AdapterPort
@@ -68,6 +69,8 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
         _add(found, seat.subject, seat.policy, kind)
     for name, subscriber in parts.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)
+    for name, service in parts.services.opened().items():
+        _add(found, f"service {name}", service, Service)
     return found
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PROJECT = "lmcache"
 CONTRACT_VERSION = 1
-"""Major version of everything in `lmcache_core`'s public door; the entry-point group carries it."""
+"""Major version of everything in `lmcache_core`'s public API; the entry-point group carries it."""
 ENTRY_POINT_GROUP = f"lmcache.plugins.v{CONTRACT_VERSION}"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -69,6 +69,12 @@ def lmcache_subscribers() -> Sequence[Offer]:
 def lmcache_http_routes() -> Sequence[Offer]:
     """Called once, before the configuration is read.  Return groups of routes of the admin HTTP API;
     `open(settings, HttpContext) -> Sequence[HttpRoute]`."""
+
+
+@hookspec
+def lmcache_services() -> Sequence[Offer]:
+    """Called once, before the configuration is read.  Return services, which run in the server beside the request path;
+    `open(settings, ServiceContext) -> Service`."""
 
 
 @hookspec

@@ -9,7 +9,7 @@ from lmcache_core.contracts.capability import Capability
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A named thing: an adapter type, a policy, a request module, a subscriber, a group of HTTP routes.
+    """A named thing: an adapter type, a policy, a request module, a subscriber, a group of HTTP routes, a service.
 
     `settings` and `open` are import strings (`package.module:name`), so that listing offers imports neither the
     settings model nor a client library.  `settings` names a `PluginSettings` model (None: it takes no settings);
@@ -24,7 +24,7 @@ class Offer:
     optional_capabilities: Capability = Capability.NONE
     """What an adapter promises with some of its settings only: the opened one says which of them it has."""
     default: bool = False
-    """True: active without being named.  For subscribers, request modules and HTTP routes."""
+    """True: active without being named.  For subscribers, request modules, HTTP routes and services."""
     wraps: bool = False
     """True: an L2 adapter around another one, which its settings name; its capabilities follow from that one's."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,5 @@ class ServerInfo:
     http_endpoint: str | None
     chunk_tokens: int
     version: str
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of services, by name."""

@@ -23,6 +23,7 @@ from .ports import free_port as free_port, free_ports as free_ports
 from .prefetch_policy_suite import PrefetchPolicySuite as PrefetchPolicySuite
 from .request_module_suite import RequestModuleSuite as RequestModuleSuite
 from .serde_suite import SerdeSuite as SerdeSuite
+from .service_suite import FakeServiceContext as FakeServiceContext, ServiceSuite as ServiceSuite
 from .stalling import fail_methods as fail_methods, stall_methods as stall_methods
 from .store_policy_suite import StorePolicySuite as StorePolicySuite
 from .subscriber_suite import SubscriberSuite as SubscriberSuite

@@ -36,6 +36,7 @@ _EXAMPLES: Final = {
     OfferKind.REQUEST_MODULE: f"{_SERVER} --engine-type $name",
     OfferKind.SUBSCRIBER: _SERVER + " --offer-settings '{\"subscriber:$name\": {}}'",
     OfferKind.HTTP_ROUTES: _SERVER + "    # and then: curl http://127.0.0.1:8080/$name",
+    OfferKind.SERVICE: _SERVER + " --offer-settings '{\"service:$name\": {}}'",
     OfferKind.COMMAND: "lmcache $name",
 }
 
@@ -76,7 +77,7 @@ def _check_name(kind: OfferKind, name: str) -> None:
             f"'{name[:80]}' cannot be a name: small letters, digits and single underscores, beginning with a letter, "
             f"at most {_NAME_CHARACTERS}, and no word of Python; such as acme or acme_store"
         )
-    if distribution := DISTRIBUTIONS_OF_OFFERS[kind].get(name):
+    if distribution := DISTRIBUTIONS_OF_OFFERS.get(kind, {}).get(name):
         raise ConfigError(f"{kind.label} '{name}' is that of {distribution}; choose another name")
     core = load_plugins(safe_mode=True)
     taken = [

@@ -13,6 +13,7 @@ from plugins.devkit.tests.mutants import (
     eviction_policies,
     http_routes,
     request_modules,
+    services,
     storage_modules,
     store_policies,
     subscribers,
@@ -26,6 +27,7 @@ TABLES: Final = (
     store_policies.PLANTED,
     http_routes.PLANTED,
     request_modules.PLANTED,
+    services.PLANTED,
     storage_modules.PLANTED,
     subscribers.PLANTED,
 )

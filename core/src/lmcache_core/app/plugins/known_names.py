@@ -58,6 +58,7 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
         OfferKind.REQUEST_MODULE: {"lmcache_driven": "lmcache-transfer-torch"},
         OfferKind.SUBSCRIBER: dict.fromkeys(("metrics", "tracing", "lookup_hash", "trace"), _OBSERVABILITY),
         OfferKind.HTTP_ROUTES: {"metrics": _OBSERVABILITY},
+        OfferKind.SERVICE: {},
         OfferKind.COMMAND: {
             "simulate": _POLICIES,
             "trace": _OBSERVABILITY,

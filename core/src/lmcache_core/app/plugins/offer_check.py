@@ -10,7 +10,7 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError
 
-_MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferKind.HTTP_ROUTES)
+_MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferKind.HTTP_ROUTES, OfferKind.SERVICE)
 """Of every other kind, something is used because the configuration names it."""
 
 
@@ -50,7 +50,9 @@ def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
     if not isinstance(offer.default, bool):
         return f"default is {_short(offer.default)}, not True or False"
     if offer.default and kind not in _MAY_BE_DEFAULT:
-        return "default is True, which is for subscribers, request modules and HTTP routes alone; leave it out"
+        return (
+            "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out"
+        )
     return None
 
 

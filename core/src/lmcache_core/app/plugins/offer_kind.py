@@ -16,6 +16,7 @@ class OfferKind(StrEnum):
     REQUEST_MODULE = "request_module"
     SUBSCRIBER = "subscriber"
     HTTP_ROUTES = "http_routes"
+    SERVICE = "service"
     COMMAND = "command"
 
     @property
@@ -41,6 +42,7 @@ _HOOKS = {
     OfferKind.REQUEST_MODULE: "lmcache_request_modules",
     OfferKind.SUBSCRIBER: "lmcache_subscribers",
     OfferKind.HTTP_ROUTES: "lmcache_http_routes",
+    OfferKind.SERVICE: "lmcache_services",
     OfferKind.COMMAND: "lmcache_commands",
 }
 _PREFIXES = {
@@ -52,6 +54,7 @@ _PREFIXES = {
     OfferKind.REQUEST_MODULE: "request",
     OfferKind.SUBSCRIBER: "subscriber",
     OfferKind.HTTP_ROUTES: "http",
+    OfferKind.SERVICE: "service",
     OfferKind.COMMAND: "command",
 }
 _LABELS = {OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}

@@ -14,6 +14,7 @@ from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import selection_from
+from lmcache_core.contracts.service import Service
 from lmcache_core.model.errors import PluginError
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
 from lmcache_devkit.check_reporter import Unopened
@@ -21,6 +22,7 @@ from lmcache_devkit.checks.check_request import CheckRequest
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_devkit.module_bench import ModuleBench
+from lmcache_devkit.service_suite import FakeServiceContext
 
 _CLOSE_SECONDS = 10.0
 
@@ -57,6 +59,10 @@ def _open(check: CheckRequest) -> None:
                     subscriber.close()
         case OfferKind.HTTP_ROUTES:
             open_http_routes([spec], plugins, RoutesContext(FakeServerView, {}))
+        case OfferKind.SERVICE:
+            service = spec.open_as(Service, plugins, FakeServiceContext())
+            with suppress(Exception):
+                service.close()
         case _:
             spec.open(plugins)
 

@@ -1,0 +1,177 @@
+"""Opens, starts and closes the services of plugins."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from lmcache_client.errors import LMCacheError
+from lmcache_core.app.common_parts import CommonParts
+from lmcache_core.app.masking import Hidden, masked_text, sounds_secret
+from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.shown_settings import shown_settings
+from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.contracts.service import Service
+from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.model.errors import PluginContractError, PluginLoadError
+
+logger = logging.getLogger(__name__)
+
+_SETTINGS_PREFIX = "LMCACHE_"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOfServices:
+    """The `ServiceContext` of a server."""
+
+    common: CommonParts
+    running: Callable[[], ServerView | None]
+
+    @property
+    def server(self) -> ServerView:
+        server = self.running()
+        if server is None:
+            raise RuntimeError("context.server was read while services are opened; read it in start() or later")
+        return server
+
+    def configuration(self) -> Mapping[str, Any]:
+        return {row.name: row.value for row in shown_settings(self.common.settings, self.common.plugins)}
+
+    def value_at(self, place: str) -> Any:
+        value: Any = self.common.settings
+        for step in place.split("."):
+            value = _inside(value, step)
+        return value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else value
+
+    def environment(self) -> dict[str, str]:
+        return {
+            name: masked_text(value)
+            for name, value in os.environ.items()
+            if not name.startswith(_SETTINGS_PREFIX) and not sounds_secret(name)
+        }
+
+    def masking(self, secrets: Collection[str] = ()) -> Callable[[str], str]:
+        more, known = Hidden(secrets), self.common.hidden
+        return lambda text: more.text(known.text(text))
+
+
+class Services:
+    """Those of a server, in the order in which they were opened.  `status` and `opened` may be called by any thread."""
+
+    def __init__(self, plugins: LoadedPlugins) -> None:
+        self._plugins = plugins
+        self._opened: list[tuple[OfferSpec, Service]] = []
+        self.endpoints: dict[str, str] = {}
+        """Addresses that services have bound, by name."""
+
+    def open(self, specs: Sequence[OfferSpec], context: ContextOfServices) -> None:
+        """Those that can be had.  Raises LMCacheError for one that is needed and cannot; `close` closes the others."""
+        for spec in specs:
+            try:
+                service = spec.open_as(Service, self._plugins, context)
+                self._opened.append((spec, service))
+                self._add_endpoints(spec, service)
+            except LMCacheError as error:
+                if spec.needed:
+                    raise
+                self._set_aside(spec, error)
+
+    def _add_endpoints(self, spec: OfferSpec, service: Service) -> None:
+        owner = self._plugins.owner(spec.kind, spec.name)
+        subject = f"service '{spec.name}' ({owner.owner})"
+        try:
+            endpoints = {str(name): str(address) for name, address in service.endpoints.items()}
+        except (Exception, SystemExit) as error:
+            raise PluginContractError(owner.name, f"{subject}: endpoints failed: {describe(error)}") from error
+        if taken := self.endpoints.keys() & endpoints.keys():
+            raise PluginContractError(owner.name, f"{subject}: another service has an endpoint '{min(taken)}' already")
+        self.endpoints.update(endpoints)
+
+    def start(self, info: ServerInfo, supervisor: Supervisor) -> None:
+        """Raises PluginLoadError for one that is needed and does not start; the others are set aside."""
+        for spec, service in tuple(self._opened):
+            try:
+                service.start(info)
+                threads = dict(service.threads())
+            except (Exception, SystemExit) as error:
+                owner = self._plugins.owner(spec.kind, spec.name)
+                reason = f"service '{spec.name}' ({owner.owner}) does not start: {describe(error)}"
+                failed = PluginLoadError(owner.name, reason)
+                if spec.needed:
+                    raise failed from error
+                self._set_aside(spec, failed)
+                continue
+            for name, run in threads.items():
+                supervisor.start(f"{spec.name}-{name}", run)
+
+    def stop(self, seconds: float) -> None:
+        """The server begins to stop."""
+        for spec, service in reversed(self._opened):
+            try:
+                service.stop(seconds)
+            except (Exception, SystemExit):  # a plugin's boundary
+                logger.exception("service failed to stop name=%s", spec.name)
+
+    def close(self) -> None:
+        """The last opened first."""
+        for spec, service in reversed(self._opened):
+            _close(spec, service)
+
+    def _set_aside(self, spec: OfferSpec, error: LMCacheError) -> None:
+        for opened in [each for each in self._opened if each[0] is spec]:
+            self._opened.remove(opened)
+            _close(*opened)
+        self._plugins.set_aside(spec.kind, spec.name, error)
+
+    def opened(self) -> Mapping[str, Service]:
+        """By name."""
+        return {spec.name: service for spec, service in self._opened}
+
+    def status(self) -> dict[str, Any]:
+        """By name."""
+        return {name: _status(name, service) for name, service in self.opened().items()}
+
+
+def open_services(common: CommonParts, running: Callable[[], ServerView | None]) -> Services:
+    """`common.undo` closes them.  Raises LMCacheError."""
+    services = Services(common.plugins)
+    common.undo.callback(services.close)
+    services.open(common.offers.services, ContextOfServices(common, running))
+    return services
+
+
+def _close(spec: OfferSpec, service: Service) -> None:
+    try:
+        service.close()
+    except (Exception, SystemExit):  # a plugin's boundary
+        logger.exception("service failed to close name=%s", spec.name)
+
+
+def _status(name: str, service: Service) -> Mapping[str, Any]:
+    try:
+        return dict(service.status())
+    except Exception as error:  # a plugin's boundary: one service does not hide the status of the server
+        logger.debug("status() failed service=%s", name, exc_info=True)
+        return {"error": describe(error)}
+
+
+def _inside(value: Any, step: str) -> Any:
+    match value:
+        case Mapping():
+            return value.get(step)
+        case BaseModel() if step in type(value).model_fields:
+            return getattr(value, step)
+        case str():
+            return None
+        case Sequence() if step.isdecimal() and int(step) < len(value):
+            return value[int(step)]
+        case _:
+            return None
