@@ -28,10 +28,9 @@ from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey, parse_canoni
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, digest, inspect, seal, seal_encoded
 from lmcache_core.model.object_header import SerdeMark as Mark
 from lmcache_core.model.results import Outcome
-from lmcache_core.server.hasher import PromptHasher, open_chain
-from lmcache_core.server.key_reader import KeyReader
-from lmcache_core.server.legacy_pickle import read_tensors
+from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
+from lmcache_core.server.stock_pickles import read_tensors
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.stock_pickle import stock_pickle
 from lmcache_native import read_prompt as read_prompt_compiled

@@ -8,10 +8,10 @@ from typing import Any, Final
 from lmcache_client.codec import Frame
 from lmcache_core.contracts.request_module import Worker
 from lmcache_core.contracts.storage import Hold
-from lmcache_core.server.modules.engine_driven import EngineDrivenModule
+from lmcache_core.server.engine_driven_module import EngineDrivenModule
+from lmcache_core.server.engine_socket import Envelope, WaitingAnswers
 from lmcache_core.server.open_transfers import OpenReads, Ticket
 from lmcache_core.server.registrations import Registrations
-from lmcache_core.server.waiting_answers import Envelope, WaitingAnswers
 from lmcache_vllm.transfer_registration import Registration
 from tests.simulation.runtime import the_runtime
 

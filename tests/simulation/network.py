@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import zmq as real
 
-from lmcache_core.server.peer_owner import Owner
+from lmcache_core.server.peers import Owner
 from tests.simulation.runtime import Process, the_runtime
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Network:
 
 
 class PeerSocket(NamedTuple):
-    """Stands in for `server.peer_socket.PeerSocket`."""
+    """Stands in for `server.peers.PeerSocket`."""
 
     connection: Connection
 
@@ -201,5 +201,5 @@ class PeerSocket(NamedTuple):
 
 
 def owner_of(connection: Connection) -> Owner | None:
-    """Stands in for `server.peer_owner.owner_of`: all engines are the server's user's."""
+    """Stands in for `server.peers.owner_of`: all engines are the server's user's."""
     return Owner(os.getuid()) if connection.alive else None

@@ -26,7 +26,7 @@ from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.server import peer_owner, peer_socket
+from lmcache_core.server import peers
 from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine
 from tests.simulation.l2 import Media, insert_media
 from tests.simulation.ledger import Ledger, ViolationError
@@ -86,8 +86,8 @@ class Simulation:
         violation = ""
         replaced: list[tuple[object, object]] = [
             (zmq, ZMQ(self.network)),
-            (peer_socket.PeerSocket, PeerSocket),
-            (peer_owner.owner_of, owner_of),
+            (peers.PeerSocket, PeerSocket),
+            (peers.owner_of, owner_of),
         ]
         with installed(self.runtime, SIMULATED, replaced):
             insert_media(self.media)

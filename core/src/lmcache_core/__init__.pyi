@@ -211,12 +211,12 @@ from .model.object_header import (
     SerdeMark as SerdeMark,
 )
 from .model.results import KeyPage as KeyPage, Outcome as Outcome, Usage as Usage
-from .server.transfer_range import (
+from .server.registrations import check_groups as check_groups, RefusedRegistrations as RefusedRegistrations
+from .server.request_fields import (
     store_patience as store_patience,
     transfer_range as transfer_range,
     TransferRange as TransferRange,
 )
-from .server.worker_admission import check_groups as check_groups, RefusedRegistrations as RefusedRegistrations
 
 __version__: str
 

@@ -17,8 +17,8 @@ from lmcache_core.contracts.events import RequestAnswered
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.jobs.durations import BOUNDS_SECONDS
 from lmcache_core.server.engine_socket import EngineSocket
-from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.router import Router
+from lmcache_core.server.threads import AffinePool, Pool
 from lmcache_devkit.event_recorder import EventRecorder
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)

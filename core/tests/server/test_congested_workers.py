@@ -13,7 +13,7 @@ from core.tests.server.conftest import StartServer
 from lmcache_client.codec import OperationCodec, encode_result
 from lmcache_client.operations import COMMIT_RETRIEVE, PING, PREPARE_RETRIEVE, Operation
 from lmcache_core.app.server import Server
-from lmcache_core.server import engine_socket, waiting_answers
+from lmcache_core.server import engine_socket
 from lmcache_devkit.fake_engine import FakeEngine
 
 MIB = 2**20
@@ -63,8 +63,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def little_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine_socket, waiting_answers):
-        monkeypatch.setattr(module, "BYTES_MAX", MIB)
+    monkeypatch.setattr(engine_socket, "BYTES_MAX", MIB)
 
 
 def reads_prepared(server: Server) -> int:
@@ -119,7 +118,7 @@ def test_others_are_answered_while_one_does_not_read(start_server: StartServer) 
 def test_the_commit_of_a_refused_retrieve_ends_no_other_read(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting_answers, "LARGE_ANSWERS", 0, raising=False)
+    monkeypatch.setattr(engine_socket, "LARGE_ANSWERS", 0, raising=False)
     server = start_server()
     with FakeEngine(server.info.engine_endpoint, hidden=HIDDEN, maps_memory=False) as engine, zmq.Context() as context:
         assert engine.store(TOKENS)

@@ -9,8 +9,7 @@ import zmq
 
 from core.tests.server.test_handshakes import until
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.server.engine_socket import EngineSocket
-from lmcache_core.server.waiting_answers import Envelope
+from lmcache_core.server.engine_socket import EngineSocket, Envelope
 
 ID = b"worker"
 

@@ -24,7 +24,7 @@ from lmcache_core.app.server import Server
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.handshakes import Handshakes
-from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
+from lmcache_core.server.peers import EngineUsers, Owner, owner_of
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -386,11 +386,11 @@ def test_users_are_named_by_name_or_number() -> None:
 
 
 def test_users_that_this_namespace_does_not_know_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lmcache_core.server import peer_owner
+    from lmcache_core.server import peers
 
     uid_map = tmp_path / "uid_map"
-    monkeypatch.setattr(peer_owner, "_MAP_FILE", uid_map)
+    monkeypatch.setattr(peers, "_MAP_FILE", uid_map)
     for text, expected in (("0 0 4294967295", Owner(65534)), ("0 100000 65536", Owner()), ("0 1000 1", Owner())):
         uid_map.write_text(text)
-        assert peer_owner._known(65534) == expected
-        assert peer_owner._known(1000) == Owner(1000)
+        assert peers._known(65534) == expected
+        assert peers._known(1000) == Owner(1000)

@@ -14,7 +14,7 @@ from lmcache_client.hash_chain import read_prompt
 from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server.hasher import PromptHasher, open_chain
+from lmcache_core.server.chunk_hashing import PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_devkit.fake_clock import FakeClock
 

@@ -19,9 +19,8 @@ from lmcache_client.operations import LOOKUP
 from lmcache_client.tokens import TokenSequence
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server import key_reader
-from lmcache_core.server.hasher import PromptHasher, open_chain
-from lmcache_core.server.key_reader import KeyReader
+from lmcache_core.server import chunk_hashing
+from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_devkit.fake_clock import FakeClock
 
@@ -122,7 +121,7 @@ def frames(draw: st.DrawFn) -> bytes:
 def test_a_memory_changes_nothing_that_is_read(swift: bool, asked: list[tuple[bytes, bool]], again: list[int]) -> None:
     kept = Side(swift)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_reader, "DECODED_BYTES_MAX", 8)
+        patch.setattr(chunk_hashing, "DECODED_BYTES_MAX", 8)
         for frame, hashing in [*asked, *(asked[number] for number in again if number < len(asked))]:
             assert kept.ask(frame, hashing) == Side().ask(frame, hashing)
 
@@ -159,7 +158,7 @@ def test_a_known_prompt_is_compared_and_not_decoded(swift: bool, salt: str, monk
         decoded.append(len(frame))
         return decode(frame)
 
-    monkeypatch.setattr(key_reader, "decode_fields", measured)
+    monkeypatch.setattr(chunk_hashing, "decode_fields", measured)
     grown = frame_of([*TOKENS, 1, 2, 3, 4, 5], "another", salt)
     assert unread(side, grown) < 300
     assert side.ask(grown) == Side().ask(grown)
@@ -214,7 +213,7 @@ def test_no_token_makes_it_another_tenants() -> None:
 
 
 def test_heads_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_reader, "HEADS_MAX", 3)
+    monkeypatch.setattr(chunk_hashing, "HEADS_MAX", 3)
     side = Side()
     for number in range(20):
         frame = frame_of(TOKENS, model=f"m{number}")

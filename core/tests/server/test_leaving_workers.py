@@ -11,7 +11,7 @@ from lmcache_client.operations import COMMIT_STORE, PREPARE_STORE
 from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
-from lmcache_core.server.modules.engine_driven import EngineDrivenModule
+from lmcache_core.server.engine_driven_module import EngineDrivenModule
 from lmcache_devkit.module_bench import INSTANCE, MODEL, ModuleBench
 
 KEY = EngineKey(MODEL, 1, 0, encode_tokens(range(32)), 0, 32, "r", "", None, 1)

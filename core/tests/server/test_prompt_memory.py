@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lmcache_client.tokens import TokenSequence, encode_tokens
-from lmcache_core.server.prompt_memory import FORGOTTEN_AT_ONCE, PromptMemory
-from lmcache_core.server.prompt_tree import NODE_BYTES, PromptTree
+from lmcache_core.server.prompt_memory import FORGOTTEN_AT_ONCE, NODE_BYTES, PromptMemory, PromptTree
 from lmcache_devkit.fake_clock import FakeClock
 
 CHUNK = 4
@@ -222,7 +221,7 @@ def test_sizes_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_prompt_that_many_others_part_from_stays_quick_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.server.prompt_tree.PATH_MAX", 10)
+    monkeypatch.setattr("lmcache_core.server.prompt_memory.PATH_MAX", 10)
     memory = PromptMemory(600, FakeClock())
     for size in range(100, 0, -1):
         remember(memory, bytes([1]) * size + bytes([2]) * 8)

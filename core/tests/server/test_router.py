@@ -20,12 +20,11 @@ from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.keys import HashChain
+from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chain
 from lmcache_core.server.engine_socket import COPY_BELOW_BYTES, SENT_COPIED_BELOW_BYTES, EngineSocket
-from lmcache_core.server.hasher import PromptHasher, open_chain
-from lmcache_core.server.key_reader import KeyReader
-from lmcache_core.server.pools import AffinePool, Pool
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.router import SMALL_BYTES, Router
+from lmcache_core.server.threads import AffinePool, Pool
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 BYTES = Operation("bytes", 101, (bytes,), int | None, -1)

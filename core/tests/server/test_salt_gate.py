@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from core.tests.server.conftest import StartServer
-from lmcache_core.server.salt_gate import LOG_SECONDS, SaltGate
+from lmcache_core.server.request_fields import LOG_SECONDS, SaltGate
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.fake_engine import FakeEngine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.contracts.request_module import ObjectGroup, SpaceFields, Worker
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.server.shards import registered_shards
+from lmcache_core.server.registrations import registered_shards
 from lmcache_devkit.module_bench import ModuleBench
 
 FULL, WINDOW = ObjectLayout(2, 4, 16, 128, "bfloat16"), ObjectLayout(2, 12, 16, 64, "bfloat16")

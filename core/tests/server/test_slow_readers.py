@@ -17,10 +17,9 @@ from lmcache_client.client import EngineClient
 from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import Call, Handler, HandlerMode
-from lmcache_core.server.engine_socket import LIBZMQ_ANSWERS_MAX, EngineSocket
-from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.engine_socket import BYTES_MAX, LIBZMQ_ANSWERS_MAX, PAUSE_MAX_SECONDS, EngineSocket
 from lmcache_core.server.router import Router
-from lmcache_core.server.waiting_answers import BYTES_MAX, PAUSE_MAX_SECONDS
+from lmcache_core.server.threads import AffinePool, Pool
 
 MIB = 2**20
 SIZED = Operation("sized", 101, (int,), bytes, b"refused")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_client.operations import KNOWN_REQUESTS
-from lmcache_core.server.unhandled import UnhandledRequests
+from lmcache_core.server.calls import UnhandledRequests
 
 REMEDIES = {"register_kv_cache": "pip install it"}
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lmcache_client.codec import Frame
-from lmcache_core.server import waiting_answers
-from lmcache_core.server.peer_socket import PeerSocket
-from lmcache_core.server.waiting_answers import Envelope, Sent, WaitingAnswers
+from lmcache_core.server import engine_socket
+from lmcache_core.server.engine_socket import Envelope, Sent, WaitingAnswers
+from lmcache_core.server.peers import PeerSocket
 from lmcache_devkit import FakeClock
 
 PATIENCE_SECONDS = 5.0
@@ -109,7 +109,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_retry_is_due_where_anything_waits(self) -> None:
-        due = self.waiting.retry_at <= self.clock.monotonic() + waiting_answers.PAUSE_MAX_SECONDS
+        due = self.waiting.retry_at <= self.clock.monotonic() + engine_socket.PAUSE_MAX_SECONDS
         assert due == any(connection in self.waiting for connection in CONNECTIONS)
 
     @invariant()
@@ -118,8 +118,8 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
         assert sum(self.given.values()) == ended
         assert self.has_ended or not self.waiting.dropped
         answers = len(self.waiting)
-        assert answers * waiting_answers.ANSWER_BYTES <= self.waiting.size_bytes
-        assert self.waiting.size_bytes <= answers * (100 + waiting_answers.ANSWER_BYTES)
+        assert answers * engine_socket.ANSWER_BYTES <= self.waiting.size_bytes
+        assert self.waiting.size_bytes <= answers * (100 + engine_socket.ANSWER_BYTES)
 
     @invariant()
     def nothing_open_is_left_unread_for_long(self) -> None:
@@ -132,7 +132,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
         for peer in self.peers.values():
             peer.room = 10**6
         for _ in range(5):
-            self.clock.advance(waiting_answers.PAUSE_MAX_SECONDS)
+            self.clock.advance(engine_socket.PAUSE_MAX_SECONDS)
             self.waiting.retry()
         assert len(self.waiting) == 0
         for connection in set(CONNECTIONS) - self.has_ended:
@@ -144,7 +144,7 @@ TestWaitingAnswers = WaitingAnswersMachine.TestCase
 
 
 def test_a_queue_that_only_grows_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_answers, "ANSWERS_MAX", 100)
+    monkeypatch.setattr(engine_socket, "ANSWERS_MAX", 100)
     peer = _Peer()
     waiting = WaitingAnswers(lambda envelope, result: Sent.FULL, lambda _: peer, FakeClock(), 60.0)  # type: ignore[arg-type, return-value]
     for number in range(150):

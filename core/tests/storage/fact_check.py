@@ -11,8 +11,8 @@ from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import HASH_BYTES
+from lmcache_core.storage.counters import total
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.storage.tallies import total
 from lmcache_devkit.event_recorder import EventRecorder
 
 _Object = tuple[str, str, int, bytes]

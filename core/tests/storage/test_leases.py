@@ -11,7 +11,7 @@ import pytest
 from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, PAYLOAD, WORKER, House, open_house, space
 from lmcache_core.contracts.events import LeasesExpired, LookupFinished
 from lmcache_core.l1.notes import Accessed
-from lmcache_core.storage.tallies import total
+from lmcache_core.storage.counters import total
 
 READ_TTL, WRITE_TTL = 300, 600
 

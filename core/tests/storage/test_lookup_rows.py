@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lmcache_core.controllers.reach import ABSENT
-from lmcache_core.storage.lookup_rows import PrefixRow, SparseRow
+from lmcache_core.storage.open_lookups import PrefixRow, SparseRow
 
 SLOTS = [10, 11, 12, 13, 14, 15, 16, 17]
 Step = tuple[str, int, int]

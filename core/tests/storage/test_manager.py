@@ -14,8 +14,8 @@ from lmcache_core.contracts.storage import LookupRequest, Shard
 from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.model.results import Outcome
+from lmcache_core.storage.counters import total
 from lmcache_core.storage.manager import WORKER_LEASES_MAX
-from lmcache_core.storage.tallies import total
 
 
 def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> None:

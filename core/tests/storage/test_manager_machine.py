@@ -48,7 +48,7 @@ from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
-from lmcache_core.server.modules.engine_driven import EngineDrivenModule
+from lmcache_core.server.engine_driven_module import EngineDrivenModule
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueJob

@@ -28,7 +28,7 @@ from lmcache_core.contracts.storage import LookupRequest, PromptFacts, Shard
 from lmcache_core.l1.leases import Lease
 from lmcache_core.l1.salt_accounts import SaltLimits
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.storage.tallies import total
+from lmcache_core.storage.counters import total
 
 OBJECT = HEADER_BYTES + PAYLOAD
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -7,7 +7,7 @@ import threading
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmcache_core.storage.tallies import OTHER, Tallies, Tally, total
+from lmcache_core.storage.counters import OTHER, Tallies, Tally, total
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,7 +10,7 @@ from lmcache_core.app.reconfigure import AdapterChanges, L2Parts
 from lmcache_core.app.setting_changes import Adjustable, SettingChanges
 from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.server.salt_gate import SaltGate
+from lmcache_core.server.request_fields import SaltGate
 
 
 @dataclass(frozen=True, slots=True, eq=False)

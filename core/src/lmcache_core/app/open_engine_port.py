@@ -15,19 +15,17 @@ from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.keys import HashChain
+from lmcache_core.server.calls import UnhandledRequests
 from lmcache_core.server.chunk_addresses import ChunkAddresses
+from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chain
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.handshakes import Handshakes
-from lmcache_core.server.hasher import PromptHasher, open_chain
-from lmcache_core.server.key_reader import KeyReader
-from lmcache_core.server.peer_owner import EngineUsers
-from lmcache_core.server.pools import AffinePool, Pool
+from lmcache_core.server.peers import EngineUsers
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.server.reaper import Reaper
 from lmcache_core.server.registrations import ROUND_SECONDS, Registrations
+from lmcache_core.server.request_fields import SaltGate
 from lmcache_core.server.router import Router
-from lmcache_core.server.salt_gate import SaltGate
-from lmcache_core.server.unhandled import UnhandledRequests
+from lmcache_core.server.threads import AffinePool, Pool, Reaper
 
 MIB = 2**20
 CPUINFO: Final = Path("/proc/cpuinfo")

@@ -22,7 +22,7 @@ from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
 from lmcache_core.events.lane_status import LaneState
 from lmcache_core.jobs.recent_growth import RecentGrowth
 from lmcache_core.model.keys import HashChain
-from lmcache_core.server.model_conflicts import model_conflicts
+from lmcache_core.server.registrations import model_conflicts
 
 _LOG_SAYS: Final = "the log says why"
 _ENLARGE: Final = "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory)"

@@ -33,7 +33,7 @@ from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.spelling import nearest
-from lmcache_core.server.salt_gate import SaltGate
+from lmcache_core.server.request_fields import SaltGate
 from lmcache_core.storage.manager import StorageManager
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import Any, Final
 
 from lmcache_core.model.cache_salt import salt_text
-from lmcache_core.storage.tallies import Tally, Tenant, total
+from lmcache_core.storage.counters import Tally, Tenant, total
 
 SHOWN_MAX: Final = 100
 """Salts and models that are named, those that asked for most first."""

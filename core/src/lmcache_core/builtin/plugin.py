@@ -2,7 +2,7 @@
 
 from lmcache_core import Capability, Offer, hookimpl
 
-_HERE, _MODULES = "lmcache_core.builtin", "lmcache_core.server.modules"
+_HERE, _SERVER = "lmcache_core.builtin", "lmcache_core.server"
 _MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
@@ -34,6 +34,12 @@ def lmcache_subscribers() -> list[Offer]:
 
 @hookimpl
 def lmcache_request_modules() -> list[Offer]:
-    lookup = Offer("lookup", "Lookups and sessions", f"{_MODULES}.lookup:open_lookup", default=True)
-    manage = Offer("management", "Ping, clear, chunk size", f"{_MODULES}.management:open_management", default=True)
-    return [lookup, manage, Offer("engine_driven", "Engines copy", f"{_MODULES}.engine_driven:open_engine_driven")]
+    lookup = Offer("lookup", "Lookups and sessions", f"{_SERVER}.lookup_module:open_lookup", default=True)
+    manage = Offer(
+        "management", "Ping, clear, chunk size", f"{_SERVER}.management_module:open_management", default=True
+    )
+    return [
+        lookup,
+        manage,
+        Offer("engine_driven", "Engines copy", f"{_SERVER}.engine_driven_module:open_engine_driven"),
+    ]

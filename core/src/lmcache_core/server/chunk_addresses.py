@@ -7,7 +7,7 @@ from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.server.shards import registered_shards
+from lmcache_core.server.registrations import registered_shards
 from lmcache_core.storage.addresses import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 
 

@@ -21,8 +21,7 @@ from lmcache_client.sockets import DOMAIN
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import EngineSocket
-from lmcache_core.server.peer_owner import EngineUsers, Owner, owner_of
-from lmcache_core.server.peer_socket import PeerSocket
+from lmcache_core.server.peers import EngineUsers, Owner, PeerSocket, owner_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,22 +1,29 @@
-"""Which engine workers are registered, what shape their chunks have, and whether they are alive."""
+"""Registered engine workers: which are admitted, whether they are alive, which shards a chunk has by their layouts, and
+conflicts between engines of one model name."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ChunkLayout
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.events import Publisher, WorkerLeft, WorkerRegistered
-from lmcache_core.contracts.request_module import ObjectGroup, Worker
+from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields, Worker
+from lmcache_core.contracts.storage import Shard
+from lmcache_core.controllers.conditions import counts_of
+from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.model.model_name import parse_model_name, registered_name
+from lmcache_core.server.request_fields import check_model_name
 
 logger = logging.getLogger(__name__)
+
 
 WORKERS_MAX = 4096
 STRANGERS_MAX = 4096
@@ -254,3 +261,126 @@ class Registrations:
 def layout_of(worker: Worker) -> str:
     """The shapes of its objects, one for each object group."""
     return ", ".join(str(group.layout) for group in worker.groups)
+
+
+REASON_MAX: Final = 300
+REASONS_MAX: Final = 100
+"""Characters of a reason, and number of reasons, that status keeps."""
+L1_CHUNKS_MIN: Final = 8
+"""So many chunks of a worker must fit into L1."""
+
+
+def check_groups(
+    context: ModuleContext, model_name: str, world_size: int, shard: int, groups: Sequence[ObjectGroup]
+) -> None:
+    """Raises ProtocolError or ValueError, now and not at the first store, if a worker's keys or objects cannot be kept."""
+    check_model_name(model_name)
+    for number, group in enumerate(groups):
+        context.space(SpaceFields(model_name, ""), pack_kv_rank(world_size, shard), group.layout, number)
+    chunk_bytes = sum(group.layout.payload_bytes for group in groups)
+    if chunk_bytes > context.l1_bytes // L1_CHUNKS_MIN:
+        raise ProtocolError(
+            f"a chunk of {chunk_bytes / 2**20:.1f} MiB is too large for an L1 of "
+            f"{context.l1_bytes / 2**30:.2f} GiB; raise l1_size_gb or lower chunk_size"
+        )
+
+
+class RefusedRegistrations:
+    """Their engines run uncached: here an operator learns why.  Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[str, int] = {}
+
+    def note(self, context: ModuleContext, instance_id: int, reason: object) -> None:
+        """Log it and count it.  The worker has its answer, so that no ping need tell it again."""
+        logger.error("registration refused, the engine runs uncached instance=%d reason=%s", instance_id, reason)
+        text = str(reason)[:REASON_MAX]
+        with self._lock:
+            if text in self._reasons or len(self._reasons) < REASONS_MAX:
+                self._reasons[text] = self._reasons.get(text, 0) + 1
+        context.workers.seen(instance_id, pinged=False)
+
+    def status(self) -> dict[str, int]:
+        """How often, by reason."""
+        with self._lock:
+            return dict(self._reasons)
+
+
+def registered_shards(context: ModuleContext, fields: SpaceFields, world_size: int) -> tuple[Shard, ...]:
+    """By what workers have registered (docs/internals/object-format.md, "Object key"); nothing when no worker could read one of
+    them."""
+    shards: list[Shard] = []
+    for worker_id in range(world_size):
+        registered, every = context.workers.groups(fields.model_name, world_size, worker_id)
+        if not registered:
+            return ()
+        rank = pack_kv_rank(world_size, worker_id)
+        if every:
+            for groups in registered:
+                shards += [
+                    Shard((context.space(fields, rank, group.layout, number),), group.window_chunks)
+                    for number, group in enumerate(groups)
+                ]
+        else:
+            shards += _any_of(context, fields, rank, registered)
+    return tuple(dict.fromkeys(shards))
+
+
+def _any_of(
+    context: ModuleContext, fields: SpaceFields, rank: int, registered: Sequence[tuple[ObjectGroup, ...]]
+) -> list[Shard]:
+    """Nobody knows yet which of these registrations the shard is: for each object group, a chunk in any of their layouts
+    counts.  Only registrations with the most groups do, because a worker needs all of its own."""
+    count = max(map(len, registered))
+    alike = [groups for groups in registered if len(groups) == count]
+    shards = []
+    for number, row in enumerate(zip(*alike, strict=True)):
+        spaces = tuple(dict.fromkeys(context.space(fields, rank, group.layout, number) for group in row))
+        windows = [group.window_chunks for group in row]
+        shards.append(Shard(spaces, None if None in windows else max(window or 1 for window in windows)))
+    return shards
+
+
+def model_conflicts(workers: Iterable[Worker]) -> Iterator[Condition]:
+    """A name with an identity is another one wherever bytes mean something else: only names without one can conflict."""
+    by_name: dict[str, list[Worker]] = {}
+    for worker in workers:
+        if not parse_model_name(worker.model_name).identity:
+            by_name.setdefault(worker.model_name, []).append(worker)
+    for name, those in sorted(by_name.items()):
+        if differences := list(_differences(those)):
+            yield Condition(
+                "model_conflict",
+                Severity.WARNING,
+                f"its engines differ: {'; '.join(differences)}; the server cannot tell whether they serve one model",
+                "serve other models under other paths, or use LMCacheNodeConnector, which says what its bytes mean",
+                f"model {name}",
+                counts_of(workers=len(those)),
+            )
+
+
+def _differences(workers: list[Worker]) -> Iterator[str]:
+    worlds = sorted({worker.world_size for worker in workers})
+    if len(worlds) > 1:
+        yield f"world sizes {', '.join(map(str, worlds))}"
+    dtypes = sorted({" + ".join(sorted(_dtypes(worker))) for worker in workers})
+    if len(dtypes) > 1:
+        yield f"types {', '.join(dtypes)}"
+        return
+    shapes: dict[tuple[int, int], set[str]] = {}
+    for worker in workers:
+        shard = 0 if worker.world_size == 1 else worker.shard
+        if shard is not None:  # stages of one engine may differ
+            shapes.setdefault((worker.world_size, shard), set()).add(_shape(worker))
+    for (world, shard), those in sorted(shapes.items()):
+        if len(those) > 1:
+            yield f"chunks of shard {shard} of {world}: {', '.join(sorted(those))}"
+
+
+def _dtypes(worker: Worker) -> set[str]:
+    return {part.dtype for group in worker.groups for part in getattr(group.layout, "parts", (group.layout,))}
+
+
+def _shape(worker: Worker) -> str:
+    return " | ".join(str(group.layout) for group in worker.groups)

@@ -26,13 +26,20 @@ from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
 from lmcache_core.contracts.readings import Spread
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.server.answer_times import AnswerTimes
+from lmcache_core.server.calls import (
+    ERROR,
+    REFUSED,
+    AnswerTimes,
+    Payload,
+    Route,
+    RouterCall,
+    Routes,
+    Timer,
+    Timers,
+    UnhandledRequests,
+)
 from lmcache_core.server.engine_socket import EngineSocket, Message
-from lmcache_core.server.pools import QUEUE_MAX, UNREFUSED_MAX, AffinePool, Pool
-from lmcache_core.server.router_call import ERROR, REFUSED, RouterCall
-from lmcache_core.server.routes import Payload, Route, Routes
-from lmcache_core.server.timers import Timer, Timers
-from lmcache_core.server.unhandled import UnhandledRequests
+from lmcache_core.server.threads import QUEUE_MAX, UNREFUSED_MAX, AffinePool, Pool
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
-"""Lookups over both tiers: started, answered, held for their requests, and let go.
+"""Where the answer of a lookup is made, over both tiers.
 
-A lookup holds what L1 has, at once; what is missing goes on as a prefetch.  It is answered once: when everything is there,
-when the prefetch has brought what can be had, or when its time is over.
+A lookup references what L1 has, at once; what is missing goes on as a prefetch.  It is answered once: when everything is
+there, when the prefetch has brought what can be had, or when its time is over.
 """
 
 from __future__ import annotations
@@ -14,22 +14,84 @@ from typing import Any
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.policies import RequestFacts
-from lmcache_core.contracts.storage import LookupRequest, SparseLookupRequest
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
-from lmcache_core.controllers.reach import Reach
+from lmcache_core.controllers.reach import ABSENT, Reach, prefix_reach, reach_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
-from lmcache_core.l1.leases import LeaseState, Owner, OwnerKind
+from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
-from lmcache_core.storage.access_notes import AccessNotes
-from lmcache_core.storage.l1_look import check_lookup, is_all, look_in_l1, reach_in_l1
-from lmcache_core.storage.lookup_news import LookupNews, prompt_of
-from lmcache_core.storage.lookup_table import Lookup, LookupTable, request_number, tell
-from lmcache_core.storage.tallies import Tallies, tenant_of
+from lmcache_core.storage.counters import Tallies, tenant_of
+from lmcache_core.storage.notifications import AccessNotes, LookupNews, prompt_of
+from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, request_number, tell
 
 logger = logging.getLogger(__name__)
+
+
+def check_lookup(request: LookupRequest | SparseLookupRequest) -> None:
+    """Raises ValueError for what no lookup can be."""
+    if request.readers > READERS_MAX:
+        raise ValueError(f"a lookup for {request.readers} readers; at most {READERS_MAX} may read a chunk")
+    for number, shard in enumerate(request.shards):
+        if shard.window is None:
+            continue
+        if isinstance(request, SparseLookupRequest):
+            raise ValueError(
+                f"shard {number} has a window of {shard.window} chunks; a sparse lookup takes shards without"
+            )
+        if shard.window < 1:
+            raise ValueError(
+                f"shard {number} has a window of {shard.window} chunks; a window is at least one chunk long"
+            )
+
+
+def look_in_l1(
+    cache: L1Cache, lookup: Lookup, request: LookupRequest | SparseLookupRequest
+) -> list[tuple[SpaceRecord, ...]]:
+    """Hold what is there, row by row, under every layout that a chunk may have.  Returns the layouts of each row."""
+    layouts = []
+    hashes = request.chunk_hashes
+    kind = SparseRow if lookup.sparse else PrefixRow
+    for shard in request.shards:
+        slots, records = hold_shard(cache, lookup.lease, shard, hashes)
+        row = kind(slots, tuple([record.space for record in records]))
+        row.in_l1 = slots.copy() if ABSENT in slots else slots
+        lookup.rows.append(row)
+        lookup.windows.append(shard.window)
+        layouts.append(records)
+    return layouts
+
+
+def hold_shard(
+    cache: L1Cache, lease: Lease, shard: Shard, chunk_hashes: Sequence[bytes]
+) -> tuple[list[int], tuple[SpaceRecord, ...]]:
+    """Hold what is there of one shard, under whichever of its layouts: a slot or ABSENT for each chunk, and the layouts."""
+    records = tuple([cache.intern(space, size) for space, size in shard.spaces])
+    slots = cache.acquire(lease, records[0], chunk_hashes) if records else [ABSENT] * len(chunk_hashes)
+    for record in records[1:]:
+        missing = [chunk for chunk, slot in enumerate(slots) if slot == ABSENT]
+        others = cache.acquire(lease, record, [chunk_hashes[chunk] for chunk in missing])
+        for chunk, slot in zip(missing, others, strict=True):
+            slots[chunk] = slot
+    return slots, records
+
+
+def reach_in_l1(lookup: Lookup) -> Reach:
+    """How far the lookup gets with what L1 has."""
+    rows, chunks = lookup.rows, lookup.prompt_chunks
+    if rows and not lookup.sparse and all(row.in_l1 is row.slots for row in rows):
+        return prefix_reach(chunks, lookup.windows)
+    flags = [bytearray([slot != ABSENT for slot in row.slots]) for row in rows]
+    return reach_of(flags, lookup.windows, chunks, sparse=lookup.sparse)
+
+
+def is_all(reach: Reach, lookup: Lookup) -> bool:
+    """Is there nothing left to look for?"""
+    found = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
+    return found == lookup.prompt_chunks or not lookup.rows
+
 
 LOOKUPS_MAX = 16384
 """Requests of one scheduler whose lookups are held; beyond it the oldest is let go."""

@@ -1,10 +1,12 @@
-"""The storage verbs: lookups over both tiers, holds of workers, stores on their way to L2."""
+"""The storage verbs of request modules: lookups over both tiers, references of workers, stores on their way to L2."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from threading import Event
 from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
@@ -20,14 +22,63 @@ from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.storage.access_notes import AccessNotes
+from lmcache_core.storage.counters import Tallies
 from lmcache_core.storage.l1_objects import L1Objects
 from lmcache_core.storage.lookups import Lookups
-from lmcache_core.storage.patience import reserve_patiently
+from lmcache_core.storage.notifications import (
+    MISSING,
+    NO_ROOM,
+    OVERWRITTEN,
+    QUOTA,
+    STOPPING,
+    TOO_MANY,
+    AccessNotes,
+    TransferNews,
+)
 from lmcache_core.storage.pins import Pins
 from lmcache_core.storage.prefetch_orders import PrefetchOrders
-from lmcache_core.storage.tallies import Tallies
-from lmcache_core.storage.transfer_news import MISSING, NO_ROOM, OVERWRITTEN, QUOTA, STOPPING, TOO_MANY, TransferNews
+
+LOOK_AROUND_SECONDS = 0.005
+"""How often a wait asks whether it may go on; the longest that it keeps others from its thread."""
+
+
+def reserve_patiently(
+    cache: L1Cache,
+    lease: Lease,
+    record: SpaceRecord,
+    chunk_hashes: Sequence[bytes],
+    indexes: Sequence[int],
+    seconds: float,
+    may_wait: Callable[[], bool],
+) -> list[int]:
+    """Go on with a reservation that has got `indexes` of these chunks so far, until nothing is missing, `seconds` are
+    over, `may_wait` says no or the server stops.  What has been reserved meanwhile is not filled by anybody yet, and
+    others may need it: so no wait is without an end.  Returns all indexes, in order."""
+    got = list(indexes)
+    deadline = time.monotonic() + seconds
+    come = True
+    while come:
+        rest = chunk_hashes[got[-1] + 1 :] if got else chunk_hashes
+        wait = cache.wait_for_room(lease, record, rest)
+        if wait is None:
+            break
+        try:
+            come = _has_come(wait.event, deadline, may_wait) and not wait.over
+        finally:
+            cache.end_wait(wait)
+        first = len(chunk_hashes) - len(rest)
+        got += [first + index for index in cache.extend(lease, record, rest, ask_eviction=come)]
+    return got
+
+
+def _has_come(event: Event, deadline: float, may_wait: Callable[[], bool]) -> bool:
+    while (left := deadline - time.monotonic()) > 0:
+        if event.wait(min(left, LOOK_AROUND_SECONDS)):
+            return True
+        if not may_wait():
+            return False
+    return False
+
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""

@@ -21,7 +21,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.holds import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.storage.addresses import AddressedChunks
-from lmcache_core.storage.l1_look import hold_shard
+from lmcache_core.storage.lookups import hold_shard
 from lmcache_core.storage.pin_views import Pinned, PinSubject, PinTotals, PinView
 
 PINS_MAX: Final = 1024

@@ -10,8 +10,8 @@ import pytest
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.messages import PrepareRetrieveReply, RetrieveContext, SlotDescriptor
-from lmcache_core.server import legacy_pickle_writer
-from lmcache_core.server.legacy_pickle_writer import inband_reply, pickle_tensors
+from lmcache_core.server import stock_pickle_writer
+from lmcache_core.server.stock_pickle_writer import inband_reply, pickle_tensors
 
 GLOBALS = {"functools partial", "torch frombuffer", "torch bfloat16", "torch reshape"}
 
@@ -60,7 +60,7 @@ def test_refuses_chunks_that_are_not_the_tensor() -> None:
 
 def test_refuses_more_than_a_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(b"".join(pickle_tensors("uint8", (100,), [bytes(100)])))
-    monkeypatch.setattr(legacy_pickle_writer, "REPLY_MAX_BYTES", size)
+    monkeypatch.setattr(stock_pickle_writer, "REPLY_MAX_BYTES", size)
     inband_reply("uint8", (100,), [bytes(100)])
     with pytest.raises(ProtocolError, match="shared memory has no such limit"):
         inband_reply("uint8", (101,), [bytes(101)])

@@ -24,7 +24,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.salt_accounts import SaltLimits
 from lmcache_core.model.keys import HashChain, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.server.hasher import PromptHasher, open_chain
+from lmcache_core.server.chunk_hashing import PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager

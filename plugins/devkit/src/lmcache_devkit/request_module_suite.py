@@ -30,9 +30,9 @@ from lmcache_client.errors import LMCacheError
 from lmcache_client.operations import END_SESSION, Operation
 from lmcache_core.contracts.operation import Handler, HandlerMode
 from lmcache_core.contracts.request_module import RequestModule
-from lmcache_core.server.modules.engine_driven import open_engine_driven
-from lmcache_core.server.modules.lookup import open_lookup
-from lmcache_core.server.modules.management import open_management
+from lmcache_core.server.engine_driven_module import open_engine_driven
+from lmcache_core.server.lookup_module import open_lookup
+from lmcache_core.server.management_module import open_management
 from lmcache_devkit.check_limit import check_seconds
 from lmcache_devkit.engine_requests import (
     IN_L1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.l1.census import Census
-from lmcache_core.storage.tallies import OTHER, PAIRS_MAX
+from lmcache_core.storage.counters import OTHER, PAIRS_MAX
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts

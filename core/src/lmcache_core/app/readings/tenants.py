@@ -7,7 +7,7 @@ from typing import Final
 
 from lmcache_core.contracts.readings import Reading, ReadingKind
 from lmcache_core.jobs.durations import BOUNDS_SECONDS, Durations
-from lmcache_core.storage.tallies import Tally, Tenant
+from lmcache_core.storage.counters import Tally, Tenant
 
 _TENANT: Final = ("model_name", "cache_salt")
 

@@ -1,9 +1,10 @@
-"""The threads that answer requests which may not run on the router's."""
+"""Threads of the server beside the router's: pools that answer requests, and the reaper that applies deadlines."""
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 Task = Callable[[], None]
@@ -77,3 +78,26 @@ def _work(queue: SimpleQueue[Task | None]) -> None:
     while (task := queue.get()) is not None:
         task()
         del task  # a request's frames must not live on until the next one comes
+
+
+class Reaper:
+    """`run` is its thread's body: it calls every check once per period."""
+
+    def __init__(self, period_seconds: float, checks: Sequence[Callable[[], None]]) -> None:
+        self._period = period_seconds
+        self._checks = checks
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        while not self._stop.wait(self._period):
+            faults = []
+            for check in self._checks:
+                try:
+                    check()
+                except Exception as error:  # noqa: BLE001 - the other checks come first
+                    faults.append(error)
+            if faults:
+                raise faults[0]
+
+    def stop(self) -> None:
+        self._stop.set()

@@ -1,18 +1,139 @@
-"""Who owns the other end of a connection, as the kernel says."""
+"""The operating system's side of connections to the engine port: the Unix socket that accepts them, the socket of one
+peer, and the user that owns it."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pwd
 import socket
 import struct
-from collections.abc import Collection, Iterable
+import termios
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from lmcache_client.errors import ConfigError
+from lmcache_client.errors import ConfigError, ResourceError
+
+SCHEME: Final = "ipc://"
+MODE: Final = 0o600
+_BACKLOG: Final = 128
+
+
+class UnixListener:
+    """Owns the file until `close`, and gives its descriptor away once."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Make the file, with its mode.  One that a dead server left is replaced.  Raises ResourceError."""
+        self.path = Path(endpoint.removeprefix(SCHEME))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.fchmod(listener.fileno(), MODE)  # the file gets the mode of the socket, from its first moment
+            self._remove_stale()
+            listener.bind(str(self.path))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise ResourceError(
+                f"--host {endpoint} cannot be opened for engines: {error.strerror or error}; its folder must be there and "
+                "writable, and no other server may use it"
+            ) from None
+        self.descriptor = listener.detach()
+        """A listening socket, which the caller owns and closes."""
+        self._file = self.path.stat()
+
+    def close(self) -> None:
+        """Remove the file, unless another one is there by now."""
+        with suppress(OSError):
+            if os.path.samestat(self.path.stat(), self._file):
+                self.path.unlink()
+
+    def _remove_stale(self) -> None:
+        if not self.path.is_socket():
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(self.path))
+            except ConnectionRefusedError:  # nothing listens any more
+                self.path.unlink()
+
+
+_TCP_INFO_BYTES: Final = 256
+_BYTES_ACKED: Final = struct.Struct("=120xQ")
+"""Where `struct tcp_info` has the bytes that the peer has acknowledged (Linux 4.1)."""
+
+
+class PeerSocket(NamedTuple):
+    """Names a socket by its descriptor in this process and its inode, so that a descriptor that was closed and given to another
+    connection is told apart."""
+
+    descriptor: int
+    inode: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> Self | None:
+        """The socket that has this descriptor now, None where there is none."""
+        try:
+            return cls(descriptor, os.fstat(descriptor).st_ino)
+        except OSError:
+            return None
+
+    @property
+    def is_open(self) -> bool:
+        return PeerSocket.of(self.descriptor) == self
+
+    @contextmanager
+    def borrow(self) -> Iterator[socket.socket | None]:
+        """The socket itself, None where it is closed.  libzmq may close it meanwhile; it is the same socket nevertheless."""
+        try:
+            borrowed = socket.socket(fileno=os.dup(self.descriptor))
+        except OSError:
+            yield None
+            return
+        with borrowed:
+            yield borrowed if os.fstat(borrowed.fileno()).st_ino == self.inode else None
+
+    def hang_up(self) -> bool:
+        """End the connection in both directions; libzmq notices and closes its end.  False where it is closed already.
+
+        Needs no free descriptor.  Where there is none, libzmq may close the socket between the look at it and its end, and the
+        next connection that has its descriptor ends instead, which connects again."""
+        with self.borrow() as borrowed:
+            if borrowed is not None:
+                _shut_down(borrowed)
+                return True
+        if not self.is_open:
+            return False
+        try:
+            original = socket.socket(fileno=self.descriptor)
+        except OSError:
+            return False
+        _shut_down(original)
+        original.detach()
+        return True
+
+    def read_mark(self) -> int | None:
+        """A number that changes as the peer takes in what was sent; None where the socket is closed."""
+        with self.borrow() as borrowed:
+            if borrowed is None:
+                return None
+            try:
+                if borrowed.family != socket.AF_UNIX:
+                    info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                    return int(_BYTES_ACKED.unpack_from(info)[0])
+                unread = fcntl.ioctl(borrowed.fileno(), termios.TIOCOUTQ, bytes(4))
+                return int.from_bytes(unread, "little")
+            except (OSError, struct.error):  # not connected any more, or an old kernel
+                return None
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with suppress(OSError):  # the peer was faster
+        connection.shutdown(socket.SHUT_RDWR)
+
 
 ANY: Final = "any"
 _NETLINK_SOCK_DIAG: Final = 4

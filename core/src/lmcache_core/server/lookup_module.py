@@ -21,9 +21,8 @@ from lmcache_core.contracts.request_module import ModuleContext, RequestModule, 
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts
 from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.server.request_names import check_names, check_request_id
-from lmcache_core.server.shards import registered_shards
-from lmcache_core.server.trace_context import trace_context
+from lmcache_core.server.registrations import registered_shards
+from lmcache_core.server.request_fields import check_names, check_request_id, trace_context
 
 NO_WORKER, UNSALTED = "no_worker", "unsalted"
 """Why a lookup can find nothing: no worker of its model is registered, or its salt is not served."""

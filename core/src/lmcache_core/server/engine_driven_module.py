@@ -37,13 +37,11 @@ from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMo
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.contracts.storage import Hold, StoredSpace
-from lmcache_core.server.legacy_pickle import read_tensors
-from lmcache_core.server.legacy_pickle_writer import inband_reply
-from lmcache_core.server.legacy_tensor import PickledTensor
 from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
-from lmcache_core.server.request_names import check_names
-from lmcache_core.server.transfer_range import store_patience, transfer_range
-from lmcache_core.server.worker_admission import RefusedRegistrations, check_groups
+from lmcache_core.server.registrations import RefusedRegistrations, check_groups
+from lmcache_core.server.request_fields import check_names, store_patience, transfer_range
+from lmcache_core.server.stock_pickle_writer import inband_reply
+from lmcache_core.server.stock_pickles import PickledTensor, read_tensors
 
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
 IN_BAND = PrepareStoreReply()

@@ -23,7 +23,7 @@ from lmcache_core.contracts.events import BlocksAllocated
 from lmcache_core.contracts.operation import Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.server.request_names import check_request_id
+from lmcache_core.server.request_fields import check_request_id
 
 
 class ManagementModule(RequestModule):

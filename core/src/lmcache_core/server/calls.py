@@ -1,0 +1,283 @@
+"""Requests as they are answered: which handler an operation has, a call until its answer, deadlines of deferred calls, and
+counts of answers."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
+
+from lmcache_client.codec import (
+    Frame,
+    FrameReader,
+    OpenedFrame,
+    OperationCodec,
+    OperationTable,
+    decode_operation_frame,
+    encode_result,
+)
+from lmcache_client.errors import ProtocolError
+from lmcache_client.operations import KNOWN_REQUESTS
+from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
+from lmcache_core.contracts.readings import Spread
+from lmcache_core.jobs.durations import Durations
+from lmcache_core.jobs.fault_log import FaultLog
+from lmcache_core.server.engine_socket import Envelope
+
+logger = logging.getLogger(__name__)
+
+
+class AnswerTimes:
+    """Not thread-safe: the owner holds a lock."""
+
+    def __init__(self, operations: Iterable[str]) -> None:
+        self._rows = {name: {outcome: Durations() for outcome in (OK, ERROR, REFUSED)} for name in operations}
+
+    def add(self, operation: str, outcome: str, seconds: float) -> None:
+        self._rows[operation][outcome].count(seconds)
+
+    @property
+    def negative(self) -> int:
+        """How many were answered negatively: with an error, or refused."""
+        return sum(rows[outcome].total for rows in self._rows.values() for outcome in (ERROR, REFUSED))
+
+    def spreads(self) -> dict[tuple[str, str], Spread]:
+        """By operation and outcome, those that happened."""
+        return {
+            (name, outcome): times.spread()
+            for name, rows in self._rows.items()
+            for outcome, times in rows.items()
+            if times.total
+        }
+
+
+OK: Final = "ok"
+ERROR: Final = "error"
+"""Its handler failed."""
+REFUSED: Final = "refused"
+"""Answered negatively without a handler's word, or because the handler found that it breaks the protocol."""
+
+
+class AnswerDesk(Protocol):
+    """What a call needs of the router.  Any thread."""
+
+    def is_first(self, call: RouterCall) -> bool:
+        """True for one answer of each call."""
+
+    def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
+        """Send these result frames on the router's thread."""
+
+    def is_in_the_way(self, call: RouterCall) -> bool:
+        """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
+        connection asked a moment ago, so that it may wait?"""
+
+    def is_congested(self, call: RouterCall) -> bool:
+        """Do too many bytes wait for its connection?"""
+
+    def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
+        """Answer with these result frames in so many seconds."""
+
+
+class RouterCall:
+    """Implements `contracts.operation.Call`."""
+
+    __slots__ = (
+        "_desk",
+        "begun",
+        "connection",
+        "envelope",
+        "is_answered",
+        "is_deferred",
+        "may_wait",
+        "operation",
+        "outcome",
+        "under_way",
+    )
+
+    def __init__(self, desk: AnswerDesk, envelope: Envelope, operation: str, begun: float) -> None:
+        self._desk = desk
+        self.connection = envelope[0]
+        self.envelope = envelope
+        self.operation = operation
+        self.begun = begun
+        """When it was received."""
+        self.outcome = OK
+        """What its answer will count as."""
+        self.is_answered = False
+        self.is_deferred = False
+        self.may_wait = False
+        self.under_way = False
+        """It is counted as given to its connection's worker."""
+
+    @property
+    def is_congested(self) -> bool:
+        return self._desk.is_congested(self)
+
+    @property
+    def others_wait(self) -> bool:
+        return self._desk.is_in_the_way(self)
+
+    def defer(self, seconds: float, fallback: Any) -> None:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"a call cannot be deferred by {seconds} seconds")
+        self._desk.arm(self, seconds, encode_result(fallback))
+        self.is_deferred = True
+
+    def reply(self, result: Any) -> bool:
+        return self.answer(encode_result(result))
+
+    def answer(self, result: tuple[Frame, ...]) -> bool:
+        """Send these result frames.  False when the call had been answered."""
+        first = self._desk.is_first(self)
+        if first:
+            self._desk.post(self, result)
+        return first
+
+
+Payload = Sequence[Frame | OpenedFrame]
+
+
+class Route(NamedTuple):
+    codec: OperationCodec
+    handler: Handler
+
+
+class Routes:
+    """`find` belongs to the router's thread, `answer` to any."""
+
+    def __init__(self, handlers: Sequence[Handler], readers: Mapping[Any, FrameReader], faults: FaultLog) -> None:
+        """Raises ValueError when two handlers share an operation."""
+        self._faults = faults
+        self._table = OperationTable((handler.operation for handler in handlers), readers)
+        self._handlers = {handler.operation.name: handler for handler in handlers}
+        self._by_frame: dict[bytes, Route] = {}
+        """In the two forms that clients send."""
+        for handler in handlers:
+            for label in (handler.operation.wire_id, handler.operation.name):
+                if label is not None:
+                    [frame] = encode_result(label)
+                    self._by_frame[bytes(frame)] = self._read(frame)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all operations that somebody handles."""
+        return list(self._handlers)
+
+    def find(self, frame: bytes) -> Route:
+        """The operation that a frame names.  Raises ProtocolError when nobody handles it."""
+        return self._by_frame.get(frame) or self._read(frame)
+
+    def answer(self, call: RouterCall, route: Route, payload: Payload) -> tuple[Frame, ...] | Any:
+        """The result frames of the handler, or of the operation's negative value; or DEFERRED or ELSEWHERE."""
+        name = route.codec.operation.name
+        try:
+            result = route.handler.function(call, *route.codec.decode_payload(payload))
+            if result is DEFERRED:
+                if not call.is_deferred:
+                    raise TypeError("a handler returned DEFERRED and had not called `defer`")
+                return result
+            if result is ELSEWHERE:
+                if call.may_wait:
+                    raise TypeError("a handler returned ELSEWHERE where it may take its time")
+                return result
+            return encode_result(result)
+        except ProtocolError as error:
+            call.outcome = REFUSED
+            self._faults.error(f"request refused reason={error} connection={call.connection.hex()}")
+        except BaseException:  # noqa: BLE001 - a plugin boundary: handlers come from request modules, and may call sys.exit
+            call.outcome = ERROR
+            self._faults.exception(f"request failed operation={name} connection={call.connection.hex()}")
+        return route.codec.negative
+
+    def _read(self, frame: Frame) -> Route:
+        codec = self._table.find(frame)
+        return Route(codec, self._handlers[codec.operation.name])
+
+
+TIMERS_SWEPT: Final = 256
+"""Timers beyond which those of answered calls are looked for."""
+
+
+class Waiting(Protocol):
+    @property
+    def is_answered(self) -> bool: ...
+
+    def answer(self, result: tuple[Frame, ...]) -> bool: ...
+
+
+class Timer(NamedTuple):
+    """Ordered by deadline, then by `order`, which no two share."""
+
+    deadline: float
+    order: int
+    call: Waiting
+    fallback: tuple[Frame, ...]
+
+
+class Timers:
+    """Not synchronised."""
+
+    def __init__(self) -> None:
+        self._heap: list[Timer] = []
+        self._swept = TIMERS_SWEPT
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_deadline(self) -> float:
+        """Infinite without a timer."""
+        return self._heap[0].deadline if self._heap else math.inf
+
+    def add(self, timer: Timer) -> None:
+        heapq.heappush(self._heap, timer)
+        if len(self._heap) >= self._swept:
+            # Calls are mostly answered long before their time; what is left of them must not pile up.
+            self._heap = [waiting for waiting in self._heap if not waiting.call.is_answered]
+            heapq.heapify(self._heap)
+            self._swept = max(TIMERS_SWEPT, 2 * len(self._heap))
+
+    def fire(self, now: float) -> None:
+        """Answer what is due with its fallback."""
+        while self._heap and self._heap[0].deadline <= now:
+            timer = heapq.heappop(self._heap)
+            timer.call.answer(timer.fallback)
+
+
+_NAMES: Final[Mapping[int | str, str]] = MappingProxyType(
+    {label: known.name for known in KNOWN_REQUESTS for label in (known.name, known.wire_id) if label is not None}
+)
+NO_REMEDIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class UnhandledRequests:
+    """Written by the router's thread, read by any.  `remedies` says for some operations what would answer them."""
+
+    def __init__(self, remedies: Mapping[str, str] = NO_REMEDIES) -> None:
+        self._remedies = remedies
+        self._counts: dict[str, int] = {}
+
+    def note(self, frame: Frame) -> None:
+        """Nobody handles what this frame names.  The first one of each operation that has a remedy is a warning."""
+        try:
+            name = _NAMES.get(decode_operation_frame(frame))
+        except ProtocolError:
+            return
+        if name is None:
+            return  # not of this protocol
+        self._counts[name] = self._counts.get(name, 0) + 1
+        if self._counts[name] == 1 and name in self._remedies:
+            logger.warning(
+                "an engine asks for what this server cannot do, and runs uncached operation=%s remedy=%s",
+                name,
+                self._remedies[name],
+            )
+
+    def status(self) -> dict[str, dict[str, object]]:
+        """How often each was asked for, and what would help."""
+        return {
+            name: {"count": count, "remedy": self._remedies.get(name, "")} for name, count in list(self._counts.items())
+        }

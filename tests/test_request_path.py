@@ -1,0 +1,38 @@
+"""A request runs through few files, and through no more than it did (docs/internals/life-of-a-request.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.request_path import AIMS, BUDGETS, Budget, Call, Trace, trace_requests, trace_start
+
+
+@pytest.fixture(scope="module")
+def traces() -> dict[str, Trace]:
+    return {**trace_requests(), "start": trace_start()}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_path_gets_no_longer(traces: dict[str, Trace], name: str) -> None:
+    trace, budget = traces[name], BUDGETS[name]
+    assert len(trace.files) <= budget.files, "\n".join(trace.files)
+    if budget.calls is not None:
+        assert len(trace) <= budget.calls, "\n".join(map(str, trace))
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_the_budgets_follow_the_paths_down(traces: dict[str, Trace], name: str) -> None:
+    assert max(len(traces[name].files), AIMS[name].files) > BUDGETS[name].files - 3, "lower the budget"
+
+
+def test_a_trace_has_where_a_request_comes_in_and_where_its_answer_is_made(traces: dict[str, Trace]) -> None:
+    lookup, store = traces["lookup"], traces["store"]
+    assert Call("core/lmcache_core/server/router.py", "Router._receive") in lookup
+    assert {call.file for call in lookup} >= {"core/lmcache_core/storage/lookups.py"}
+    assert any(call.file.startswith("libs/object_files/") for call in store), "the write to the disk is part of it"
+
+
+def test_calls_and_changes_of_file_are_counted() -> None:
+    trace = Trace([Call("a", "f"), Call("a", "f"), Call("b", "g"), Call("a", "h")])
+    assert (len(trace), trace.files, len(trace.functions), trace.changes) == (4, ["a", "b"], 3, 2)
+    assert Budget(1).calls is None
