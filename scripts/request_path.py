@@ -55,7 +55,7 @@ class Budget(NamedTuple):
     calls: int | None = None
 
 
-BUDGETS: Final = {"lookup": Budget(30, 110), "store": Budget(63), "start": Budget(28)}
+BUDGETS: Final = {"lookup": Budget(30, 110), "store": Budget(77), "start": Budget(28)}
 AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15)}
 
 
@@ -133,10 +133,10 @@ def trace_requests() -> dict[str, Trace]:
 
     with ExitStack() as undo:
         folder = undo.enter_context(tempfile.TemporaryDirectory(prefix="lmcache-request-path-"))
-        server = build(_settings(Path(folder)), load_plugins(["fs"]))
-        undo.callback(server.stop, 5.0)
         threading.setprofile(of_thread)
         undo.callback(threading.setprofile, None)
+        server = build(_settings(Path(folder)), load_plugins(["fs"]))
+        undo.callback(server.stop, 5.0)
         server.start()
         engine = undo.enter_context(FakeEngine(server.info.engine_endpoint))
         prompt = list(range(1000))
