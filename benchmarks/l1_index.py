@@ -102,10 +102,10 @@ class L1Index:
 
     def hit(self, names: list[bytes], number: int) -> int:
         """What one request does to chunks that are there.  Returns how many were."""
-        lease = self._cache.open(Owner(OwnerKind.LOOKUP, number), None)
-        slots = [slot for slot in self._cache.acquire(lease, self._record, names) if slot >= 0]
-        self._cache.note_access(slots, AccessFacts())
-        self._cache.end(lease)
+        lease = self._cache.leases.open(Owner(OwnerKind.LOOKUP, number), None)
+        slots = [slot for slot in self._cache.leases.acquire(lease, self._record, names) if slot >= 0]
+        self._cache.log_access(slots, AccessFacts())
+        self._cache.leases.end(lease)
         return len(slots)
 
     def hit_seconds(self, batches: list[list[bytes]]) -> float:
@@ -152,7 +152,7 @@ class L1Index:
 
     @property
     def objects(self) -> int:
-        return self._cache.census().cached
+        return self._cache.contents.state_counts().cached
 
 
 def measure(keys: int, native: NativeMode, hit_batches: int = HIT_BATCHES) -> dict[str, float]:

@@ -36,7 +36,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.controllers import adapter_conditions, supervisor
 from lmcache_core.events import subscriber_calls
 from lmcache_core.jobs.recent_growth import RecentGrowth
-from lmcache_core.l1 import arena, growth
+from lmcache_core.l1 import arena
 from lmcache_devkit import fake_engine, free_port
 from lmcache_devkit.fake_engine import FakeEngine
 from tests.media_faults.adapters import MADE
@@ -290,12 +290,12 @@ def thread_down(site: Site) -> Iterator[None]:
 @contextmanager
 def no_memory(site: Site) -> Iterator[None]:
     """As where /dev/shm is smaller than L1."""
-    site.patch.setattr(growth, "RETRY_SECONDS", 1.0)
+    site.patch.setattr(arena, "RETRY_SECONDS", 1.0)
     site.start()
     begin(site)
     with site.patch.context() as patch:
         patch.setattr(site.parts.tiers.arena, "grow", lambda end, step: None)
-        site.parts.growth._asked.set()
+        site.parts.growth._requested.set()
         yield
 
 
@@ -322,7 +322,7 @@ def shared_memory_small(site: Site) -> Iterator[None]:
 @contextmanager
 def shared_memory_used_up(site: Site) -> Iterator[None]:
     """By another program, after the start."""
-    site.patch.setattr(growth, "RETRY_SECONDS", 1.0)
+    site.patch.setattr(arena, "RETRY_SECONDS", 1.0)
     root = use_shared_memory(site, 128 << 20)
     site.start(l1_init_size_gb=1 / 128)
     begin(site)

@@ -145,9 +145,9 @@ class Ledger:
     def audit(self, server: Server) -> None:
         """Every byte of every chunk that can be found is the one that its key names."""
         cache: Any = server._parts.tiers.cache
-        if cache._lock.locked():
+        if cache._index.lock.locked():
             return  # a thread stands in the middle of a change
-        table, spaces, view = cache._table, cache._spaces, cache._arena.region.view
+        table, spaces, view = cache._table, cache._index.spaces, cache._arena.region.view
         held = set()
         for slot in range(len(table)):
             state = table.state(slot)

@@ -277,7 +277,7 @@ class Simulation:
         assert self.server is not None
         census = self.server._parts.tiers.storage.census()
         return {
-            "census does not add up": not census.holds,
+            "census does not add up": not census.is_balanced,
             "held": census.held,
             "quarantined": census.quarantined,
             "lookups": self.server._parts.tiers.storage.lookups_open,

@@ -53,7 +53,7 @@ class Depot:
         write, indexes = self.cache.reserve(Owner(OwnerKind.WORKER, 1), record, hashes, None)
         slots = tuple(write.slots)
         if not slots:
-            self.cache.end(write)
+            self.cache.leases.end(write)
             return 0
         for slot, index in zip(slots, indexes, strict=True):
             self.cache.buffer(slot).view[HEADER_BYTES:] = hashes[index] * (PAYLOAD // 32)
@@ -98,8 +98,8 @@ class Depot:
         return found
 
     def close(self) -> None:
-        self.cache.audit()
-        assert self.cache.census().holds
+        self.cache.contents.audit()
+        assert self.cache.contents.state_counts().is_balanced
         for adapter in self.adapters:
             adapter.close(0)
         self.arena.close()

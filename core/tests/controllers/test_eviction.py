@@ -109,10 +109,10 @@ def test_a_policy_that_fails_once_is_asked_again_and_knows_the_rest(cache: L1Cac
     policy = Moody()
     evictor, _ = controller(cache, policy)
     store(cache, *range(45))
-    lease = cache.open(WORKER, None)
+    lease = cache.leases.open(WORKER, None)
     record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
-    cache.acquire(lease, record, [(0).to_bytes(32, "big")])
-    cache.end(lease)
+    cache.leases.acquire(lease, record, [(0).to_bytes(32, "big")])
+    cache.leases.end(lease)
     store(cache, *range(45, 90))
     policy.failing = failing
     evictor.cycle()
@@ -128,12 +128,12 @@ def test_victims_that_may_not_go_stay(cache: L1Cache) -> None:
 
     evictor, _ = controller(cache, Wild())
     held = store(cache, *range(90))[:50]
-    lease = cache.open(WORKER, None)
+    lease = cache.leases.open(WORKER, None)
     record = cache.intern(KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
-    assert cache.acquire(lease, record, [number.to_bytes(32, "big") for number in range(50)]) == held
+    assert cache.leases.acquire(lease, record, [number.to_bytes(32, "big") for number in range(50)]) == held
     evictor.cycle()
     assert cache.objects == 50
-    cache.audit()
+    cache.contents.audit()
 
 
 class Watchful(Moody):
@@ -159,7 +159,7 @@ def test_what_is_hit_while_others_leave_is_no_victim(cache: L1Cache, monkeypatch
     oldest = [
         slot for slot in range(90) if cache.key_of(slot).chunk_hash in {bytes(31) + bytes([n]) for n in range(5, 18)}
     ]
-    policy = Watchful(lambda: cache.note_access(oldest, AccessFacts()))
+    policy = Watchful(lambda: cache.log_access(oldest, AccessFacts()))
     evictor, _ = controller(cache, policy)
     evictor.cycle()
     assert policy.asked == 4

@@ -71,7 +71,7 @@ class Bench:
             assert self.cache.publish(lease, list(lease.slots))
 
     def hit(self, *numbers: int) -> None:
-        self.cache.note_access([self.slots[number] for number in numbers], AccessFacts(0, RequestFacts()))
+        self.cache.log_access([self.slots[number] for number in numbers], AccessFacts(0, RequestFacts()))
 
     def drop(self, *numbers: int) -> None:
         self.cache.evict([self.slots[number] for number in numbers])
@@ -83,7 +83,7 @@ class Bench:
         return [by_slot[slot] for slot in victims]
 
     def close(self) -> None:
-        self.cache.audit()
+        self.cache.contents.audit()
         self.eviction._wakes.close()
         self.arena.close()
 
@@ -172,7 +172,7 @@ def test_what_comes_and_goes_with_its_readers_is_not_told(open_bench: Callable[.
     bench, policy = open_bench(), Recording()
     bench.put(0)
     record = bench.cache.intern(SPACE, PAYLOAD)
-    reader = bench.cache.open(OWNER, None)
+    reader = bench.cache.leases.open(OWNER, None)
     passing, _ = bench.cache.reserve(OWNER, record, [name(1)], None)
     bench.cache.publish(passing, list(passing.slots), [reader], temporary=True)
     bench.cache.reserve(OWNER, record, [name(2)], None)  # being written

@@ -118,7 +118,9 @@ def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(depots: list[
     depot.settle(1)
     assert [[facts.healthy for facts in told] for told in policy.told] == [[False, True]]
     assert (depot.stored(chunks(1), 0), depot.stored(chunks(1), 1)) == ([], [0])
-    assert depot.cache.census().free == depot.cache.census().total, "it went to the other one, and left"
+    assert depot.cache.contents.state_counts().free == depot.cache.contents.state_counts().total, (
+        "it went to the other one, and left"
+    )
 
 
 def test_what_goes_nowhere_stays_in_l1(depots: list[Depot]) -> None:
@@ -126,7 +128,7 @@ def test_what_goes_nowhere_stays_in_l1(depots: list[Depot]) -> None:
     depot.store.drain_port(depot.ports[0])
     assert depot.put(chunks(1)) == 1, "it is taken in, because the drain is not seen yet"
     depot.turn()
-    assert depot.cache.census().cached == 1
+    assert depot.cache.contents.state_counts().cached == 1
 
 
 def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(depots: list[Depot]) -> None:
@@ -150,7 +152,7 @@ def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(de
     depot.turn()
     assert depot.stored(chunks(6), 1) == [0, 1, 2, 3, 4, 5]
     assert depot.store.drain(0)
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
 
 
 def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depots: list[Depot]) -> None:
@@ -165,11 +167,19 @@ def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depo
     depot.ports[0].shut()
     depot.turn()
     assert (depot.ports[0].given_up, depot.ports[0].timeouts) == (3, 0)
-    census = depot.cache.census()
+    census = depot.cache.contents.state_counts()
     assert (census.quarantined, depot.ports[0].lent_bytes, depot.ports[0].unanswered) == (3, 3 * OBJECT, 0)
     depot.adapters[0].finish(job)
     depot.turn()
-    assert (depot.cache.census().quarantined, depot.cache.census().held, depot.ports[0].lent_bytes) == (0, 0, 0)
+    assert (
+        depot.cache.contents.state_counts().quarantined,
+        depot.cache.contents.state_counts().held,
+        depot.ports[0].lent_bytes,
+    ) == (
+        0,
+        0,
+        0,
+    )
     assert depot.store.drain(0)
 
 
@@ -268,7 +278,7 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
     house.ports[0].expire(house.clock.monotonic())
     house.ports[0].shut()
     house.turn()
-    assert house.cache.census().quarantined == 4
+    assert house.cache.contents.state_counts().quarantined == 4
     stalled.waiting.remove(job)
     house.settle()
     assert house.answer() == 4
@@ -279,7 +289,7 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
     assert [bytes(house.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
     house.storage.release(hold)
     house.turn()
-    assert house.cache.census().quarantined == 0
+    assert house.cache.contents.state_counts().quarantined == 0
     house.storage.end_lookup(b"c", "r")
     stalled.pins.clear()
 
@@ -355,11 +365,11 @@ def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(d
     depot.adapters[1].finish(other)
     depot.turn()
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
-    assert depot.cache.census().quarantined == 3
+    assert depot.cache.contents.state_counts().quarantined == 3
     depot.adapters[0].finish(kept)
     depot.turn()
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
-    assert (depot.cache.census().quarantined, depot.cache.census().held) == (0, 0)
+    assert (depot.cache.contents.state_counts().quarantined, depot.cache.contents.state_counts().held) == (0, 0)
     assert depot.put(chunks(1, prompt=2)) == 1
     assert not depot.store.drain(0)
     for number in range(2):
@@ -380,7 +390,7 @@ def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(depots: li
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
     depot.adapters[0].finish(depot.adapters[0].waiting[0])
     depot.turn()
-    assert (depot.store.backlog_bytes, depot.cache.census().held) == (0, 0)
+    assert (depot.store.backlog_bytes, depot.cache.contents.state_counts().held) == (0, 0)
 
 
 def test_what_one_adapter_lets_go_of_is_still_on_its_way_to_another(depots: list[Depot]) -> None:
@@ -396,4 +406,4 @@ def test_what_one_adapter_lets_go_of_is_still_on_its_way_to_another(depots: list
     depot.adapters[1].finish(depot.adapters[1].waiting[0])
     depot.turn()
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0

@@ -29,15 +29,15 @@ class CheckedDepot(Depot):
         self.cache.publish = noted  # type: ignore[method-assign, assignment]
 
     def hold(self, hashes: list[bytes]) -> tuple[Lease, list[int]]:
-        lease = self.cache.open(Owner(OwnerKind.WORKER, 2), None)
-        slots = self.cache.acquire_all(lease, self.cache.intern(SPACE, PAYLOAD), hashes)
+        lease = self.cache.leases.open(Owner(OwnerKind.WORKER, 2), None)
+        slots = self.cache.leases.acquire_all(lease, self.cache.intern(SPACE, PAYLOAD), hashes)
         assert slots is not None
         return lease, slots
 
     def overwrite(self, chunk: bytes) -> None:
         lease, (slot,) = self.hold([chunk])
         self.cache.buffer(slot).view[HEADER_BYTES + 5] ^= 1
-        self.cache.end(lease)
+        self.cache.leases.end(lease)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_was_overwritten_goes_to_no_adapter_and_the_rest_does(depot: Checke
         assert depot.account(number).failed_by_outcome == {"damaged": 1}
     assert depot.checks.overwritten == 1
     assert depot.cache.objects == 3
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
     assert depot.store.drain(0)
 
 
@@ -66,7 +66,7 @@ def test_a_job_of_which_nothing_is_left_is_not_handed_over(depot: CheckedDepot) 
     depot.turn()
     assert [len(adapter.waiting) for adapter in depot.adapters] == [0, 0]
     assert [depot.account(number).failed for number in (0, 1)] == [1, 1]
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
     depot.put(chunks(1))
     for number in (0, 1):
         depot.settle(number)
@@ -75,7 +75,7 @@ def test_a_job_of_which_nothing_is_left_is_not_handed_over(depot: CheckedDepot) 
 
 def test_an_object_is_dropped_once_however_many_readers_find_it(depot: CheckedDepot) -> None:
     let_go: list[int] = []
-    depot.checks.let_go = let_go.extend
+    depot.checks.unpin = let_go.extend
     depot.put(chunks(2))
     for number in (0, 1):
         depot.settle(number)
@@ -91,7 +91,7 @@ def test_an_object_is_dropped_once_however_many_readers_find_it(depot: CheckedDe
     assert anew[1] != slots[1]
     assert depot.checks.changed(anew) == []
     for lease in (first, second, third):
-        depot.cache.end(lease)
+        depot.cache.leases.end(lease)
     for number in (0, 1):
         depot.settle(number)
 
@@ -105,7 +105,7 @@ def test_a_slot_that_is_published_again_has_its_new_digest(depot: CheckedDepot) 
         lease, (slot,) = depot.hold(chunks(1, prompt))
         assert depot.checks.changed([slot]) == []
         assert depot.checks.noted(slot) == digest(chunks(1, prompt)[0] * (PAYLOAD // 32))
-        depot.cache.end(lease)
-        depot.cache.clear(force=True)
+        depot.cache.leases.end(lease)
+        depot.cache.contents.clear(force=True)
         slots.append(slot)
     assert slots[0] == slots[1]

@@ -174,9 +174,12 @@ class ReconfigureMachine(StorageMachine):
     def the_policy_that_took_over_knows_what_is_there(self) -> None:
         while self.eviction.changing:
             self.eviction.cycle()
-        self.eviction._tell(self.cache.take_news())
+        self.eviction._tell(self.cache.take_access_log())
         known = self.eviction.seat.policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
-        there = [slot for slot, _ in self.cache.settled(range(self.cache.slot_numbers), RequestFacts())]
+        there = [
+            slot
+            for slot, _ in self.cache.contents.insert_facts(range(self.cache.contents.slot_numbers), RequestFacts())
+        ]
         assert sorted(known) == there
 
     # --- the laws
@@ -208,7 +211,7 @@ class ReconfigureMachine(StorageMachine):
 
     @invariant()
     def nothing_is_bigger_than_l1(self) -> None:
-        assert self.cache.census().total <= SLOTS
+        assert self.cache.contents.state_counts().total <= SLOTS
 
     def teardown(self) -> None:
         self.prefetch.bound(l1_max_bytes=PREFETCH_BYTES)

@@ -65,10 +65,10 @@ class Model:
     def hit(self, newest: int) -> tuple[Lease, list[int]]:
         """Look the newest chunks up, and hold what is there."""
         first = max(0, self.offered - newest)
-        lease = self.cache.open(self.owner, None)
+        lease = self.cache.leases.open(self.owner, None)
         hashes = [number.to_bytes(32, "big") for number in range(first, self.offered)]
-        slots = [slot for slot in self.cache.acquire(lease, self.record, hashes) if slot >= 0]
-        self.cache.note_access(slots, AccessFacts(0, RequestFacts()))
+        slots = [slot for slot in self.cache.leases.acquire(lease, self.record, hashes) if slot >= 0]
+        self.cache.log_access(slots, AccessFacts(0, RequestFacts()))
         return lease, slots
 
     @property
@@ -81,8 +81,8 @@ class Model:
         before, offered = self.stored, self.offered
         for _ in range(rounds):
             self.store_patiently(max(1, bytes_each // self.payload_bytes), eviction)
-        self.cache.audit()
-        assert self.cache.census().holds
+        self.cache.contents.audit()
+        assert self.cache.contents.state_counts().is_balanced
         return (self.stored - before) / (self.offered - offered)
 
 
@@ -146,7 +146,7 @@ def test_chunks_that_are_used_stay_when_another_model_comes(arena: Arena) -> Non
     for _ in range(6):
         new.load(eviction, L1_BYTES // 32, 2)
         lease, slots = old.hit(hot)
-        cache.end(lease)
+        cache.leases.end(lease)
         eviction.cycle()
     assert len(slots) > hot * 0.7
     assert new.share > 0.2
@@ -158,16 +158,16 @@ def test_slots_that_somebody_holds_are_never_handed_over(arena: Arena) -> None:
     old, new = Model(cache, "old", SMALL), Model(cache, "new", LARGE)
     slots = old.store(L1_BYTES // SMALL)
     reading, held = old.hit(old.offered)
-    cache.release(reading, [slot for slot in held if slot % 16])
+    cache.leases.release(reading, [slot for slot in held if slot % 16])
     kept = {slot: cache.key_of(slot) for slot in reading.slots}
     assert len(slots) > 200
     for _ in range(20):
         new.store(20)
         eviction.cycle()
         assert {slot: cache.key_of(slot) for slot in reading.slots} == kept
-        cache.audit()
+        cache.contents.audit()
     assert new.share == 0, "every slab had a slot in use"
-    cache.end(reading)
+    cache.leases.end(reading)
     assert new.load(eviction, L1_BYTES // 16, 32) > 0.75
     assert new.share > 0.65
 
@@ -183,7 +183,7 @@ def test_a_size_whose_neighbours_are_held_lives_on_its_own(arena: Arena) -> None
         new.store(4)
         eviction.cycle()
     assert new.stored - before > 30
-    cache.end(lease)
+    cache.leases.end(lease)
 
 
 def test_a_policy_that_never_evicts_is_not_overruled(arena: Arena) -> None:
@@ -211,16 +211,16 @@ def test_what_a_size_is_owed_is_paid_in_slabs_and_not_for_ever(arena: Arena) -> 
     mover, size = SlabMover(cache), HEADER_BYTES + LARGE
     assert mover.shared({size: 1, HEADER_BYTES + SMALL: 1}) == {size: 1}
     assert mover.make_room({size: size}, {}, nothing) > 0, "it had nothing at all"
-    there = cache.available_bytes(size)
-    assert cache.slab_bytes // 2 < there <= cache.slab_bytes
+    there = cache.slabs.available_bytes(size)
+    assert cache.slabs.slab_bytes // 2 < there <= cache.slabs.slab_bytes
     assert mover.make_room({size: size}, {}, nothing) == 0, "there is room now"
     new.store(there // size)
-    assert mover.make_room({size: 4 * cache.slab_bytes}, {size: 4 * cache.slab_bytes}, nothing) == 0, (
+    assert mover.make_room({size: 4 * cache.slabs.slab_bytes}, {size: 4 * cache.slabs.slab_bytes}, nothing) == 0, (
         "eviction was enough"
     )
-    mover.make_room({size: 3 * cache.slab_bytes}, {size: size}, nothing)
-    assert 2.5 * cache.slab_bytes < cache.available_bytes(size) < 4.5 * cache.slab_bytes
-    new.store(cache.available_bytes(size) // size)
+    mover.make_room({size: 3 * cache.slabs.slab_bytes}, {size: size}, nothing)
+    assert 2.5 * cache.slabs.slab_bytes < cache.slabs.available_bytes(size) < 4.5 * cache.slabs.slab_bytes
+    new.store(cache.slabs.available_bytes(size) // size)
     assert mover.make_room({size: size}, {size: size}, nothing) == 0, "it was paid"
 
 
@@ -229,17 +229,17 @@ def test_no_more_is_set_in_motion_than_is_owed_while_slots_are_held(arena: Arena
     old = Model(cache, "old", SMALL)
     old.store(L1_BYTES // SMALL)
     lease, held = old.hit(old.offered)
-    cache.release(lease, [slot for slot in held if slot % 16])
+    cache.leases.release(lease, [slot for slot in held if slot % 16])
     mover, size = SlabMover(cache), HEADER_BYTES + LARGE
     for _ in range(10):
-        mover.make_room({size: cache.slab_bytes}, {}, nothing)
-        assert cache.moving_bytes(size) <= 3 * cache.slab_bytes
-    assert cache.moving_bytes(size) >= 2 * cache.slab_bytes
-    cache.end(lease)
-    assert cache.available_bytes(size) == 0, "what was held is a hit for others still"
+        mover.make_room({size: cache.slabs.slab_bytes}, {}, nothing)
+        assert cache.slabs.moving_bytes(size) <= 3 * cache.slabs.slab_bytes
+    assert cache.slabs.moving_bytes(size) >= 2 * cache.slabs.slab_bytes
+    cache.leases.end(lease)
+    assert cache.slabs.available_bytes(size) == 0, "what was held is a hit for others still"
     mover.make_room({size: 1}, {}, nothing)
-    assert cache.moving_bytes(size) == 0
-    assert cache.available_bytes(size) > 1.5 * cache.slab_bytes
+    assert cache.slabs.moving_bytes(size) == 0
+    assert cache.slabs.available_bytes(size) > 1.5 * cache.slabs.slab_bytes
 
 
 def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
@@ -259,14 +259,14 @@ def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
             if step % 7 and lease.slots:
                 assert cache.publish(lease, list(lease.slots))
             else:
-                cache.end(lease)
-            reader = cache.open(model.owner, None)
-            for chunk_hash, slot in zip(hashes, cache.acquire(reader, model.record, hashes), strict=True):
+                cache.leases.end(lease)
+            reader = cache.leases.open(model.owner, None)
+            for chunk_hash, slot in zip(hashes, cache.leases.acquire(reader, model.record, hashes), strict=True):
                 if slot >= 0:
                     read[payload_bytes] += 1
                     if cache.buffer(slot).view[HEADER_BYTES:] != chunk_hash * (payload_bytes // 32):
                         wrong.append(slot)
-            cache.end(reader)
+            cache.leases.end(reader)
 
     def evict() -> None:
         while not over.is_set():
@@ -285,8 +285,8 @@ def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
     assert not any(thread.is_alive() for thread in (evictor, *workers))
     assert wrong == []
     assert min(read[SMALL], read[LARGE], read[HUGE]) > 0
-    cache.audit()
-    census = cache.census()
+    cache.contents.audit()
+    census = cache.contents.state_counts()
     assert (census.held, census.leases) == (0, 0)
 
 
@@ -296,12 +296,12 @@ def test_a_stretch_with_something_pinned_in_it_does_not_move(arena: Arena) -> No
     small, large = Model(cache, "small", SMALL), Model(cache, "large", LARGE)
     small.load(eviction, L1_BYTES // 16, 32)
     lease, slots = small.hit(small.offered)
-    slab_of = {slot: slab for slot in slots if (slab := cache.slab_of(slot))}
+    slab_of = {slot: slab for slot in slots if (slab := cache.slabs.find(slot))}
     pinned = {slab.number: slot for slot, slab in slab_of.items() if slab.number % 4}
     assert 2 < len(pinned) < len(set(map(id, slab_of.values())))
-    cache.release(lease, [slot for slot in slots if slot not in pinned.values()])
-    cache.fixed_slots = lambda: list(pinned.values())
+    cache.leases.release(lease, [slot for slot in slots if slot not in pinned.values()])
+    cache.slabs.fixed_slots = lambda: list(pinned.values())
     assert large.load(eviction, L1_BYTES // 16, 32) > 0.95
     assert all(slab_of[slot].move is None for slot in pinned.values())
     assert small.load(eviction, L1_BYTES // 16, 32) > 0.95
-    cache.end(lease)
+    cache.leases.end(lease)

@@ -35,10 +35,10 @@ def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -
     depot = open_depot()
     depot.put(chunks(40))
     depot.turn()
-    assert depot.cache.census().held == 40
+    assert depot.cache.contents.state_counts().held == 40
     depot.settle()
     assert depot.stored(chunks(40)) == list(range(40))
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
     assert depot.account()[:2] == (40, 40)
     assert depot.store.drain(0)
 
@@ -48,7 +48,7 @@ def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_mea
     depot.put(chunks(3))
     depot.turn()
     depot.settle(1)
-    depot.cache.clear(force=True)
+    depot.cache.contents.clear(force=True)
     depot.put(chunks(3))
     depot.turn()
     assert [len(adapter.waiting) for adapter in depot.adapters] == [1, 1]
@@ -59,7 +59,7 @@ def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_mea
         assert depot.stored(chunks(3), number) == [0, 1, 2]
     assert depot.account(0).admitted == 3
     assert depot.account(1).admitted == 6
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
 
 
 def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
@@ -75,10 +75,10 @@ def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
     dropped = [event for event in depot.events.events if isinstance(event, StoresDropped)]
     assert {(event.adapter, event.reason) for event in dropped} == {("cue-0", "backlog_bytes")}
     assert sum(event.objects for event in dropped) == 40
-    assert depot.cache.census().held == 8, "what was dropped is held no more"
+    assert depot.cache.contents.state_counts().held == 8, "what was dropped is held no more"
     depot.settle(0)
     assert depot.account(0).stored == 8
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
     depot.settle(1)
     assert depot.account(0).failed_by_outcome == {"failed": 5, "rejected": 2}
     assert len([event for event in depot.events.events if isinstance(event, StoreSubmitted)]) == 4
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
 
 
 def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: Open) -> None:
@@ -180,10 +180,10 @@ def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: O
     account = depot.account(0)
     assert (account.failed, account.dropped_by_reason) == (4, {"adapter_down": 8})
     assert depot.account(1).stored == 12
-    assert depot.cache.census().quarantined == 12 or depot.cache.census().quarantined == 4
+    assert depot.cache.contents.state_counts().quarantined == 12 or depot.cache.contents.state_counts().quarantined == 4
     depot.settle(0)
-    assert depot.cache.census().quarantined == 0
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().quarantined == 0
+    assert depot.cache.contents.state_counts().held == 0
     assert depot.account(0).failed == 4, "an answer that comes too late changes nothing"
 
 
@@ -222,7 +222,7 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
     assert depot.account(0).failed == 3
     depot.settle(1)
     assert depot.account(1).stored == 3
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
     assert depot.store.drain(0)
 
 
@@ -240,9 +240,9 @@ def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, m
     assert depot.account(0).dropped_by_reason == {"controller_failed": 8}
     assert depot.account(1).admitted == 0
     assert depot.events.events == [StoresDropped("cue-0", 8, 8 * OBJECT, "controller_failed")]
-    assert depot.cache.census().held == 0
+    assert depot.cache.contents.state_counts().held == 0
     assert depot.store.drain(0)
-    depot.cache.clear(force=False)
+    depot.cache.contents.clear(force=False)
     depot.put(chunks(8))
     for number in (0, 1):
         depot.settle(number)

@@ -62,7 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(force=st.booleans())
     def clear(self, force: bool) -> None:
-        self.depot.cache.clear(force)
+        self.depot.cache.contents.clear(force)
 
     @invariant()
     def everything_is_accounted_for(self) -> None:
@@ -75,7 +75,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert account.admitted + account.merged <= self.taken_in
             for prompt in PROMPTS:
                 self.depot.stored(prompt, number)
-        assert self.depot.cache.census().holds
+        assert self.depot.cache.contents.state_counts().is_balanced
 
     def teardown(self) -> None:
         if not hasattr(self, "depot"):
@@ -91,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         for number in (0, 1):
             account = self.depot.account(number)
             assert (account.waiting, account.in_flight, account.backlog_bytes) == (0, 0, 0), account
-        census = self.depot.cache.census()
+        census = self.depot.cache.contents.state_counts()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
         assert self.depot.store.drain(0), self.depot.store.status()
         self.depot.close()

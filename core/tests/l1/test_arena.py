@@ -20,7 +20,7 @@ from lmcache_core.l1.arena import (
     shared_arena,
     shared_memory_shortage,
 )
-from lmcache_core.l1.huge_pages import anonymous_obstacle, shared_obstacle
+from lmcache_core.l1.pages import anonymous_huge_pages_refusal, shared_huge_pages_refusal
 
 MIB = 1 << 20
 
@@ -169,7 +169,7 @@ def test_only_what_is_not_there_is_allocated(name: str) -> None:
     path = SHM_ROOT / f"{SEGMENT_PREFIX}{name}"
     assert arena.grow(8 * MIB, 4 * MIB) == 4 * MIB
     assert arena.back(6 * MIB, MIB)
-    assert (arena.backed_bytes, arena.asked_end) == (5 * MIB, 7 * MIB)
+    assert (arena.backed_bytes, arena.requested_end) == (5 * MIB, 7 * MIB)
     assert arena.grow(8 * MIB, 4 * MIB) == 2 * MIB, "up to what is there"
     assert arena.grow(8 * MIB, 4 * MIB) == MIB
     assert arena.grow(8 * MIB, 4 * MIB) == 0
@@ -194,7 +194,7 @@ def test_a_segment_of_huge_pages(
     mount_tmpfs: Callable[[str], Path], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     root = mount_tmpfs("size=64m,huge=advise")
-    if shared_obstacle(root):
+    if shared_huge_pages_refusal(root):
         pytest.skip("this kernel gives shared memory no huge pages")
     arena = shared_arena(16 * MIB, name, huge=True)
     assert not caplog.records
@@ -228,7 +228,7 @@ def test_anonymous_memory_of_huge_pages() -> None:
     assert arena.grow(64 * MIB, 64 * MIB) == 64 * MIB
     huge = mapped_kib(arena.region.address + 32 * MIB, "AnonHugePages")
     reserved = mapped_kib(arena.region.address + 32 * MIB, "Private_Hugetlb")
-    if anonymous_obstacle() is None:
+    if anonymous_huge_pages_refusal() is None:
         assert huge + reserved > 0
     arena.close()
 

@@ -10,13 +10,13 @@ import pytest
 from lmcache_core.contracts.policies import AccessFacts
 from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.kernels.choice import Kernels
-from lmcache_core.l1 import cache as cache_module
+from lmcache_core.l1 import slab_moves
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
-from lmcache_core.l1.notes import Accessed, Inserted, Removed
-from lmcache_core.l1.slab_windows import windows
+from lmcache_core.l1.logs import Accessed, Inserted, Removed
+from lmcache_core.l1.slab_moves import windows
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 
@@ -42,8 +42,8 @@ def arena() -> Iterator[Arena]:
 def cache(arena: Arena, kernels: Kernels) -> Iterator[L1Cache]:
     cache = L1Cache(arena, 4096, kernels)
     yield cache
-    cache.audit()
-    assert cache.census().holds
+    cache.contents.audit()
+    assert cache.contents.state_counts().is_balanced
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def keys(space: SpaceRecord, *numbers: int) -> list[bytes]:
 
 
 def find(cache: L1Cache, space: SpaceRecord, *numbers: int) -> tuple[Lease, list[int]]:
-    lease = cache.open(LOOKUP, None)
-    return lease, cache.acquire(lease, space, hashes(*numbers))
+    lease = cache.leases.open(LOOKUP, None)
+    return lease, cache.leases.acquire(lease, space, hashes(*numbers))
 
 
 def test_what_is_being_written_is_not_found(cache: L1Cache, space: SpaceRecord) -> None:
@@ -84,8 +84,8 @@ def test_the_first_writer_wins(cache: L1Cache, space: SpaceRecord) -> None:
     cache.publish(first, list(first.slots))
     third, indexes = cache.reserve(OTHER, space, hashes(1, 2, 3), None)
     assert not indexes
-    cache.end(second)
-    cache.end(third)
+    cache.leases.end(second)
+    cache.leases.end(third)
 
 
 def test_spaces_do_not_see_each_other(cache: L1Cache, space: SpaceRecord) -> None:
@@ -97,112 +97,112 @@ def test_spaces_do_not_see_each_other(cache: L1Cache, space: SpaceRecord) -> Non
 
 def test_held_objects_are_not_evicted(cache: L1Cache, space: SpaceRecord) -> None:
     slots = store(cache, space, 1, 2)
-    cache.take_notes()
+    cache.take_access_log()
     lease, _ = find(cache, space, 1)
     assert cache.evict(slots) == (1, SLOT)
-    assert cache.census().held == 1
-    cache.end(lease)
+    assert cache.contents.state_counts().held == 1
+    cache.leases.end(lease)
     assert cache.evict(slots) == (1, SLOT)
-    assert cache.census().free == cache.census().total
+    assert cache.contents.state_counts().free == cache.contents.state_counts().total
 
 
 def test_each_hold_counts(cache: L1Cache, space: SpaceRecord) -> None:
     (slot,) = store(cache, space, 1)
     leases = [find(cache, space, 1)[0] for _ in range(3)]
-    cache.take_notes()
+    cache.take_access_log()
     for lease in leases:
         assert cache.evict([slot]) == (0, 0)
-        cache.end(lease)
-        cache.end(lease)  # a second end does nothing
+        cache.leases.end(lease)
+        cache.leases.end(lease)  # a second end does nothing
     assert cache.evict([slot]) == (1, SLOT)
 
 
 def test_acquire_all_takes_all_or_none(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1, 2)
-    lease = cache.open(WORKER, None)
-    assert cache.acquire_all(lease, space, hashes(1, 3)) is None
-    assert cache.census().held == 0
-    assert cache.acquire_all(lease, space, hashes(1, 2)) is not None
-    assert cache.census().held == 2
-    cache.end(lease)
+    lease = cache.leases.open(WORKER, None)
+    assert cache.leases.acquire_all(lease, space, hashes(1, 3)) is None
+    assert cache.contents.state_counts().held == 0
+    assert cache.leases.acquire_all(lease, space, hashes(1, 2)) is not None
+    assert cache.contents.state_counts().held == 2
+    cache.leases.end(lease)
 
 
 def test_temporary_objects_leave_with_their_last_reader(cache: L1Cache, space: SpaceRecord) -> None:
     write, _ = cache.reserve(WORKER, space, hashes(1), None)
-    reader = cache.open(LOOKUP, None)
+    reader = cache.leases.open(LOOKUP, None)
     cache.publish(write, list(write.slots), [reader], temporary=True)
     second, slots = find(cache, space, 1)
     assert slots[0] >= 0
-    cache.end(reader)
+    cache.leases.end(reader)
     assert cache.objects == 1
-    cache.end(second)
+    cache.leases.end(second)
     assert cache.objects == 0
-    assert cache.census().free == cache.census().total
+    assert cache.contents.state_counts().free == cache.contents.state_counts().total
 
 
 def test_a_temporary_object_whose_readers_are_gone_does_not_stay(cache: L1Cache, space: SpaceRecord) -> None:
     write, _ = cache.reserve(WORKER, space, hashes(1), None)
-    reader = cache.open(LOOKUP, None)
-    cache.end(reader)
+    reader = cache.leases.open(LOOKUP, None)
+    cache.leases.end(reader)
     cache.publish(write, list(write.slots), [reader], temporary=True)
     assert cache.objects == 0
 
 
 def test_an_overdue_lookup_is_let_go(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1)
-    lease = cache.open(LOOKUP, 10.0)
-    cache.acquire(lease, space, hashes(1))
-    assert cache.expire(9.9) == (0, 0)
-    assert cache.expire(10.0) == (1, 0)
-    assert cache.census().held == 0
+    lease = cache.leases.open(LOOKUP, 10.0)
+    cache.leases.acquire(lease, space, hashes(1))
+    assert cache.leases.expire(9.9) == (0, 0)
+    assert cache.leases.expire(10.0) == (1, 0)
+    assert cache.contents.state_counts().held == 0
     assert lease.state is LeaseState.ENDED
 
 
 def test_an_overdue_worker_keeps_its_slots_and_nobody_gets_them(cache: L1Cache, space: SpaceRecord) -> None:
     write, _ = cache.reserve(WORKER, space, hashes(1), 10.0)
     (late,) = write.slots
-    assert cache.expire(10.0) == (0, 1)
-    assert cache.census().quarantined == 1
+    assert cache.leases.expire(10.0) == (0, 1)
+    assert cache.contents.state_counts().quarantined == 1
     assert not cache.publish(write, [late]), "it came too late"
     # The chunk can be stored by somebody else meanwhile, in another slot, as often as there is room.
     others = store(cache, space, *range(1, 64))
     assert late not in others
     assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == []
-    cache.end_all(WORKER)
-    assert cache.census().quarantined == 0
+    cache.leases.end_all(WORKER)
+    assert cache.contents.state_counts().quarantined == 0
     assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == [late]
 
 
 def test_an_overdue_reader_pins_its_slot_until_it_is_known_dead(cache: L1Cache, space: SpaceRecord) -> None:
     (slot,) = store(cache, space, 1)
-    cache.take_notes()
-    lease = cache.open(WORKER, 10.0)
-    cache.acquire_all(lease, space, hashes(1))
-    cache.expire(11.0)
-    assert cache.census().quarantined == 1
+    cache.take_access_log()
+    lease = cache.leases.open(WORKER, 10.0)
+    cache.leases.acquire_all(lease, space, hashes(1))
+    cache.leases.expire(11.0)
+    assert cache.contents.state_counts().quarantined == 1
     assert cache.evict([slot]) == (0, 0)
-    cache.end_all(WORKER)
+    cache.leases.end_all(WORKER)
     assert cache.evict([slot]) == (1, SLOT)
 
 
 def test_a_slot_with_a_live_reader_is_held_not_quarantined(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1)
-    late = cache.open(WORKER, 10.0)
-    cache.acquire_all(late, space, hashes(1))
+    late = cache.leases.open(WORKER, 10.0)
+    cache.leases.acquire_all(late, space, hashes(1))
     live, _ = find(cache, space, 1)
-    cache.expire(11.0)
-    assert (cache.census().held, cache.census().quarantined) == (1, 0)
-    cache.end(live)
-    assert (cache.census().held, cache.census().quarantined) == (0, 1)
-    cache.end(late)
+    cache.leases.expire(11.0)
+    assert (cache.contents.state_counts().held, cache.contents.state_counts().quarantined) == (1, 0)
+    cache.leases.end(live)
+    assert (cache.contents.state_counts().held, cache.contents.state_counts().quarantined) == (0, 1)
+    cache.leases.end(late)
 
 
 def test_what_is_half_written_is_discarded(cache: L1Cache, space: SpaceRecord) -> None:
     write, _ = cache.reserve(WORKER, space, hashes(1, 2), None)
-    cache.end(write)
+    cache.leases.end(write)
     _, slots = find(cache, space, 1, 2)
     assert slots == [-1, -1]
-    assert cache.census().free == cache.census().total
+    assert cache.contents.state_counts().free == cache.contents.state_counts().total
 
 
 def test_room_that_runs_out_gives_a_prefix_and_asks_for_eviction(cache: L1Cache, space: SpaceRecord) -> None:
@@ -211,38 +211,38 @@ def test_room_that_runs_out_gives_a_prefix_and_asks_for_eviction(cache: L1Cache,
     lease, indexes = cache.reserve(WORKER, space, hashes(*range(100)), None)
     assert list(indexes) == list(range(64))
     assert asked
-    assert cache.take_notes()[1] == {SLOT: 36 * SLOT}
-    cache.end(lease)
+    assert cache.take_demand() == {SLOT: 36 * SLOT}
+    cache.leases.end(lease)
 
 
 def test_clear_leaves_what_is_held_and_force_lets_it_leave_later(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1, 2, 3)
     lease, _ = find(cache, space, 1)
-    assert cache.clear(force=False) == 2
-    assert cache.clear(force=True) == 1
+    assert cache.contents.clear(force=False) == 2
+    assert cache.contents.clear(force=True) == 1
     assert find(cache, space, 1)[1] == [-1]
-    assert cache.census().held == 1
-    cache.end(lease)
-    assert cache.census().free == cache.census().total
+    assert cache.contents.state_counts().held == 1
+    cache.leases.end(lease)
+    assert cache.contents.state_counts().free == cache.contents.state_counts().total
 
 
 def test_a_victim_that_has_become_another_object_is_left_alone(cache: L1Cache, space: SpaceRecord) -> None:
     (slot,) = store(cache, space, 1)
-    cache.take_notes()
-    cache.clear(force=False)
+    cache.take_access_log()
+    cache.contents.clear(force=False)
     assert store(cache, space, 2) == [slot], "the slot was to be used again"
     assert cache.evict([slot]) == (0, 0), "the policy meant the object that is gone"
-    cache.take_notes()
+    cache.take_access_log()
     assert cache.evict([slot]) == (1, SLOT)
 
 
 def test_notes_tell_the_policy_everything(cache: L1Cache, space: SpaceRecord) -> None:
     slots = store(cache, space, 1, 2)
     lease, hit = find(cache, space, 1)
-    cache.note_access(hit, AccessFacts())
-    cache.end(lease)
-    cache.clear(force=False)
-    notes, _ = cache.take_notes()
+    cache.log_access(hit, AccessFacts())
+    cache.leases.end(lease)
+    cache.contents.clear(force=False)
+    notes = cache.take_access_log()
     assert [type(note) for note in notes] == [Inserted, Accessed, Removed]
     assert isinstance(notes[0], Inserted)
     assert notes[0].facts.keys == tuple(keys(space, 1, 2))
@@ -259,7 +259,7 @@ def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceR
     assert SlabMover(cache).make_room({cache.slot_bytes_for(5 * PAYLOAD): 5 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert len(lease.slots) == 1
-    cache.end(lease)
+    cache.leases.end(lease)
 
 
 class Interrupted:
@@ -284,36 +284,36 @@ def test_slots_of_a_slab_that_has_moved_meanwhile_are_left_alone(
 ) -> None:
     """While a stretch is emptied slice by slice, others empty the rest of it: it changes hands, and its slot numbers are
     those of new objects."""
-    monkeypatch.setattr(cache_module, "_EVICT_SLICE", 1)
+    monkeypatch.setattr(slab_moves, "_EVICT_SLICE", 1)
     store(cache, space, *range(64))
     big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
     slot_bytes = cache.slot_bytes_for(5 * PAYLOAD)
-    lock, stored = cache._lock, list[int]()
+    lock, stored = cache._index.lock, list[int]()
 
     def others() -> None:
-        cache._lock = lock
-        cache.clear(force=False)
-        assert cache.moving_bytes(slot_bytes) == 0
+        cache._index.lock = lock
+        cache.contents.clear(force=False)
+        assert cache.slabs.moving_bytes(slot_bytes) == 0
         stored.extend(store(cache, big, 0, 1))
 
     def interrupt() -> None:
-        cache._lock = Interrupted(lock, 3, others)  # type: ignore[assignment]
+        cache._index.lock = Interrupted(lock, 3, others)  # type: ignore[assignment]
 
-    window = windows(*cache.pieces(), slot_bytes)[0]
+    window = windows(*cache.slabs.pieces(), slot_bytes)[0]
     old = [slot for slab in window.slabs for slot in slab.slots]
     if going_on:
         lease, _ = find(cache, space, *range(64))
-        assert cache.hand_over(window, slot_bytes) == 0
-        cache.end(lease)
+        assert cache.slabs.move(window, slot_bytes) == 0
+        cache.leases.end(lease)
         interrupt()
-        assert cache.go_on_moving(slot_bytes) == 1
+        assert cache.slabs.continue_moves(slot_bytes) == 1
     else:
         interrupt()
-        assert cache.hand_over(window, slot_bytes) == 1
+        assert cache.slabs.move(window, slot_bytes) == 1
     assert set(stored) & set(old[1:]), "no number is used again: this tests nothing"
     lease, found = find(cache, big, 0, 1)
     assert found == stored
-    cache.end(lease)
+    cache.leases.end(lease)
 
 
 def test_threads_leave_the_books_balanced(cache: L1Cache, space: SpaceRecord) -> None:
@@ -324,29 +324,29 @@ def test_threads_leave_the_books_balanced(cache: L1Cache, space: SpaceRecord) ->
             if indexes:
                 cache.publish(lease, list(lease.slots))
             else:
-                cache.end(lease)
-            reader = cache.open(Owner(OwnerKind.LOOKUP, (b"c", str(seed))), None)
-            held = [slot for slot in cache.acquire(reader, space, hashes(number)) if slot >= 0]
+                cache.leases.end(lease)
+            reader = cache.leases.open(Owner(OwnerKind.LOOKUP, (b"c", str(seed))), None)
+            held = [slot for slot in cache.leases.acquire(reader, space, hashes(number)) if slot >= 0]
             if step % 5 == 0:
                 cache.evict(held + list(range(10)))
-            cache.end(reader)
+            cache.leases.end(reader)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert cache.census().held == 0
-    assert cache.census().leases == 0
+    assert cache.contents.state_counts().held == 0
+    assert cache.contents.state_counts().leases == 0
 
 
 def test_end_all_ends_only_the_owners_leases(cache: L1Cache, space: SpaceRecord) -> None:
     first, _ = cache.reserve(WORKER, space, hashes(1), None)
     second, _ = cache.reserve(OTHER, space, hashes(2), None)
-    assert cache.end_all(WORKER) == 1
+    assert cache.leases.end_all(WORKER) == 1
     assert first.state is LeaseState.ENDED
     assert second.state is LeaseState.ACTIVE
-    cache.end(second)
+    cache.leases.end(second)
 
 
 def test_buffers_are_exactly_as_long_as_the_object(cache: L1Cache) -> None:
@@ -357,22 +357,22 @@ def test_buffers_are_exactly_as_long_as_the_object(cache: L1Cache) -> None:
     assert cache.buffer(slot).offset % 4096 == 0
     assert cache.payload_offset(slot) == cache.buffer(slot).offset + HEADER_BYTES
     assert cache.key_of(slot).chunk_hash == hashes(1)[0]
-    cache.end(lease)
+    cache.leases.end(lease)
 
 
 def test_a_hold_that_is_in_use_ends_with_its_use(cache: L1Cache, space: SpaceRecord) -> None:
     """The server copies into slots for a worker that is reaped meanwhile: nobody gets them before the copy is over."""
     write, _ = cache.reserve(WORKER, space, hashes(1), None)
     (slot,) = write.slots
-    with cache.using(write) as alive:
+    with cache.leases.using(write) as alive:
         assert alive
-        cache.end_all(WORKER)
+        cache.leases.end_all(WORKER)
         others = store(cache, space, *range(1, 64))
         assert slot not in others
         assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == []
     assert not cache.publish(write, [slot])
     assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == [slot]
-    with cache.using(write) as alive:
+    with cache.leases.using(write) as alive:
         assert not alive
 
 
@@ -383,4 +383,4 @@ def test_a_size_larger_than_any_slab_gets_neighbouring_slabs(cache: L1Cache, spa
     assert SlabMover(cache).make_room({cache.slot_bytes_for(30 * PAYLOAD): 30 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, huge, hashes(1), None)
     assert len(lease.slots) == 1
-    cache.end(lease)
+    cache.leases.end(lease)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.l1.huge_pages import anonymous_obstacle, shared_obstacle
+from lmcache_core.l1.pages import anonymous_huge_pages_refusal, shared_huge_pages_refusal
 
 SHM = Path("/dev/shm")
 
@@ -28,30 +28,30 @@ def mounts(tmp_path: Path, *options: str) -> Path:
 
 @pytest.mark.parametrize("enabled", ["always", "madvise"])
 def test_private_memory_gets_them_where_they_are_allowed(tmp_path: Path, enabled: str) -> None:
-    assert anonymous_obstacle(thp(tmp_path, enabled)) is None
+    assert anonymous_huge_pages_refusal(thp(tmp_path, enabled)) is None
 
 
 def test_private_memory_is_told_how_to_get_them(tmp_path: Path) -> None:
-    text = anonymous_obstacle(thp(tmp_path, "never"))
+    text = anonymous_huge_pages_refusal(thp(tmp_path, "never"))
     assert text is not None
     assert "enabled is 'never'; write madvise into it" in text
     assert "vm.nr_hugepages" in text
-    assert "'unknown'" in str(anonymous_obstacle(tmp_path / "nowhere"))
+    assert "'unknown'" in str(anonymous_huge_pages_refusal(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("option", ["huge=always", "size=4096k,huge=advise", "huge=within_size"])
 def test_shared_memory_gets_them_by_its_mount_option(tmp_path: Path, option: str) -> None:
-    assert shared_obstacle(SHM, thp(tmp_path), mounts(tmp_path, option)) is None
+    assert shared_huge_pages_refusal(SHM, thp(tmp_path), mounts(tmp_path, option)) is None
 
 
 @pytest.mark.parametrize("options", [("size=4096k",), ("huge=never",), ("huge=advise", "size=1m"), ()])
 def test_shared_memory_is_told_how_to_be_mounted(tmp_path: Path, options: tuple[str, ...]) -> None:
-    text = shared_obstacle(SHM, thp(tmp_path), mounts(tmp_path, *options))
+    text = shared_huge_pages_refusal(SHM, thp(tmp_path), mounts(tmp_path, *options))
     assert text == "/dev/shm is mounted without huge pages; mount -o remount,huge=advise /dev/shm"
 
 
 def test_the_machine_overrules_the_mount(tmp_path: Path) -> None:
-    assert shared_obstacle(SHM, thp(tmp_path, shmem="force"), mounts(tmp_path)) is None
-    denied = shared_obstacle(SHM, thp(tmp_path, shmem="deny"), mounts(tmp_path, "huge=always"))
+    assert shared_huge_pages_refusal(SHM, thp(tmp_path, shmem="force"), mounts(tmp_path)) is None
+    denied = shared_huge_pages_refusal(SHM, thp(tmp_path, shmem="deny"), mounts(tmp_path, "huge=always"))
     assert str(denied).endswith("shmem_enabled is 'deny'; write advise into it")
-    assert "'unknown'" in str(shared_obstacle(SHM, tmp_path / "nowhere", tmp_path / "nowhere"))
+    assert "'unknown'" in str(shared_huge_pages_refusal(SHM, tmp_path / "nowhere", tmp_path / "nowhere"))

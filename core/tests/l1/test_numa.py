@@ -12,7 +12,7 @@ import pytest
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
 from lmcache_core.l1.arena import anonymous_arena
-from lmcache_core.l1.numa import Placement, choose_placement, memory_nodes
+from lmcache_core.l1.pages import Placement, choose_placement, memory_nodes
 
 PREFERRED, INTERLEAVE, LOCAL = 1, 3, 4
 

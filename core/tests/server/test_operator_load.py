@@ -106,4 +106,4 @@ def test_engines_and_operators_at_once(start_server: StartServer) -> None:
     assert (status["l1"]["held"], status["l1"]["quarantined"], status["l1"]["census_holds"]) == (0, 0, True)
     assert (status["pins"]["objects"], status["pins"]["size_bytes"]) == (0, 0)
     assert status["state"] != "unhealthy"
-    server._parts.tiers.cache.audit()
+    server._parts.tiers.cache.contents.audit()

@@ -103,7 +103,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
     engine.lookup(tokens, f"r{first_token}")
     server._parts.bus.publish(LeasesExpired(0, 0))
     server._parts.tiers.eviction.wake()
-    server._parts.growth._asked.set()
+    server._parts.growth._requested.set()
     engine.end(f"r{first_token}")
 
 

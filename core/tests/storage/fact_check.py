@@ -90,7 +90,7 @@ class FactCheck:
 
     def _check_objects(self) -> None:
         """What came and did not leave is what can be found."""
-        table, spaces, found = self._cache._table, self._cache._spaces, set()
+        table, spaces, found = self._cache._table, self._cache._index.spaces, set()
         for slot in range(len(table)):
             if (state := table.state(slot)) is not None and state[3]:
                 space = spaces.numbered(state[0]).space

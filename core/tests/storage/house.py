@@ -95,7 +95,7 @@ class House:
 
     def health(self) -> tuple[bool, int]:
         """Is the first adapter well, and how many slots are in quarantine?"""
-        return self.port.answers, self.cache.census().quarantined
+        return self.port.answers, self.cache.contents.state_counts().quarantined
 
     def jobs(self, verb: str) -> list[tuple[MoodyAdapter, CueJob]]:
         return [(adapter, job) for adapter in self.adapters for job in adapter.waiting if job.verb == verb]
@@ -158,7 +158,7 @@ class House:
         return None if found is None else list(found)
 
     def held(self) -> int:
-        return self.cache.census().held
+        return self.cache.contents.state_counts().held
 
     def pins(self) -> int:
         return sum(abs(pins) for adapter in self.adapters for pins in adapter.pins.values())
@@ -172,8 +172,8 @@ def nothing_is_left(house: House) -> bool:
 @contextmanager
 def open_house(house: House) -> Iterator[House]:
     yield house
-    assert house.cache.census().holds
-    house.cache.audit()
+    assert house.cache.contents.state_counts().is_balanced
+    house.cache.contents.audit()
     for adapter in house.adapters:
         adapter.close(0)
     for controller in (house.store, house.prefetch):

@@ -121,7 +121,7 @@ def test_digests_are_those_of_the_payload(house: House) -> None:
     ((first, second, third),) = house.storage.l1_objects.digests(_named(*CHUNKS[:3]))
     assert (first, second) == tuple(digest(chunk * (PAYLOAD // 32)) for chunk in CHUNKS[:2])
     assert third is None
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
 
 
 def test_a_digest_of_what_the_disk_has_lost_is_an_error(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_a_digest_of_what_the_disk_has_lost_is_an_error(house: House, monkeypatc
     monkeypatch.setattr(house.cache, "fetch", lost)
     with pytest.raises(OSError, match="Bad address"):
         house.storage.l1_objects.digests(_named(CHUNKS[0]))
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
 
 
 def test_nobody_waits_behind_a_long_listing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,9 @@ def test_nobody_waits_behind_a_long_listing(house: House, monkeypatch: pytest.Mo
     house.put(*CHUNKS)
     house.settle()
     free: list[bool] = []
-    objects = L1Objects(house.cache, house.storage.pins, pause=lambda _: free.append(not house.cache._lock.locked()))
+    objects = L1Objects(
+        house.cache, house.storage.pins, pause=lambda _: free.append(not house.cache._index.lock.locked())
+    )
     objects.page(0, 100, ANY)
     assert len(free) >= len(CHUNKS) // 2 - 1
     assert all(free)

@@ -10,7 +10,7 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, PAYLOAD, WORKER, House, open_house, space
 from lmcache_core.contracts.events import LeasesExpired, LookupFinished
-from lmcache_core.l1.notes import Accessed
+from lmcache_core.l1.logs import Accessed
 from lmcache_core.storage.counters import total
 
 READ_TTL, WRITE_TTL = 300, 600
@@ -89,7 +89,7 @@ def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full
     hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
     assert free_slots(full) == 0
     full.pass_time(WRITE_TTL + 1)
-    assert (full.cache.census().quarantined, free_slots(full)) == (8, 0)
+    assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (8, 0)
     assert full.events.of(LeasesExpired)[-1] == LeasesExpired(0, 8)
     full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD  # it may still write
     match answer:
@@ -99,7 +99,7 @@ def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full
             full.storage.discard(hold)
         case _:
             full.storage.end_worker(WORKER)
-    assert (full.cache.census().quarantined, full.cache.objects, free_slots(full)) == (0, 0, 8)
+    assert (full.cache.contents.state_counts().quarantined, full.cache.objects, free_slots(full)) == (0, 0, 8)
 
 
 @pytest.mark.parametrize("answer", ["commit", "unregister"])
@@ -110,14 +110,14 @@ def test_slots_of_a_late_reader_wait_for_its_answer(full: House, answer: str) ->
     assert hold is not None
     full.pass_time(READ_TTL + 1)
     full.storage.clear(force=True)
-    assert (full.cache.census().quarantined, free_slots(full)) == (8, 0)
+    assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (8, 0)
     assert not full.storage.is_live(hold)
     assert bytes(full.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
     if answer == "commit":
         full.storage.release(hold)
     else:
         full.storage.end_worker(WORKER)
-    assert (full.cache.census().quarantined, free_slots(full)) == (0, 8)
+    assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (0, 8)
 
 
 def test_what_was_half_written_is_discarded_with_its_worker(full: House) -> None:
@@ -148,7 +148,7 @@ def test_a_worker_that_comes_when_the_lookups_time_is_over_has_a_hold_of_its_own
     house.settle()
     house.ask(*CHUNKS)
     house.clock.advance(READ_TTL + 1)
-    house.cache.expire(house.clock.monotonic())  # the lease is over, and the lookup is still in the table
+    house.cache.leases.expire(house.clock.monotonic())  # the lease is over, and the lookup is still in the table
     hold = house.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
     assert hold is not None
     house.storage.expire()
@@ -195,12 +195,12 @@ def test_a_request_that_ends_without_its_answer_is_no_hit(house: House) -> None:
     house.put_in_l2(*CHUNKS)
     house.put(*CHUNKS[:4])
     house.ask(*CHUNKS)
-    house.cache.take_notes()
+    house.cache.take_access_log()
     house.storage.end_lookup(b"c", "r")
     house.settle()
     counted = total(house.storage.tallies.snapshot())
     assert (counted.lookups, counted.abandoned, counted.requested_chunks) == (0, 1, 0)
-    assert not [note for note in house.cache.take_notes()[0] if isinstance(note, Accessed)]
+    assert not [note for note in house.cache.take_access_log() if isinstance(note, Accessed)]
     assert not house.events.of(LookupFinished)
 
 
@@ -254,5 +254,5 @@ def test_threads_that_do_everything_at_once_leave_nothing_held(house: House) -> 
     for number in range(4):
         for request in ("0", "1", "2"):
             house.storage.end_lookup(bytes([number]), request)
-    census = house.cache.census()
+    census = house.cache.contents.state_counts()
     assert (census.held, census.quarantined, census.leases) == (0, 0, 0)

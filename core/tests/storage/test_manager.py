@@ -25,7 +25,7 @@ def test_a_lookup_holds_the_prefix_and_nothing_behind_a_gap(house: House) -> Non
     house.ask(*CHUNKS)
     house.settle()
     assert house.answer() == 2
-    assert house.cache.census().held == 2
+    assert house.cache.contents.state_counts().held == 2
 
 
 def test_the_answer_is_given_once(house: House) -> None:
@@ -42,7 +42,7 @@ def test_every_shard_must_have_it(house: House) -> None:
     house.ask(*CHUNKS, shards=(Shard((space(),)), Shard((space(1),))))
     house.settle()
     assert house.answer() == 3
-    assert house.cache.census().held == 6
+    assert house.cache.contents.state_counts().held == 6
 
 
 def test_one_of_several_layouts_is_enough_where_the_shard_is_unknown(house: House) -> None:
@@ -62,9 +62,9 @@ def test_free_lets_go_of_what_the_engine_has_already(house: House) -> None:
     house.settle()
     house.ask(*CHUNKS)
     house.storage.free_lookup(b"c", "r", 0, 5)
-    assert house.cache.census().held == 3
+    assert house.cache.contents.state_counts().held == 3
     house.storage.free_lookup(b"c", "r", 0, 8)
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
 
 
 def test_workers_take_over_what_the_lookup_held_one_read_each(house: House) -> None:
@@ -78,7 +78,7 @@ def test_workers_take_over_what_the_lookup_held_one_read_each(house: House) -> N
         holds.append(hold)
     for hold in holds:
         house.storage.release(hold)
-    assert house.cache.census().held == 0, "the lookup still holds what both have read"
+    assert house.cache.contents.state_counts().held == 0, "the lookup still holds what both have read"
 
 
 def test_a_worker_of_another_request_takes_nothing_over(house: House) -> None:
@@ -88,7 +88,7 @@ def test_a_worker_of_another_request_takes_nothing_over(house: House) -> None:
     hold = house.storage.acquire(WORKER, "other", space(), CHUNKS, 0)
     assert hold is not None
     house.storage.release(hold)
-    assert house.cache.census().held == 8
+    assert house.cache.contents.state_counts().held == 8
 
 
 def test_a_newer_lookup_replaces_the_older_one(house: House) -> None:
@@ -97,7 +97,7 @@ def test_a_newer_lookup_replaces_the_older_one(house: House) -> None:
     house.ask(*CHUNKS)
     house.ask(*CHUNKS[:2])
     assert house.answer() == 2
-    assert house.cache.census().held == 2
+    assert house.cache.contents.state_counts().held == 2
 
 
 def test_a_scheduler_that_pings_keeps_its_lookups(house: House) -> None:
@@ -108,10 +108,10 @@ def test_a_scheduler_that_pings_keeps_its_lookups(house: House) -> None:
         house.clock.advance(200)
         house.storage.renew_lookups(b"c")
         house.storage.expire()
-    assert house.cache.census().held == 8
+    assert house.cache.contents.state_counts().held == 8
     house.clock.advance(301)
     house.storage.expire()
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     assert house.storage.lookups_open == 0
 
 
@@ -174,7 +174,7 @@ def test_a_failed_load_shortens_the_prefix_and_frees_what_lies_behind(house: Hou
     house.ask(*CHUNKS)
     house.settle()
     assert house.answer() == 3
-    assert house.cache.census().held == 3
+    assert house.cache.contents.state_counts().held == 3
     assert [outcome for _, outcome in house.adapter.rejected] == [Outcome.DAMAGED]
     (event,) = house.events.of(ObjectRejected)
     assert "payload" in event.reason
@@ -194,7 +194,7 @@ def test_what_the_disk_of_l1_loses_of_a_load_is_not_served(house: House, monkeyp
     house.settle()
     assert house.answer() == 0
     assert house.cache.objects == 0
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     assert not house.events.of(ObjectRejected), "the adapter's object is sound"
 
 
@@ -239,9 +239,9 @@ def test_a_store_that_comes_too_late_is_not_published(house: House) -> None:
     hold, _ = house.storage.reserve(WORKER, space(), CHUNKS)
     house.clock.advance(601)
     house.storage.expire()
-    assert house.cache.census().quarantined == 8
+    assert house.cache.contents.state_counts().quarantined == 8
     assert not house.storage.publish(hold, 0, "r")
-    assert house.cache.census().quarantined == 0
+    assert house.cache.contents.state_counts().quarantined == 0
     house.ask(*CHUNKS)
     assert house.answer() == 0 or house.answer() is None
 
@@ -255,7 +255,7 @@ def test_a_full_backlog_keeps_chunks_in_l1_only_and_says_so(house: House) -> Non
     account = status["cue"]
     assert (account["stored"], account["dropped"], account["admitted"]) == (16, 24, 40)
     assert len(house.adapter.objects) == 16
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     house.put(*CHUNKS)
     house.settle()
     assert len(house.adapter.objects) == 24
@@ -274,7 +274,7 @@ def test_an_adapter_that_hangs_gets_nothing_more_and_nothing_is_lost_from_l1(hou
     assert house.answer() == 4
     house.storage.end_lookup(b"c", "r")
     house.settle()
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
 
 
 def test_a_worker_that_never_commits_is_stopped_at_a_limit(house: House) -> None:
@@ -306,7 +306,7 @@ def test_two_engines_with_one_request_id_keep_what_each_is_still_to_read(house: 
         assert hold is not None, "the other request's end let it go"
         house.storage.release(hold)
         house.storage.end_lookup(connection, "r")
-    census = house.cache.census()
+    census = house.cache.contents.state_counts()
     assert (census.held, census.cached, census.leases) == (0, 0, 0)
 
 
@@ -318,7 +318,7 @@ def test_a_request_id_that_others_use_for_other_chunks_is_no_hindrance(house: Ho
     hold = house.storage.acquire(1, "r", space(), CHUNKS[3:], 0)
     assert hold is not None
     house.storage.release(hold)
-    assert house.cache.census().held == 3
+    assert house.cache.contents.state_counts().held == 3
 
 
 def test_a_store_plan_that_makes_no_sense_keeps_the_chunks_in_l1(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_a_store_plan_that_makes_no_sense_keeps_the_chunks_in_l1(house: House, m
         house.put(*[bytes([100 + len(house.events.events)]) * 32, bytes([101 + len(house.events.events)]) * 32])
         house.settle()
         assert house.store.drain(0)
-        assert house.cache.census().held == 0
+        assert house.cache.contents.state_counts().held == 0
     assert not house.adapter.objects
 
 
@@ -354,7 +354,7 @@ def test_a_lookup_whose_end_was_lost_is_let_go_some_day(house: House) -> None:
         house.clock.advance(10)
         house.storage.renew_lookups(b"c")
         house.storage.expire()
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     assert house.storage.lookups_open == 0
 
 
@@ -365,7 +365,7 @@ def test_an_overdue_lookup_does_not_take_the_next_of_its_name_with_it(house: Hou
     old = house.storage._lookups._table.find(b"c", "r")
     assert old is not None
     house.clock.advance(301)
-    house.cache.expire(house.clock.monotonic())
+    house.cache.leases.expire(house.clock.monotonic())
     house.ask(*CHUNKS)
     house.storage._lookups._drop(old)
     assert house.answer() == 8
@@ -412,7 +412,7 @@ def test_a_policy_that_plans_hits_is_asked_again_when_they_come(house: House, se
     assert len(house.adapter.objects) == 3
     house.storage.end_lookup(b"c", "r")
     house.settle()
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     assert house.store.status()["backlog_bytes"] == 0
 
 
@@ -432,7 +432,7 @@ def test_what_is_on_its_way_is_not_planned_again(house: House, second_use: OnSec
     house.settle()
     for request in ("a", "b"):
         house.storage.end_lookup(b"c", request)
-    assert house.cache.census().held == 0
+    assert house.cache.contents.state_counts().held == 0
     assert house.store.status()["backlog_bytes"] == 0
     house.ask(*CHUNKS[:2], request="c")
     house.turn()
@@ -522,7 +522,7 @@ def test_a_policy_that_raises_costs_nothing_but_the_plan(
     house.settle()
     for request in ("a", "b", "d"):
         house.storage.end_lookup(b"c", request)
-    assert (house.store.status()["backlog_bytes"], house.cache.census().held) == (0, 0)
+    assert (house.store.status()["backlog_bytes"], house.cache.contents.state_counts().held) == (0, 0)
 
 
 @pytest.mark.parametrize("targets", [((0.0,),), ((True,),), ((0, 0),), ((7,),), ((),) * 2, None])
@@ -532,7 +532,7 @@ def test_a_plan_that_makes_no_sense_is_no_plan(house: House, monkeypatch: pytest
     house.turn()
     assert house.adapter.waiting == []
     assert house.store.status()["backlog_bytes"] == 0
-    assert house.cache.census().cached == 1
+    assert house.cache.contents.state_counts().cached == 1
 
 
 def test_a_hit_that_is_told_before_its_store_does_not_displace_it(
@@ -561,4 +561,4 @@ def test_a_hit_that_is_told_before_its_store_does_not_displace_it(
     assert bytes(job.buffers[0].view[:4096]) == page
     house.settle()
     house.storage.end_lookup(b"c", "quick")
-    assert (house.store.status()["backlog_bytes"], house.cache.census().held) == (0, 0)
+    assert (house.store.status()["backlog_bytes"], house.cache.contents.state_counts().held) == (0, 0)

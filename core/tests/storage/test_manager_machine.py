@@ -43,7 +43,7 @@ from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.kernels.choice import PURE, choose_kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.slot_views import SlotUse, SlotView
+from lmcache_core.l1.contents import SlotUse, SlotView
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
@@ -708,12 +708,12 @@ class StorageMachine(RuleBasedStateMachine):
                 assert self.cache.buffer(view.slot).view[HEADER_BYTES:] == right, "wrong bytes were published"
 
     def views(self) -> list[SlotView]:
-        return self.cache.views(0, self.cache.slot_numbers)
+        return self.cache.contents.views(0, self.cache.contents.slot_numbers)
 
     @invariant()
     def the_census_holds(self) -> None:
-        assert self.cache.census().holds, self.cache.census()
-        self.cache.audit()
+        assert self.cache.contents.state_counts().is_balanced, self.cache.contents.state_counts()
+        self.cache.contents.audit()
 
     @invariant()
     def counts_events_and_contents_agree(self) -> None:
@@ -748,9 +748,9 @@ class StorageMachine(RuleBasedStateMachine):
             adapter, job = self.waiting()[0]
             adapter.fail(job)
         self.turn()
-        census = self.cache.census()
+        census = self.cache.contents.state_counts()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
-        assert census.holds
+        assert census.is_balanced
         assert all(port.answers for port in self.ports)
         assert self.store.drain(0)
         assert self.storage.lookups_open == 0

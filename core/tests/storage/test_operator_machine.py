@@ -56,11 +56,11 @@ class OperatorMachine(StorageMachine):
     def pin(
         self, name: str, prompt: tuple[bytes, ...], length: int, ranks: tuple[int, ...], life: float | None
     ) -> None:
-        before = self.cache.census().leases
+        before = self.cache.contents.state_counts().leases
         try:
             self.storage.pins.pin(name, SUBJECT, life, named(prompt[:length], ranks, is_prompt=True))
         except PinRefusedError:
-            assert self.cache.census().leases == before, "what was refused holds nothing"
+            assert self.cache.contents.state_counts().leases == before, "what was refused holds nothing"
 
     @rule(name=NAMES)
     def unpin(self, name: str) -> None:
@@ -127,7 +127,7 @@ class OperatorMachine(StorageMachine):
             page = self.storage.l1_objects.page(at, 5, KeyFilter())
             found += len(page.objects)
             at = page.next_slot
-        census = self.cache.census()
+        census = self.cache.contents.state_counts()
         assert found == census.total - census.free
 
     @invariant()

@@ -24,8 +24,8 @@ def cache() -> Iterator[L1Cache]:
     arena = anonymous_arena(2 * PAYLOAD * SLOTS)
     cache = L1Cache(arena, 4096)
     yield cache
-    cache.audit()
-    assert cache.census().holds
+    cache.contents.audit()
+    assert cache.contents.state_counts().is_balanced
     arena.close()
 
 
@@ -93,7 +93,7 @@ def test_what_is_freed_meanwhile_is_used(cache: L1Cache, record: SpaceRecord) ->
     assert store.join() == list(range(10))
     assert len(store.lease.slots) == 10
     assert cache.publish(store.lease, list(store.lease.slots))
-    cache.end(full)
+    cache.leases.end(full)
 
 
 def test_when_the_time_is_over_a_prefix_is_stored(cache: L1Cache, record: SpaceRecord) -> None:
@@ -102,8 +102,8 @@ def test_when_the_time_is_over_a_prefix_is_stored(cache: L1Cache, record: SpaceR
     store = Waiting(cache, record, 10, 0.05, always)
     assert store.join() == [0, 1]
     assert len(store.lease.slots) == 2
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_what_came_too_late_for_all_is_taken_at_the_end(cache: L1Cache, record: SpaceRecord) -> None:
@@ -119,8 +119,8 @@ def test_what_came_too_late_for_all_is_taken_at_the_end(cache: L1Cache, record: 
 
     store = Waiting(cache, record, 10, LONG, may_wait)
     assert store.join() == [0, 1, 2]
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_others_in_the_queue_end_the_wait(cache: L1Cache, record: SpaceRecord) -> None:
@@ -128,27 +128,27 @@ def test_others_in_the_queue_end_the_wait(cache: L1Cache, record: SpaceRecord) -
     patience = iter([True, True, False])
     store = Waiting(cache, record, 10, LONG, lambda: next(patience))
     assert store.join() == []
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_a_stop_ends_all_waits_and_prevents_new_ones(cache: L1Cache, record: SpaceRecord) -> None:
     full = fill(cache, record)
     stores = [Waiting(cache, record, 10, LONG, always) for _ in range(3)]
-    cache.end_waits()
+    cache.cancel_waits()
     assert [store.join() for store in stores] == [[], [], []]
     assert Waiting(cache, record, 10, LONG, always).join() == []
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_a_worker_that_leaves_ends_its_wait(cache: L1Cache, record: SpaceRecord) -> None:
     full = fill(cache, record)
     store = Waiting(cache, record, 10, LONG, always)
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
     assert store.join() == []
-    assert cache.census().held == 0, "it must not get anything after its end"
+    assert cache.contents.state_counts().held == 0, "it must not get anything after its end"
 
 
 def test_chunks_that_somebody_else_stores_meanwhile_are_not_waited_for(cache: L1Cache, record: SpaceRecord) -> None:
@@ -159,9 +159,9 @@ def test_chunks_that_somebody_else_stores_meanwhile_are_not_waited_for(cache: L1
     assert store.join() == list(range(10))
     again, indexes = cache.reserve(OTHER, record, hashes(*range(10)), None)
     assert reserve_patiently(cache, again, record, hashes(*range(10)), indexes, LONG, always) == []
-    cache.end_all(WORKER)
-    cache.end(full)
-    cache.end(again)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
+    cache.leases.end(again)
 
 
 def test_what_was_there_and_leaves_meanwhile_does_not_change_the_order(cache: L1Cache, record: SpaceRecord) -> None:
@@ -169,24 +169,24 @@ def test_what_was_there_and_leaves_meanwhile_does_not_change_the_order(cache: L1
     first, _ = cache.reserve(OTHER, record, hashes(0), None)
     (slot,) = first.slots
     cache.publish(first, [slot])
-    cache.take_notes()
+    cache.take_access_log()
     full = fill(cache, record, count=SLOTS - 1)
     cache.discard(full, full.slots[:1])
     store = Waiting(cache, record, 3, LONG, always)
     assert cache.evict([slot])[0] == 1
     assert store.join() == [1, 2]
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_eviction_is_asked_once_for_what_never_comes(cache: L1Cache, record: SpaceRecord) -> None:
     full = fill(cache, record)
-    cache.take_notes()
+    cache.take_access_log()
     store = Waiting(cache, record, 10, 0.03, always)
     assert store.join() == []
-    assert cache.take_notes()[1] == {2 * PAYLOAD: 10 * 2 * PAYLOAD}
-    cache.end_all(WORKER)
-    cache.end(full)
+    assert cache.take_demand() == {2 * PAYLOAD: 10 * 2 * PAYLOAD}
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)
 
 
 def test_many_stores_that_wait_share_what_comes_and_none_waits_for_ever(cache: L1Cache, record: SpaceRecord) -> None:
@@ -199,5 +199,5 @@ def test_many_stores_that_wait_share_what_comes_and_none_waits_for_ever(cache: L
     for store, indexes in zip(stores, got, strict=True):
         assert indexes == list(range(len(indexes))), "a prefix"
         assert len(store.lease.slots) == len(indexes)
-    cache.end_all(WORKER)
-    cache.end(full)
+    cache.leases.end_all(WORKER)
+    cache.leases.end(full)

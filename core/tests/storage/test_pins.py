@@ -46,20 +46,20 @@ def test_what_is_pinned_is_neither_evicted_nor_cleared(house: House) -> None:
     fill(house, *CHUNKS)
     assert pin(house, "p", *CHUNKS[:3]) == Pinned(3, 3)
     assert pinned_bytes(house) == 3 * SLOT
-    assert len(house.cache.fixed_slots()) == 3, "slabs with these do not move"
+    assert len(house.cache.slabs.fixed_slots()) == 3, "slabs with these do not move"
     eviction = EvictionController(house.cache, LeastRecentlyUsed(), 0.01, 1.0, house.events)
     eviction.cycle()
-    assert (house.cache.census().held, house.cache.census().cached) == (3, 0)
+    assert (house.cache.contents.state_counts().held, house.cache.contents.state_counts().cached) == (3, 0)
     assert house.storage.clear(force=False) == 0
     assert house.storage.pins.unpin("p") is not None
     eviction.cycle()
-    assert house.cache.census().used_bytes == 0
+    assert house.cache.contents.state_counts().used_bytes == 0
     eviction._wakes.close()
 
 
 def test_a_pin_does_not_keep_what_was_overwritten(house: House) -> None:
     checks = house.cache.checks = ReadChecks(house.cache, print)
-    checks.let_go = house.storage.pins.let_go
+    checks.unpin = house.storage.pins.let_go
     fill(house, *CHUNKS[:2])
     pin(house, "p", *CHUNKS[:2])
     hold = house.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
@@ -68,8 +68,8 @@ def test_a_pin_does_not_keep_what_was_overwritten(house: House) -> None:
     house.storage.release(hold)
     assert house.storage.acquire(1, "r", space(), CHUNKS[:2], 0) is None
     assert pinned_bytes(house) == SLOT
-    assert house.cache.census().used_bytes == SLOT, "its slot is free"
-    house.cache.audit()
+    assert house.cache.contents.state_counts().used_bytes == SLOT, "its slot is free"
+    house.cache.contents.audit()
 
 
 def test_a_shard_that_is_not_there_is_told(house: House) -> None:
@@ -121,7 +121,7 @@ def test_a_chunk_that_is_named_twice_is_held_once(house: House) -> None:
     fill(house, CHUNKS[0])
     assert pin(house, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
     assert pin(house, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
-    (slot,) = (view.slot for view in house.cache.views(0, house.cache.slot_numbers))
+    (slot,) = (view.slot for view in house.cache.contents.views(0, house.cache.contents.slot_numbers))
     assert house.cache._table.holds(slot) == 1
     house.storage.pins.unpin("p")
     assert house.held() == 0
@@ -160,13 +160,13 @@ def test_what_is_too_much_is_not_held_to_the_end(monkeypatch: pytest.MonkeyPatch
     with open_house(House(pin_slots=3)) as house:
         fill(house, *CHUNKS)
         opened: list[Lease] = []
-        open_lease = house.cache.open
+        open_lease = house.cache.leases.open
 
         def count(owner: Owner, deadline: float | None) -> Lease:
             opened.append(open_lease(owner, deadline))
             return opened[-1]
 
-        monkeypatch.setattr(house.cache, "open", count)
+        monkeypatch.setattr(house.cache.leases, "open", count)
         with pytest.raises(PinRefusedError):
             pin(house, "p", *CHUNKS)
         assert len(opened) == 2, "four chunks are more than three"
@@ -176,7 +176,7 @@ def test_a_pin_that_is_emptied_by_force_leaves_no_lease(house: House) -> None:
     fill(house, *CHUNKS[:2])
     pin(house, "p", *CHUNKS[:2])
     assert house.storage.l1_objects.remove([key(chunk) for chunk in CHUNKS[:2]], force=True).removed == 2
-    assert (house.cache.census().leases, house.storage.pins.everything()) == (0, [])
+    assert (house.cache.contents.state_counts().leases, house.storage.pins.everything()) == (0, [])
 
 
 def test_clear_by_force_and_a_forced_removal_end_pins(house: House) -> None:
@@ -195,14 +195,14 @@ def test_what_was_dropped_by_force_a_moment_ago_is_not_pinned(house: House) -> N
     """A prefetch still holds it, and pins it now."""
     fill(house, *CHUNKS[:2])
     pins = house.storage.pins
-    lease = house.cache.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.acquire(lease, house.cache.intern(*space()), CHUNKS[:2])
+    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), CHUNKS[:2])
     assert house.storage.l1_objects.remove([key(CHUNKS[0])], force=True).removed == 1
     filling = pins.open("p", SUBJECT, None)
     assert pins.share(filling, lease, slots) == 2
     pins.close(filling)
     assert [view.objects for view in pins.everything()] == [1]
-    house.cache.end(lease)
+    house.cache.leases.end(lease)
     assert house.held() == 1
     pins.unpin("p")
 
@@ -211,10 +211,10 @@ def test_many_chunks_are_held_by_several_leases(house: House, monkeypatch: pytes
     monkeypatch.setattr(pins_module, "SLICE", 3)
     fill(house, *CHUNKS)
     assert pin(house, "p", *CHUNKS) == Pinned(8, 8)
-    assert house.cache.census().leases == 3
+    assert house.cache.contents.state_counts().leases == 3
     assert house.storage.pins.unpin("p") is not None
     assert house.storage.pins.unpin("p") is None
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
 
 
 def test_a_worker_reads_what_is_pinned(house: House) -> None:
@@ -235,33 +235,33 @@ def test_a_lease_is_shared_with_a_pin_only_while_there_is_one(house: House) -> N
     fill(house, CHUNKS[0])
     pins = house.storage.pins
     filling, gone = (pins.open(name, SUBJECT, None) for name in ("p", "gone"))
-    lease = house.cache.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
+    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
     pins.unpin("gone")
     pin(house, "gone", CHUNKS[0])
     assert pins.share(filling, lease, slots) == 1
     assert pins.share(gone, lease, slots) is None, "another one has its name now"
     pins.close(gone)
     pins.unpin("gone")
-    house.cache.end(lease)
+    house.cache.leases.end(lease)
     assert house.held() == 1
     pins.unpin("p")
     pins.close(filling)
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
 
 
 def test_pinning_the_same_again_and_again_keeps_nothing_more(house: House) -> None:
     fill(house, *CHUNKS[:4])
     pin(house, "p", *CHUNKS[:4])
-    leases = house.cache.census().leases
+    leases = house.cache.contents.state_counts().leases
     for _ in range(5):
         pin(house, "p", *CHUNKS[:4], ranks=(0, 1))
-    assert house.cache.census().leases == leases
+    assert house.cache.contents.state_counts().leases == leases
     house.storage.l1_objects.remove([key(chunk) for chunk in CHUNKS[:2]], force=True)
     pin(house, "p", *CHUNKS[:4])
-    assert house.cache.census().leases == leases
+    assert house.cache.contents.state_counts().leases == leases
     house.storage.pins.unpin("p")
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
 
 
 def test_a_pin_that_is_renewed_at_its_last_moment_stays(house: House) -> None:
@@ -299,13 +299,13 @@ def test_a_pin_that_is_still_to_be_filled_outlives_one_who_had_nothing_for_it(ho
     pins = house.storage.pins
     filling = pins.open("p", SUBJECT, None)
     assert pin(house, "p", CHUNKS[7]) == Pinned(0, 0)
-    lease = house.cache.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
+    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
     assert pins.share(filling, lease, slots) == 1
     pins.close(filling)
     house.storage.l1_objects.remove([key(CHUNKS[0])], force=True)
     assert pins.everything() == []
-    house.cache.end(lease)
+    house.cache.leases.end(lease)
 
 
 def test_what_is_held_no_more_is_not_shared(house: House) -> None:
@@ -313,10 +313,10 @@ def test_what_is_held_no_more_is_not_shared(house: House) -> None:
     fill(house, CHUNKS[0])
     pins = house.storage.pins
     filling = pins.open("p", SUBJECT, None)
-    lease = house.cache.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
-    house.cache.end(lease)
+    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
+    house.cache.leases.end(lease)
     assert pins.share(filling, lease, slots) == 0
-    assert house.cache.census().leases == 0
+    assert house.cache.contents.state_counts().leases == 0
     pins.close(filling)
     assert pins.everything() == []

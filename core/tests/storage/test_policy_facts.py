@@ -22,7 +22,7 @@ from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.notes import Accessed, Inserted, Note
+from lmcache_core.l1.logs import Accessed, Inserted, LogEntry
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -70,15 +70,15 @@ class House:
     def ask(self, *chunks: bytes, request: str = "r") -> None:
         self.storage.lookup(LookupRequest(b"c", request, (Shard((SPACE,)),), chunks, 1))
 
-    def notes(self) -> list[Note]:
-        return self.cache.take_notes()[0]
+    def notes(self) -> list[LogEntry]:
+        return self.cache.take_access_log()
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
     house = House()
     yield house
-    house.cache.audit()
+    house.cache.contents.audit()
     house.adapter.close(0)
     house.arena.close()
 
@@ -193,7 +193,7 @@ def picky() -> Iterator[tuple[House, LongPromptsOnly]]:
     policy = LongPromptsOnly()
     house = House(policy)
     yield house, policy
-    house.cache.audit()
+    house.cache.contents.audit()
     house.adapter.close(0)
     house.arena.close()
 
@@ -229,7 +229,7 @@ def test_of_hits_with_gaps_a_store_policy_knows_the_places(picky: tuple[House, L
     house.put(0, *CHUNKS, request="first")
     house.settle()
     house.storage.end_lookup(b"c", "first")
-    house.cache.drop(SPACE.space, CHUNKS[2:4], force=False)
+    house.cache.contents.drop(SPACE.space, CHUNKS[2:4], force=False)
     policy.asked.clear()
     house.ask(*CHUNKS, request="second")
     house.settle()

@@ -331,7 +331,7 @@ def test_no_shard_takes_all_the_room() -> None:
         house.ask(*CHUNKS, shards=BOTH)
         house.settle()
         assert house.answer() is None, "it waits a little for eviction"
-        assert house.cache.take_notes()[1].total() == 10 * SLOT, "which is asked once for what is missing"
+        assert house.cache.take_demand().total() == 10 * SLOT, "which is asked once for what is missing"
         house.pass_time(prefetch_slices.ROOM_WAIT_SECONDS)
         assert house.answer() == 3, "six slots for two shards"
         assert house.held() == 14 + 6
@@ -518,7 +518,7 @@ def test_a_lookup_that_cannot_be_looked_up_is_none(house: House, monkeypatch: py
     house.put(*CHUNKS)
     house.settle()
     house.ask(*CHUNKS)
-    monkeypatch.setattr(house.cache, "acquire", fail)
+    monkeypatch.setattr(house.cache.leases, "acquire", fail)
     with pytest.raises(RuntimeError, match="injected"):
         house.ask(*CHUNKS)
-    assert (house.answer(), house.storage.lookups_open, house.cache.census().leases) == (0, 0, 0)
+    assert (house.answer(), house.storage.lookups_open, house.cache.contents.state_counts().leases) == (0, 0, 0)

@@ -9,7 +9,7 @@ import pytest
 from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, SLOT, House, nothing_is_left, open_house, space
 from lmcache_core.contracts.policies import InsertFacts
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.l1.notes import Inserted
+from lmcache_core.l1.logs import Inserted
 from lmcache_core.storage import prefetch_orders
 from lmcache_core.storage.addresses import AddressedChunks
 from lmcache_core.storage.pin_views import PinSubject
@@ -43,15 +43,15 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_prompt_comes_part_by_part_and_stays(house: House, ranks: tuple[int, ...]) -> None:
     for rank in ranks:
         house.put_in_l2(*CHUNKS, into=space(rank))
-    house.cache.take_notes()
+    house.cache.take_access_log()
     order = house.storage.orders.submit(prompt(*CHUNKS, ranks=ranks), None)
     assert (order.state, order.chunks) == (OrderState.PENDING, 8)
     house.settle()
     keys = 8 * len(ranks)
     assert result(house, order) == (OrderState.COMPLETED, keys, keys, keys)
     assert nothing_is_left(house)
-    assert house.cache.census().cached == keys, "nothing of it was only passing"
-    facts: list[InsertFacts] = [note.facts for note in house.cache.take_news() if isinstance(note, Inserted)]
+    assert house.cache.contents.state_counts().cached == keys, "nothing of it was only passing"
+    facts: list[InsertFacts] = [note.facts for note in house.cache.take_access_log() if isinstance(note, Inserted)]
     assert sorted(fact.first_chunk for fact in facts) == sorted([*range(8)] * len(ranks)), "places in the prompt"
 
 
@@ -193,7 +193,7 @@ def test_what_a_request_loads_at_that_moment_stays_for_the_order(house: House) -
     assert result(house, order)[2] == 3
     assert house.answer() == 3
     house.storage.end_lookup(b"c", "r")
-    assert house.cache.census().cached == 3
+    assert house.cache.contents.state_counts().cached == 3
 
 
 def test_there_is_a_most_at_once_and_old_ones_are_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_one_chunk_at_several_places_is_one_object_and_read_as_often(house: Hous
     assert house.places() == [0, 1, 2]
     assert house.cache.objects == 2
     for _ in range(2):
-        assert house.cache.census().held == 2
+        assert house.cache.contents.state_counts().held == 2
         hold = house.storage.acquire(WORKER, "r", space(), [CHUNKS[0]], 0)
         assert hold is not None
         house.storage.release(hold)

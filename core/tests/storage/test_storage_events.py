@@ -26,7 +26,7 @@ from lmcache_core.contracts.events import (
 )
 from lmcache_core.contracts.storage import LookupRequest, PromptFacts, Shard
 from lmcache_core.l1.leases import Lease
-from lmcache_core.l1.salt_accounts import SaltLimits
+from lmcache_core.l1.salts import SaltLimits
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.counters import total
 
@@ -113,7 +113,7 @@ def test_an_answer_that_comes_while_its_lookup_ends_is_none(house: House, monkey
     house.turn()
     lookup = house.storage._lookups._table.find(b"c", "r")
     assert lookup is not None
-    prefetch, end = lookup.prefetch, house.cache.end
+    prefetch, end = lookup.prefetch, house.cache.leases.end
     assert prefetch is not None
 
     def answer_meanwhile(lease: Lease) -> None:
@@ -121,7 +121,7 @@ def test_an_answer_that_comes_while_its_lookup_ends_is_none(house: House, monkey
         prefetch.on_done(prefetch.reach(), 0)
         end(lease)
 
-    monkeypatch.setattr(house.cache, "end", answer_meanwhile)
+    monkeypatch.setattr(house.cache.leases, "end", answer_meanwhile)
     house.storage.end_lookup(b"c", "r")
     monkeypatch.undo()
     house.settle()
@@ -221,7 +221,7 @@ def test_a_store_that_finds_no_room_is_refused_for_what_is_missing() -> None:
 
 
 def test_a_store_beyond_its_quota_is_refused_as_such(house: House) -> None:
-    house.cache.limit_salts(SaltLimits({"": 2 * SLOT}), ("",))
+    house.cache.salts.limit(SaltLimits({"": 2 * SLOT}), ("",))
     hold, _ = house.storage.reserve(WORKER, space(), CHUNKS[:5])
     assert len(hold.slots) == 2
     assert house.events.of(StoreRefused) == [StoreRefused("m", "", 3, "quota")]
@@ -276,8 +276,8 @@ def test_passing_objects_leave_with_their_last_reader(house: House) -> None:
 def test_evicted_objects_are_counted_by_salt_and_told_of(house: House) -> None:
     house.put(*CHUNKS[:3])
     house.settle()
-    house.cache.take_notes()
-    slots = [view.slot for view in house.cache.views(0, house.cache.slot_numbers)]
+    house.cache.take_access_log()
+    slots = [view.slot for view in house.cache.contents.views(0, house.cache.contents.slot_numbers)]
     house.cache.evict(slots[:1], "quota")
     house.cache.evict(slots[1:])
     assert house.cache.evictions() == {("", "quota"): (1, SLOT), ("", "evicted"): (2, 2 * SLOT)}

@@ -92,7 +92,7 @@ class Server:
             self.supervisor.start(type(charge).__name__, charge.run)
 
     def is_idle(self) -> bool:
-        census, status = self.cache.census(), self.prefetch.status()
+        census, status = self.cache.contents.state_counts(), self.prefetch.status()
         held = (census.held, census.quarantined, census.leases, self.prefetch._loads.jobs)
         return held == (0, 0, 0, 0) and (status["in_flight"], status["queued"], status["l1_bytes"]) == (0, 0, 0)
 
@@ -197,7 +197,7 @@ def test_everything_at_once(server: Server) -> None:
         time.sleep(0.005)
     assert server.is_idle()
     assert server.prefetch.status()["loaded"]
-    server.cache.audit()
+    server.cache.contents.audit()
     assert not list(server.supervisor.conditions())
     table = server.cache._table
     states = [table.state(slot) for slot in range(len(table))]

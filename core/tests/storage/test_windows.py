@@ -6,7 +6,7 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, WORKER, House, space
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.l1.notes import Accessed
+from lmcache_core.l1.logs import Accessed
 
 FULL_AND_WINDOW = (Shard((space(),)), Shard((space(1),), window=2))
 
@@ -30,11 +30,11 @@ def test_what_lies_in_front_of_the_window_is_not_held(house: House) -> None:
     house.put(*CHUNKS)
     house.put(*CHUNKS, into=space(1))
     house.settle()
-    house.cache.take_notes()
+    house.cache.take_access_log()
     house.ask(*CHUNKS, shards=FULL_AND_WINDOW)
     assert house.answer() == 8
     assert house.held() == 8 + 2
-    notes = [note for note in house.cache.take_notes()[0] if isinstance(note, Accessed)]
+    notes = [note for note in house.cache.take_access_log() if isinstance(note, Accessed)]
     assert [len(note.slots) for note in notes] == [8, 2], "nor is it a hit"
 
 

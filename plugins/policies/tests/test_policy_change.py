@@ -54,15 +54,18 @@ class Bench:
             lease, _ = self.cache.reserve(OWNER, self.cache.intern(space, size), names, None)
             self.cache.publish(lease, list(lease.slots))
             there = self.there()
-            self.cache.note_access(self.random.sample(there, min(3, len(there))), AccessFacts(0, RequestFacts()))
+            self.cache.log_access(self.random.sample(there, min(3, len(there))), AccessFacts(0, RequestFacts()))
             self.eviction.cycle()
 
     def there(self) -> list[int]:
-        return [slot for slot, _ in self.cache.settled(range(self.cache.slot_numbers), RequestFacts())]
+        return [
+            slot
+            for slot, _ in self.cache.contents.insert_facts(range(self.cache.contents.slot_numbers), RequestFacts())
+        ]
 
     def close(self) -> None:
-        assert self.cache.census().holds
-        self.cache.audit()
+        assert self.cache.contents.state_counts().is_balanced
+        self.cache.contents.audit()
         self.eviction._wakes.close()
         self.arena.close()
 
@@ -80,7 +83,7 @@ def test_a_policy_takes_over_under_load(name: str, before: str, monkeypatch: pyt
         bench.eviction.cycle()
     assert not change.failed
     bench.work()
-    bench.eviction._tell(bench.cache.take_news())
+    bench.eviction._tell(bench.cache.take_access_log())
     known = sorted(change.policy.victims(EVERYTHING, lambda slot: True))
     assert known == (bench.there() if change.policy.evicts else [])
     if change.policy.evicts:
@@ -100,7 +103,7 @@ def test_what_was_cold_leaves_first(name: str) -> None:
         slots += lease.slots
         bench.cache.publish(lease, list(lease.slots))
     hot = slots[:50]
-    bench.cache.note_access(list(hot), AccessFacts(0, RequestFacts()))
+    bench.cache.log_access(list(hot), AccessFacts(0, RequestFacts()))
     change = bench.eviction.change_policy(opened(name))
     while not change.wait(0):
         bench.eviction.cycle()

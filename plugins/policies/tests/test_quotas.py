@@ -51,15 +51,15 @@ class Site:
 
     def read(self, salt: str, *numbers: int) -> Lease:
         record = self.cache.intern(KeySpace("m", 1, 0, salt, 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
-        lease = self.cache.open(WORKER, None)
-        self.cache.acquire(lease, record, [number.to_bytes(32, "big") for number in numbers])
+        lease = self.cache.leases.open(WORKER, None)
+        self.cache.leases.acquire(lease, record, [number.to_bytes(32, "big") for number in numbers])
         return lease
 
     def has(self, salt: str, *numbers: int) -> list[int]:
         """Those of these chunks that are there."""
         lease = self.read(salt, *numbers)
         there = sorted(int.from_bytes(self.cache.key_of(slot).chunk_hash, "big") for slot in lease.slots)
-        self.cache.end(lease)
+        self.cache.leases.end(lease)
         return there
 
     def used(self, salt: str) -> int:
@@ -71,7 +71,7 @@ class Site:
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     site = Site(request.param(None))
     yield site
-    site.cache.audit()
+    site.cache.contents.audit()
     site.arena.close()
 
 
@@ -167,20 +167,20 @@ def test_a_store_at_its_quota_goes_on_when_what_was_read_is_let_go_or_the_quota_
         site.store("a", number)
     reader = site.read("a", *range(4))
     thread, got = patient_store(site, "a", range(100, 102))
-    evict_until(site, lambda: site.cache.salts_over)
+    evict_until(site, lambda: site.cache.salts.any_over)
     for _ in range(20):
         site.evictor.cycle()
     assert thread.is_alive()
-    site.cache.end(reader)
+    site.cache.leases.end(reader)
     evict_until(site, lambda: not thread.is_alive())
     assert got == [0, 1]
     reader = site.read("a", *range(100, 102), *range(4))
     thread, got = patient_store(site, "a", range(200, 204))
-    evict_until(site, lambda: site.cache.salts_over)
+    evict_until(site, lambda: site.cache.salts.any_over)
     site.quotas.set("a", 16 * SLOT)
     evict_until(site, lambda: not thread.is_alive())
     assert got == [0, 1, 2, 3]
-    site.cache.end(reader)
+    site.cache.leases.end(reader)
 
 
 def test_a_store_that_is_larger_than_its_quota_does_not_wait(site: Site) -> None:
@@ -196,12 +196,12 @@ def test_who_waits_at_its_quota_is_woken_when_the_server_stops(site: Site) -> No
     site.store("a", *range(4))
     reader = site.read("a", *range(4))
     thread, got = patient_store(site, "a", range(100, 102))
-    evict_until(site, lambda: bool(site.cache._salts.waits))
-    site.cache.end_waits()
+    evict_until(site, lambda: bool(site.cache.salts.waits))
+    site.cache.cancel_waits()
     thread.join(10)
     assert not thread.is_alive()
     assert got == []
-    site.cache.end(reader)
+    site.cache.leases.end(reader)
 
 
 def test_what_is_read_stays_until_it_is_not(site: Site) -> None:
@@ -213,12 +213,12 @@ def test_what_is_read_stays_until_it_is_not(site: Site) -> None:
         site.evictor.cycle()
     assert site.used("a") == 20
     assert site.events.of(QuotaReached) == [QuotaReached("a", 0, 20 * SLOT, 0)], "once, until something leaves"
-    assert site.cache.salts_over, "it is tried again by itself"
-    site.cache.end(reader)
+    assert site.cache.salts.any_over, "it is tried again by itself"
+    site.cache.leases.end(reader)
     site.evictor.cycle()
     assert site.used("a") == 0
     site.evictor.cycle()
-    assert not site.cache.salts_over
+    assert not site.cache.salts.any_over
 
 
 def test_one_that_cannot_be_brought_below_its_quota_does_not_keep_room_from_others(site: Site) -> None:
@@ -230,7 +230,7 @@ def test_one_that_cannot_be_brought_below_its_quota_does_not_keep_room_from_othe
         site.store("b", number)
     site.evictor.cycle()
     assert site.cache.used_ratio <= 0.8
-    site.cache.end(reader)
+    site.cache.leases.end(reader)
 
 
 def test_quotas_that_add_up_to_more_than_l1_are_shared_fairly() -> None:
@@ -252,7 +252,7 @@ def test_a_salt_that_is_hit_much_cannot_push_out_one_that_is_not() -> None:
         site.store("quiet", number)
     for number in range(2000):
         site.store("loud", number)
-        site.cache.end(site.read("loud", number))
+        site.cache.leases.end(site.read("loud", number))
         site.evictor.cycle()
     assert site.used("quiet") == 30
     site.arena.close()
@@ -358,7 +358,7 @@ def test_whoever_keeps_within_quotas_that_fit_loses_nothing(opener: Callable[[No
 
         @rule(salt=st.sampled_from(["a", "b", "c"]), numbers=numbers)
         def hit(self, salt: str, numbers: list[int]) -> None:
-            self.site.cache.end(self.site.read(salt, *numbers))
+            self.site.cache.leases.end(self.site.read(salt, *numbers))
 
         @rule()
         def evict(self) -> None:

@@ -141,8 +141,8 @@ class Site:
 
     def held(self) -> tuple[int, int]:
         census = self.bench.storage.census()
-        assert census.holds
-        self.bench.cache.audit()
+        assert census.is_balanced
+        self.bench.cache.contents.audit()
         return census.held, census.quarantined
 
     def cached(self) -> int:

@@ -12,10 +12,16 @@ from lmcache_core.app.machine import Machine
 from lmcache_core.app.memory_room import overcommit
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.l1.arena import Arena, anonymous_arena, remove_stale_segments, shared_arena, shared_memory_shortage
+from lmcache_core.l1.arena import (
+    Arena,
+    Preallocation,
+    anonymous_arena,
+    remove_stale_segments,
+    shared_arena,
+    shared_memory_shortage,
+)
 from lmcache_core.l1.file_arena import file_arena
-from lmcache_core.l1.growth import Growth
-from lmcache_core.l1.numa import choose_placement, memory_nodes
+from lmcache_core.l1.pages import choose_placement, memory_nodes
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +47,10 @@ def open_arena(settings: ServerSettings, boot_id: str, instance_id: str = "", ma
     return arena
 
 
-def open_growth(settings: ServerSettings, arena: Arena, clock: Clock) -> Growth:
+def open_growth(settings: ServerSettings, arena: Arena, clock: Clock) -> Preallocation:
     """Allocates all of L1, or what is to be there at the start."""
     start = int(settings.l1_init_size_gb * _GIB) if settings.l1_use_lazy else arena.size_bytes
-    return Growth(arena, start, clock)
+    return Preallocation(arena, start, clock)
 
 
 def _file(settings: ServerSettings, path: str, owner: Mapping[str, object]) -> Arena:

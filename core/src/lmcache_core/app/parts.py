@@ -22,7 +22,7 @@ from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
-from lmcache_core.l1.growth import Growth
+from lmcache_core.l1.arena import Preallocation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Parts:
     kernels: Kernels
     bus: EventBus
     tiers: Tiers
-    growth: Growth
+    growth: Preallocation
     engine_port: EnginePort
     completions: CompletionThread
     supervisor: Supervisor

@@ -113,7 +113,7 @@ def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
 
 def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
     census = parts.tiers.storage.census()
-    if not census.holds:
+    if not census.is_balanced:
         yield Condition(
             "l1_slots_unaccounted",
             Severity.WARNING,

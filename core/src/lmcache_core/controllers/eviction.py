@@ -15,10 +15,9 @@ from lmcache_core.controllers.policy_seat import PolicySeat
 from lmcache_core.controllers.slab_mover import SlabMover
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.departures import EVICTED, QUOTA
-from lmcache_core.l1.holds import PAUSE_SECONDS
-from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
-from lmcache_core.l1.salt_accounts import SaltExcess
+from lmcache_core.l1.index import PAUSE_SECONDS
+from lmcache_core.l1.logs import EVICTED, QUOTA, Accessed, Inserted, LogEntry, Removed
+from lmcache_core.l1.salts import SaltExcess
 
 SLICE = 256
 """Victims freed under one lock acquisition, so that no request waits for a large eviction."""
@@ -112,15 +111,15 @@ class EvictionController:
         tells of that."""
         if self._change is not None:
             return 0
-        if self._cache.is_waited_for:
+        if self._cache.stores_waiting:
             return WAITED_FOR_SECONDS * 1000
-        return RETRY_SECONDS * 1000 if self._cache.used_ratio > self._watermark or self._cache.salts_over else None
+        return RETRY_SECONDS * 1000 if self._cache.used_ratio > self._watermark or self._cache.salts.any_over else None
 
     def cycle(self) -> None:
         """One round: catch up, then free what the watermark, waiting stores and quotas ask for."""
         self.rounds += 1
-        notes, demand = self._cache.take_notes()
-        self._tell(notes)
+        self._tell(self._cache.take_access_log())
+        demand = self._cache.take_demand()
         if self._change is not None and self._change.step(self._seat.policy):
             self._end_change(self._change)
         self._evict_over_quota()
@@ -146,21 +145,21 @@ class EvictionController:
                 self._publish(moved, 0)
             if dry := self._mover.still_dry(demand, freed):
                 self._evict(self._victims(EvictionDemand(0, dry)))
-        self._tell(self._cache.take_news())
+        self._tell(self._cache.take_access_log())
 
     def _evict_in_steps(self, any_bytes: int, by_slot_bytes: Mapping[int, int]) -> None:
         """A part at a time, so that what is hit meanwhile is no victim any more, and who waits for room soon has some."""
         step = max(1, self._cache.used_bytes // max(1, self._cache.objects)) * STEP_OBJECTS
         while any_bytes > 0 or by_slot_bytes:
             freed = self._evict(self._victims(EvictionDemand(min(any_bytes, step), by_slot_bytes)))
-            self._tell(self._cache.take_news())
+            self._tell(self._cache.take_access_log())
             if not freed:
                 return
             any_bytes, by_slot_bytes = any_bytes - step, {}
 
     def _evict_over_quota(self) -> None:
         """Before anything else, so that what leaves here need not be taken from those who keep within theirs."""
-        excess = self._cache.take_salt_excess()
+        excess = self._cache.salts.take_excess()
         for salt in excess:
             if salt not in self._stuck:
                 self._events.publish(QuotaReached(salt.salt, salt.limit_bytes, salt.used_bytes, salt.refused_bytes))
@@ -169,7 +168,7 @@ class EvictionController:
             by_salt = {salt.salt: salt.due_bytes for salt in excess}
             freed = self._evict(self._victims(EvictionDemand(0, {}, by_salt)), QUOTA)
         self._stuck = () if freed else excess
-        self._cache.tell_salts()
+        self._cache.salts.notify_waits()
 
     def _coldest(self, wanted_bytes: int) -> Sequence[int]:
         """What would leave next.  It is asked for an opinion and stays."""
@@ -212,7 +211,7 @@ class EvictionController:
         self._change = None
         change.finish()
 
-    def _tell(self, notes: list[Note]) -> None:
+    def _tell(self, notes: list[LogEntry]) -> None:
         """Empties the list on the way: freeing many notes in one go would stop every thread for as long."""
         if self._change is not None:
             self._change.hear(notes)
@@ -226,7 +225,7 @@ class EvictionController:
             else:
                 self._seat.worked(_METHODS[type(note)])
 
-    def _tell_one(self, note: Note) -> None:
+    def _tell_one(self, note: LogEntry) -> None:
         match note:
             case Inserted(slots, facts):
                 self._seat.policy.on_insert(slots, facts)

@@ -15,8 +15,8 @@ from typing import Final
 
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.holds import PAUSE_SECONDS
-from lmcache_core.l1.notes import Accessed, Inserted, Note, Removed
+from lmcache_core.l1.index import PAUSE_SECONDS
+from lmcache_core.l1.logs import Accessed, Inserted, LogEntry, Removed
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class PolicyChange:
         self._left: list[int] = []
         """Slots that the new policy has not been told of: what is to stay longest comes first, as it is taken from the
         end."""
-        self._heard: list[Note] = []
+        self._heard: list[LogEntry] = []
         self._told = bytearray()
         """By slot: 1 for what the new policy knows from here."""
         self._over = threading.Event()
@@ -47,7 +47,7 @@ class PolicyChange:
         """False when it is not over after this time."""
         return self._over.wait(seconds)
 
-    def hear(self, notes: list[Note]) -> None:
+    def hear(self, notes: list[LogEntry]) -> None:
         """This has happened, and is told to the new policy in its turn."""
         if self._begun:
             self._heard += notes
@@ -76,7 +76,7 @@ class PolicyChange:
     def _begin(self, old: EvictionPolicy) -> None:
         """Everything that is noted has been told to the old policy."""
         self._begun = True
-        unnamed = bytearray([1]) * self._cache.slot_numbers
+        unnamed = bytearray([1]) * self._cache.contents.slot_numbers
         leaving_first = []
         for slot in _order_of(old):
             if 0 <= slot < len(unnamed) and unnamed[slot]:
@@ -92,7 +92,7 @@ class PolicyChange:
             slots = self._left[-_SLICE:]
             slots.reverse()
             del self._left[-_SLICE:]
-            for slot, facts in self._cache.settled(slots, now):
+            for slot, facts in self._cache.contents.insert_facts(slots, now):
                 self._insert([slot], facts)
             time.sleep(PAUSE_SECONDS)
 

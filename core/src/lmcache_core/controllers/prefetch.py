@@ -69,7 +69,9 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self._clock = clock
         self._events = events
         self.lookup_timeout_seconds = lookup_timeout_seconds
-        self._room = PrefetchRoom(cache.census().capacity_bytes if l1_max_bytes is None else l1_max_bytes)
+        self._room = PrefetchRoom(
+            cache.contents.state_counts().capacity_bytes if l1_max_bytes is None else l1_max_bytes
+        )
         self._lookups = Lookups(self._inbox, clock, events)
         self._loads = Loads(cache, self._room, self._inbox, clock, events)
         self._slices = Slices(cache, self._loads, self._room, clock)

@@ -71,7 +71,7 @@ class Loads:
             absent = [cell for cell in cells if cell.row == number]
             for record in row.records:
                 hashes = [prefetch.chunk_hashes[cell.chunk] for cell in absent]
-                for cell, slot in zip(absent, self._cache.acquire(prefetch.lease, record, hashes), strict=True):
+                for cell, slot in zip(absent, self._cache.leases.acquire(prefetch.lease, record, hashes), strict=True):
                     row.slots[cell.chunk] = slot
                 absent = [cell for cell in absent if row.slots[cell.chunk] == ABSENT]
             rest += [cell for cell in absent if not self._join(prefetch, cell)]
@@ -90,7 +90,7 @@ class Loads:
                 jobs.setdefault(source.port, []).append(loading)
         except BaseException:  # whatever it was, it goes on up: but what was reserved for it goes back
             for _, lease in leases:
-                self._cache.end(lease)
+                self._cache.leases.end(lease)
             raise
         for port, loads in jobs.items():
             self._start(prefetch, port, loads, [lease for at, lease in leases if at is port])
@@ -131,7 +131,7 @@ class Loads:
     def released(self, job: LoadJob) -> None:
         """The adapter touches none of the job's slots any more."""
         for lease in job.leases:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
         self._room.give_back(job)
 
     def give_up(self, job: LoadJob, released: bool) -> list[Prefetch]:
@@ -193,7 +193,7 @@ class Loads:
 
     def _keep_apart(self, job: LoadJob) -> None:
         for lease in job.leases:
-            self._cache.quarantine(lease)
+            self._cache.leases.quarantine(lease)
 
     def _is_good(self, port: AdapterPort, loading: Loading, outcome: Outcome) -> bool:
         """Only an object that is whole, unaltered and the one asked for may become visible."""
@@ -233,7 +233,7 @@ class Loads:
         """Of those for which nobody waited any more, some have left again at once: they never came."""
         by_record: dict[bytes, list[Loading]] = {}
         for loading in good:
-            if self._cache.has(loading.source.record, loading.key.chunk_hash):
+            if self._cache.contents.contains(loading.source.record, loading.key.chunk_hash):
                 by_record.setdefault(loading.source.record.prefix, []).append(loading)
         for loads in by_record.values():
             record = loads[0].source.record

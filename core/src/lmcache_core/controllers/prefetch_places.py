@@ -52,6 +52,6 @@ class Places:
             if slots:
                 leases.append((port, lease))
             else:
-                self._cache.end(lease)
+                self._cache.leases.end(lease)
             places |= {group[index]: (slot, lease) for index, slot in zip(indexes, slots, strict=True)}
         return places

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.controllers.adapter_port import AdapterPort
 from lmcache_core.controllers.reach import ABSENT, Reach, longest_prefix, needed_from, reach_of
+from lmcache_core.l1.cache import NO_REQUEST
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState
-from lmcache_core.l1.writes import NO_REQUEST
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
 

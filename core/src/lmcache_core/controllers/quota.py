@@ -10,7 +10,7 @@ from typing import Any, Final
 from lmcache_core.contracts.events import Publisher, QuotaChanged
 from lmcache_core.contracts.server_control import Quota, QuotaRefusedError
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.salt_accounts import SaltLimits
+from lmcache_core.l1.salts import SaltLimits
 from lmcache_core.model.cache_salt import salt_text
 
 QUOTAS_MAX: Final = 65_536
@@ -40,7 +40,7 @@ class Quotas:
 
     def get(self, salt: str) -> Quota:
         """Of any salt, whether it has a limit or anything stored or not."""
-        return self._quota(salt, self._limits, self._cache.used_by(salt))
+        return self._quota(salt, self._limits, self._cache.salts.used_by(salt))
 
     def everything(self) -> list[Quota]:
         """Every salt that has a limit of its own or anything in L1; those that use most first."""
@@ -94,7 +94,7 @@ class Quotas:
             self._policy, self._isolates = policy, isolates
             if default_bytes != self._limits.default:
                 limits = SaltLimits(self._limits.by_salt, default_bytes)
-                self._apply(limits, self._cache.used_by_salt().keys() - limits.by_salt.keys())
+                self._apply(limits, self._cache.salts.used_by_salt().keys() - limits.by_salt.keys())
 
     def status(self) -> dict[str, Any]:
         """For `/status`: the salts that use most, and how many more there are."""
@@ -110,7 +110,7 @@ class Quotas:
 
     def _first(self, count: int | None) -> tuple[int, list[Quota]]:
         """How many salts there are, and those that use most: `count` of them or all."""
-        limits, used = self._limits, self._cache.used_by_salt()
+        limits, used = self._limits, self._cache.salts.used_by_salt()
         salts = used.keys() | limits.by_salt.keys()
         first = nsmallest(len(salts) if count is None else count, salts, key=lambda salt: (-used.get(salt, 0), salt))
         return len(salts), [self._quota(salt, limits, used.get(salt, 0)) for salt in first]
@@ -119,7 +119,7 @@ class Quotas:
         if not self._isolates and (limits.by_salt or limits.default is not None):
             raise self._refusal(self._policy)
         self._limits = limits
-        self._cache.limit_salts(limits, changed)
+        self._cache.salts.limit(limits, changed)
 
     @staticmethod
     def _refusal(policy: str) -> QuotaRefusedError:

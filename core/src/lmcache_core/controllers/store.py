@@ -92,11 +92,11 @@ class StoreController(MessageLoop[Batch | Answer]):
             if not hit:
                 self._events.publish(StoresDropped("", count, size, DropReason.CONTROLLER_BEHIND))
             return None
-        return self._cache.open(Owner(OwnerKind.CONTROLLER, "store"), None)
+        return self._cache.leases.open(Owner(OwnerKind.CONTROLLER, "store"), None)
 
     def withdraw(self, lease: Lease, count: int, object_bytes: int) -> None:
         """The admitted batch was not published."""
-        self._cache.end(lease)
+        self._cache.leases.end(lease)
         self.forgo(count, object_bytes)
 
     def forgo(self, count: int, object_bytes: int) -> None:
@@ -216,7 +216,7 @@ class StoreController(MessageLoop[Batch | Answer]):
                 size = self._holds.give_up(self._enqueuing)
                 size = size if self._enqueuing else (self._trimmed or message).size_bytes
                 self._trimmed, self._enqueuing = None, []
-                self._cache.end(lease)
+                self._cache.leases.end(lease)
                 self._backlog.seen(message.size_bytes)
                 self._backlog.shrink(size)
             case JobAnswer(StoreJob() as job, _, released):
@@ -271,10 +271,10 @@ class StoreController(MessageLoop[Batch | Answer]):
         if len(left) == len(batch.slots):
             return batch
         size = batch.size_bytes // len(batch.slots) * (len(batch.slots) - len(left))
-        self._cache.release(batch.lease, [slot for slot in batch.slots if slot in busy])
+        self._cache.leases.release(batch.lease, [slot for slot in batch.slots if slot in busy])
         self._backlog.shrink(size)
         if not left:
-            self._cache.end(batch.lease)
+            self._cache.leases.end(batch.lease)
         return replace(batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size)
 
     def _pump(self, queue: StoreQueue) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.l1.cache import NO_REQUEST
 from lmcache_core.l1.leases import Lease
-from lmcache_core.l1.writes import NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)

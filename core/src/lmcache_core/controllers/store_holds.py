@@ -60,9 +60,9 @@ class StoreHolds:
         if leaving:
             self._cache.drop_when_released(leaving)
         for lease, slots in done.items():
-            self._cache.release(lease, slots)
+            self._cache.leases.release(lease, slots)
             if not lease.slots:
-                self._cache.end(lease)
+                self._cache.leases.end(lease)
         self._backlog.shrink(size)
 
     def keep(self, units: Sequence[StoreUnit]) -> None:
@@ -70,7 +70,7 @@ class StoreHolds:
         for when the server stops."""
         size = 0
         for unit in units:
-            self._cache.quarantine(unit.lease)
+            self._cache.leases.quarantine(unit.lease)
             unit.kept += 1
             if unit.remaining == unit.kept:
                 size += self._uncounted(unit)

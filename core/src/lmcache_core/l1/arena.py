@@ -1,9 +1,13 @@
-"""L1's memory: one POSIX shared-memory segment that engines map, or anonymous memory where that cannot be had.
+"""L1's memory: one POSIX shared-memory segment that engines map, or anonymous memory where there is none.
 
 The segment is a file of mode 0600 on the shared-memory file system, sparse at first; pages are allocated, not only
 promised, before anything is placed on them (`back`), so that a full file system is an error here and not a SIGBUS in an
 engine.  It is locked from before it has a name until the server is gone, which is how the next server tells a segment of
 a dead one from a live one without process ids.
+
+A slab of 64 MiB takes some 15 ms to allocate and clear, which a store must not pay for.  One thread does it ahead of need
+(`Preallocation`): first what the server was configured to have at the start, then a stretch ahead of what is in use.
+Stores allocate for themselves only where they are faster than this thread.
 """
 
 from __future__ import annotations
@@ -24,22 +28,32 @@ from lmcache_client.errors import ResourceError
 from lmcache_client.extents import Extent, Extents
 from lmcache_client.memory_calls import advise_huge_pages, populate
 from lmcache_core.contracts.buffers import MemoryRegion
-from lmcache_core.l1.huge_pages import HUGE_BYTES, anonymous_obstacle, shared_obstacle
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.l1.pages import HUGE_BYTES, anonymous_huge_pages_refusal, shared_huge_pages_refusal
 
 logger = logging.getLogger(__name__)
 
 SHM_ROOT = Path("/dev/shm")
 SEGMENT_PREFIX = "lmcache-l1-"
 FULL_SECONDS = 1.0
-"""How long memory that could not be had is not asked for again: a refusal takes as long as an allocation."""
+"""Until memory that was refused is requested again: a refusal takes as long as an allocation."""
+STEP_BYTES = 16 << 20
+"""Allocated at a time: the longest that a store waits for this thread, since the kernel admits one at a time."""
+AHEAD_BYTES = 256 << 20
+_AHEAD_SHARE = 8
+"""Of a small arena, at most 1/8 is allocated ahead."""
+RETRY_SECONDS = 10.0
+"""Until memory that was refused is requested again."""
+_PROGRESS_PERCENT, _PROGRESS_SECONDS = 10, 1.0
+"""A log line after each step of the initial allocation, and not more often than this."""
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for these before Python 3.12 and 3.13
 _MAP_HUGETLB = 0x40000
 
 
 class Arena:
-    """`size_bytes` of memory at one address, owned by whoever made it; close it last.
+    """`size_bytes` of memory at one address, owned by its opener; close it last.
 
-    `back` and `grow` may be called by any threads at once; they take long, and hold no lock meanwhile."""
+    `back` and `grow` may be called by several threads at once; they take long, and hold no lock in the meantime."""
 
     def __init__(
         self,
@@ -55,11 +69,11 @@ class Arena:
         self._huge = huge
         self._lock = threading.Lock()
         self._backed = Extents()
-        self._asked_end = 0
+        self._requested_end = 0
         self._allocating = 0
         self._closed = False
         self._full_until = 0.0
-        self._on_asked: Callable[[], None] = lambda: None
+        self._on_requested: Callable[[], None] = lambda: None
         view = memoryview(mapping)
         anchor = ctypes.c_char.from_buffer(mapping)
         address = ctypes.addressof(anchor)
@@ -70,42 +84,42 @@ class Arena:
 
     @property
     def kind(self) -> str:
-        """What L1 lies in: shared_memory, anonymous_memory, or file."""
+        """Kind of memory: shared_memory, anonymous_memory, or file."""
         return "shared_memory" if self.segment else "anonymous_memory"
 
     @property
     def file(self) -> Path | None:
-        """Where L1 lies on a disk; None in memory."""
+        """Path of L1 on a disk; None in memory."""
         return None
 
     @property
     def backed_bytes(self) -> int:
-        """What has been allocated, or was asked for and is allocated as it is written (anonymous memory)."""
+        """Bytes that are allocated, or requested and allocated on the first write (anonymous memory)."""
         return self._backed.total
 
     @property
-    def asked_end(self) -> int:
-        """Everything that was ever asked for lies before this offset."""
-        return self._asked_end
+    def requested_end(self) -> int:
+        """All requests so far end before this offset."""
+        return self._requested_end
 
-    def call_when_asked(self, function: Callable[[], None]) -> None:
+    def call_when_requested(self, function: Callable[[], None]) -> None:
         """`function` is called after every `back`, on its thread."""
-        self._on_asked = function
+        self._on_requested = function
 
     def back(self, offset: int, length: int) -> bool:
-        """Make sure that this stretch has pages.  Returns at once where it has; otherwise they are allocated now, but
-        those of anonymous memory when they are written.  False when they cannot be had; those that could be stay."""
+        """Allocate the pages of this stretch that are missing; those of anonymous memory on the first write.  False when
+        memory is refused; pages that were allocated stay."""
         wanted = Extent(offset, length)
         with self._lock:
             gaps = self._backed.missing(wanted)
-            self._asked_end = max(self._asked_end, wanted.end)
+            self._requested_end = max(self._requested_end, wanted.end)
         there = all(self._allocate(gap, only_promise=True) for gap in gaps)
-        self._on_asked()
+        self._on_requested()
         return there
 
     def grow(self, end: int, step_bytes: int) -> int | None:
-        """Allocate the first `step_bytes` at most that have no pages before offset `end`.  Returns how many they were,
-        0 when all have; None when they cannot be had."""
+        """Allocate the first bytes without pages before offset `end`, at most `step_bytes`.  Returns their number, 0 when all
+        have pages; None when memory is refused."""
         with self._lock:
             gap = next(iter(self._backed.missing(Extent(0, min(end, self.size_bytes)))), None)
         if gap is None:
@@ -115,8 +129,8 @@ class Arena:
         return gap.length if self._allocate(gap) else None
 
     def fetch(self, offset: int, length: int) -> None:
-        """Before this thread reads or writes a stretch itself: wait for a disk here, without the interpreter's lock, where
-        L1 is a file.  Raises OSError when the disk fails."""
+        """Bring a stretch into memory before this thread reads or writes it: waits for a disk without the interpreter's lock,
+        where L1 is a file.  Raises OSError when the disk fails."""
 
     def close(self) -> None:
         """Remove the segment's name and unmap it, or let the last thread that still allocates pages do that when it is
@@ -131,7 +145,9 @@ class Arena:
 
     def _unmap(self) -> None:
         self.region.view.release()
-        with contextlib.suppress(BufferError):  # an adapter that did not let go keeps the mapping, not the name
+        with contextlib.suppress(
+            BufferError
+        ):  # an adapter that did not release its buffers keeps the mapping, not the name
             self._mapping.close()
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -173,9 +189,73 @@ class Arena:
         return True
 
 
+class Preallocation:
+    """`run` is the thread's body; `stop` ends it from any thread.  It stops before the arena is closed."""
+
+    def __init__(self, arena: Arena, start_bytes: int, clock: Clock) -> None:
+        self._arena = arena
+        self._start_bytes = min(start_bytes, arena.size_bytes)
+        self._ahead_bytes = min(AHEAD_BYTES, arena.size_bytes // _AHEAD_SHARE)
+        self._clock = clock
+        self._requested = threading.Event()
+        self._stop = False
+        self._is_full = False
+        arena.call_when_requested(self._requested.set)
+
+    @property
+    def is_full(self) -> bool:
+        """The last request for memory was refused."""
+        return self._is_full
+
+    def run(self) -> None:
+        self._fill_start()
+        while not self._stop:
+            self._requested.wait(RETRY_SECONDS if self._is_full else None)
+            self._requested.clear()
+            self._fill(max(self._start_bytes, self._arena.requested_end + self._ahead_bytes))
+
+    def stop(self) -> None:
+        self._stop = True
+        self._requested.set()
+
+    def _fill_start(self) -> None:
+        """The initial allocation, with its progress in the log."""
+        begun = shown = self._clock.monotonic()
+        percent = 0
+        while not self._stop and self._grow(self._start_bytes):
+            now, done = self._clock.monotonic(), min(self._arena.backed_bytes, self._start_bytes)
+            reached = done * 100 // self._start_bytes
+            if reached < 100 and reached >= percent + _PROGRESS_PERCENT and now >= shown + _PROGRESS_SECONDS:
+                percent, shown = reached, now
+                self._show("l1 is being allocated", done, now - begun)
+        if self._start_bytes and not self._stop and not self._is_full:
+            self._show("l1 is allocated", self._start_bytes, self._clock.monotonic() - begun)
+        self._requested.set()
+
+    def _fill(self, end: int) -> None:
+        while not self._stop and self._grow(end):
+            pass
+
+    def _grow(self, end: int) -> bool:
+        """One step.  False when all is allocated, or memory was refused."""
+        grown = self._arena.grow(end, STEP_BYTES)
+        self._is_full = grown is None
+        return bool(grown)
+
+    def _show(self, what: str, done_bytes: int, seconds: float) -> None:
+        gib = done_bytes / 2**30
+        logger.info(
+            "%s percent=%d gib=%.2f gib_per_second=%.1f",
+            what,
+            done_bytes * 100 // self._start_bytes,
+            gib,
+            gib / max(seconds, 1e-6),
+        )
+
+
 def anonymous_arena(size_bytes: int, huge: bool = False) -> Arena:
     """Private memory: engines get their chunks in-band, over the socket.  `huge`: of reserved huge pages, else of
-    transparent ones; where neither can be had, a warning says how.  Raises ResourceError when there is no memory."""
+    transparent ones; where there are neither, a warning gives the remedy.  Raises ResourceError when there is no memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     whole_pages = size_bytes // HUGE_BYTES * HUGE_BYTES
     if huge and whole_pages:
@@ -189,17 +269,17 @@ def anonymous_arena(size_bytes: int, huge: bool = False) -> Arena:
             f"L1 of {size_bytes / 2**30:.1f} GiB cannot be had: {error.strerror}; lower l1_size_gb"
         ) from None
     if huge:
-        _advise(arena, anonymous_obstacle())
+        _advise(arena, anonymous_huge_pages_refusal())
     return arena
 
 
 def shared_memory_shortage(size_bytes: int) -> str | None:
-    """Why an arena of this size cannot be shared memory here, and what to do about it; None when it can."""
+    """Why an arena of this size cannot be shared memory here, with the remedy; None when it can."""
     try:
-        room = os.statvfs(SHM_ROOT)
+        found = os.statvfs(SHM_ROOT)
     except OSError as error:
         return f"{SHM_ROOT} cannot be used: {error.strerror}"
-    free_bytes = room.f_bavail * room.f_frsize
+    free_bytes = found.f_bavail * found.f_frsize
     if size_bytes <= free_bytes:
         return None
     return (
@@ -209,16 +289,16 @@ def shared_memory_shortage(size_bytes: int) -> str | None:
 
 
 def shared_arena(size_bytes: int, name: str, huge: bool = False) -> Arena:
-    """A new segment called `lmcache-l1-<name>`.  `huge`: of transparent huge pages; where they cannot be had, a warning
-    says how.  Raises ResourceError when a live server has that name."""
+    """A new segment called `lmcache-l1-<name>`.  `huge`: of transparent huge pages; where there are none, a warning
+    gives the remedy.  Raises ResourceError when a live server has that name."""
     path = SHM_ROOT / f"{SEGMENT_PREFIX}{name}"
     descriptor = os.open(SHM_ROOT, os.O_TMPFILE | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, size_bytes)
         mapping = mmap.mmap(descriptor, size_bytes, flags=mmap.MAP_SHARED)
-        # Named only now: nobody ever sees it unlocked.  The directory is not looked at for an absolute path, but makes
-        # Python call linkat, which follows the link.
+        # Named only now: no other process ever sees it unlocked.  The directory is ignored for an absolute path, but
+        # makes Python call linkat, which follows the link.
         os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError:
         os.close(descriptor)
@@ -230,12 +310,12 @@ def shared_arena(size_bytes: int, name: str, huge: bool = False) -> Arena:
         raise
     arena = Arena(mapping, descriptor, path, huge)
     if huge:
-        _advise(arena, shared_obstacle(SHM_ROOT))
+        _advise(arena, shared_huge_pages_refusal(SHM_ROOT))
     return arena
 
 
 def remove_stale_segments() -> int:
-    """Unlink segments whose servers are gone.  Returns how many.  Other users' and live ones are left alone."""
+    """Unlink segments whose servers are gone.  Returns their number.  Other users' and live ones are left alone."""
     removed = 0
     for path in SHM_ROOT.glob(f"{SEGMENT_PREFIX}*"):
         try:
@@ -254,12 +334,12 @@ def remove_stale_segments() -> int:
     return removed
 
 
-def _advise(arena: Arena, obstacle: str | None) -> None:
-    """Ask for transparent huge pages, or say why there are none: pages of the usual size serve as well, more slowly."""
-    if obstacle is None:
+def _advise(arena: Arena, refusal: str | None) -> None:
+    """Request transparent huge pages, or warn why there are none: pages of the usual size serve as well, more slowly."""
+    if refusal is None:
         try:
             advise_huge_pages(arena.region.address, arena.size_bytes)
         except OSError as error:
-            obstacle = f"this kernel has none: {error.strerror}"
-    if obstacle is not None:
-        logger.warning("l1 has no huge pages, as --l1-use-hugepages asks for reason=%s", obstacle)
+            refusal = f"this kernel has none: {error.strerror}"
+    if refusal is not None:
+        logger.warning("l1 has no huge pages, as --l1-use-hugepages asks for reason=%s", refusal)

@@ -1,298 +1,337 @@
-"""The memory cache: objects in slots, two-phase writes, counted reads, leases.
+"""The memory cache: objects in slots, two-phase writes, counted references, leases.
 
-free + cached + held + quarantined == total          cached: ready and held by nobody
+L1Cache      write, publish, evict, borrow buffers
+ |- leases     references of lookups, workers and controllers: read, renew, quarantine, expire
+ |- salts      what each cache salt uses and may use
+ |- slabs      slabs move between slot sizes
+ |- objects    slot state counts; list, drop and clear for operators
+ '- (index)    keys and slots, the allocator, the logs, and the one lock
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from lmcache_client.extents import Extent
 from lmcache_core.contracts.buffers import LentBuffer
-from lmcache_core.contracts.policies import InsertFacts, RequestFacts
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.kernels.choice import PURE, Kernels
+from lmcache_core.l1.allocator import AllocationWait
 from lmcache_core.l1.arena import Arena
-from lmcache_core.l1.census import Census
-from lmcache_core.l1.departures import CLEARED, EVICTED, Evicted
-from lmcache_core.l1.holds import PAUSE_SECONDS
-from lmcache_core.l1.index import SpaceRecord
-from lmcache_core.l1.notes import Note
+from lmcache_core.l1.contents import Contents
+from lmcache_core.l1.index import SlotIndex, SpaceRecord
+from lmcache_core.l1.leases import Lease, LeaseKind, Leases, LeaseState, Owner
+from lmcache_core.l1.logs import EVICTED, Evicted, LogEntry
 from lmcache_core.l1.read_checks import ReadChecks
-from lmcache_core.l1.slab_windows import Window
-from lmcache_core.l1.slabs import Slab, SlabMove
-from lmcache_core.l1.slot_views import Dropped, SlotUse, SlotView
-from lmcache_core.l1.writes import WriteVerbs
+from lmcache_core.l1.salts import SaltAccounts
+from lmcache_core.l1.slab_moves import SlabMoves
 from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
 
-_CLEAR_SLICE = 1024
-_EVICT_SLICE = 256
+NO_REQUEST = RequestFacts()
 
 
-class L1Cache(WriteVerbs):
+class L1Cache:
     """Objects by key, in the slots of one arena.  Every method is safe from any thread and none blocks on I/O, but
     `reserve` and `extend` may allocate pages."""
 
     def __init__(self, arena: Arena, align_bytes: int, kernels: Kernels = PURE) -> None:
-        super().__init__(arena, align_bytes, kernels)
-        self.evicted = 0
-        self.fixed_slots: Callable[[], Collection[int]] = tuple
-        """Which slots are held for so long that no slab with one of them is to move.  Set before anything runs."""
+        self._arena = arena
+        self._index = SlotIndex(arena.size_bytes, align_bytes, kernels)
+        self._allocator = self._index.allocator
+        self._table = self._index.table
+        self.leases = Leases(self._index)
+        self.salts = SaltAccounts(self._index)
+        self.slabs = SlabMoves(self._index)
+        self.contents = Contents(self._index, self.leases)
         self.checks: ReadChecks | None = None
         """A publisher records the digests of its slots first, and slots are compared before a reader gets them.  None:
-        what is in L1 is taken as it is.  Set before anything runs."""
+        bytes in L1 are not checked.  Set before anything runs."""
+        self._pressure_ratio = 1.0
+        self._demand: Counter[int] = Counter()
+        self.allocation_failures = 0
+        """Slots that reservations requested and did not get."""
+        self.store_waits = 0
+        """Waits for free space that stores began."""
 
-    # --- making room
+    def call_on_pressure(self, function: Callable[[], None], ratio: float) -> None:
+        """Call `function`, without the lock, when a reservation passes `ratio` of the arena or finds no free space, and when
+        the access log is long."""
+        self._index.request_eviction = function
+        self._pressure_ratio = ratio
 
-    def take_notes(self) -> tuple[list[Note], Counter[int]]:
-        """For the eviction controller: what its policy has to be told, and who waits for room, in bytes by slot size:
-        stores that have found none since the last time, and those that still wait for some while objects could leave."""
-        with self._lock:
+    # --- writing
+
+    def intern(self, space: KeySpace, payload_bytes: int) -> SpaceRecord:
+        """The record of a key space, whose objects have `payload_bytes`."""
+        with self._index.lock:
+            return self._index.spaces.intern(space, payload_bytes)
+
+    def slot_bytes_for(self, payload_bytes: int) -> int:
+        """Header page and payload, rounded up to the alignment."""
+        return self._index.slot_bytes_for(payload_bytes)
+
+    def reserve(
+        self, owner: Owner, record: SpaceRecord, chunk_hashes: Sequence[bytes], deadline: float | None
+    ) -> tuple[Lease, list[int]]:
+        """Slots for those of these chunks that are neither ready nor being written: a write lease on them, and their indexes
+        in `chunk_hashes`.  Where free space or the salt's limit is short, a prefix of them, and eviction is requested for
+        the rest: beyond its limit, of the salt's own objects."""
+        lease = Lease(owner, LeaseKind.WRITE, [], deadline)
+        with self._index.lock:
+            self.leases.table.add(lease)
+        return lease, self.extend(lease, record, chunk_hashes)
+
+    def extend(
+        self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], ask_eviction: bool = True
+    ) -> list[int]:
+        """Slots for more chunks of the same space, as in `reserve`; none when the lease has ended.  `ask_eviction` is False
+        when eviction has been requested for the same chunks before."""
+        slot_bytes = self._index.slot_bytes_for(record.payload_bytes)
+        salt = record.space.cache_salt
+        with self._index.lock:
+            absent = self._index.count_absent(record, chunk_hashes)
+            wanted = self.salts.allowed_locked(salt, slot_bytes, absent)
+        self._carve(slot_bytes, wanted)
+        with self._index.lock:
+            if lease.state is not LeaseState.ACTIVE:
+                return []
+            self._index.spaces.adopt(record)
+            indexes = self._table.absent(record.number, chunk_hashes)
+            allowed = self.salts.allowed_locked(salt, slot_bytes, len(indexes))
+            if beyond := len(indexes) - allowed:
+                if ask_eviction:
+                    self.salts.refuse_locked(salt, slot_bytes, beyond)
+                del indexes[allowed:]
+            slots = self._allocator.allocate(slot_bytes, len(indexes))
+            self._index.grow()
+            missing = len(indexes) - len(slots)
+            lease.unallocated, lease.beyond_quota = missing, beyond
+            del indexes[len(slots) :]
+            self._table.begin(record.number, [chunk_hashes[index] for index in indexes], slots)
+            lease.slots += slots
+            record.objects += len(slots)
+            if missing and ask_eviction:
+                self._demand[slot_bytes] += missing * slot_bytes
+                self.allocation_failures += missing
+        if missing or beyond or self._index.used_ratio > self._pressure_ratio:
+            self._index.request_eviction()
+        return indexes
+
+    def publish(
+        self,
+        lease: Lease,
+        slots: Sequence[int],
+        readers: Sequence[Lease] = (),
+        first_chunk: int = 0,
+        temporary: bool = False,
+        request: RequestFacts = NO_REQUEST,
+    ) -> bool:
+        """Make written slots of a write lease visible, referenced by each of `readers` from the start.  False, and they are
+        not, when the lease is no longer active.  Temporary objects are freed with their last reference."""
+        with self._index.lock:
+            if lease.state is not LeaseState.ACTIVE:
+                return False
+            published = set(slots)
+            lease.slots = [slot for slot in lease.slots if slot not in published]
+            live = [reader for reader in readers if reader.state is LeaseState.ACTIVE]
+            self._table.publish(slots, len(live), temporary)
+            for reader in live:
+                reader.slots += slots
+            if slots and not temporary:
+                self._index.access_log.inserted(list(slots), self._index.insert_facts(slots, first_chunk, request))
+            elif not live:
+                self._index.free(list(slots))
+            if not lease.slots:
+                self.leases.end_locked(lease)
+        self._index.signal_if_logged()
+        self._index.publish_removals()
+        return True
+
+    def discard(self, lease: Lease, slots: Sequence[int]) -> None:
+        """Free some slots of a write lease, unpublished."""
+        discarded = set(slots)
+        with self._index.lock:
+            if lease.state is LeaseState.ENDED:
+                return
+            self._index.free([slot for slot in lease.slots if slot in discarded])
+            lease.slots = [slot for slot in lease.slots if slot not in discarded]
+            if not lease.slots:
+                self.leases.end_locked(lease)
+
+    def drop_when_released(self, slots: Sequence[int]) -> None:
+        """Free these objects with their last reference (buffer-only operation)."""
+        with self._index.lock:
+            self._index.free_released(self._table.mark_temporary(slots))
+        self._index.publish_removals()
+
+    def count_absent(self, record: SpaceRecord, chunk_hashes: Sequence[bytes]) -> int:
+        """How many of these chunks are neither ready nor being written."""
+        with self._index.lock:
+            return self._index.count_absent(record, chunk_hashes)
+
+    # --- waiting for free space
+
+    def wait_for_space(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes]) -> AllocationWait | None:
+        """A wait for slots for those of these chunks that have none yet; None when none is missing, when they are more than
+        the salt's whole limit, or when the lease has ended.  The caller ends it with `end_wait`."""
+        slot_bytes = self._index.slot_bytes_for(record.payload_bytes)
+        salt = record.space.cache_salt
+        with self._index.lock:
+            if lease.state is not LeaseState.ACTIVE:
+                return None
+            if not (absent := self._index.count_absent(record, chunk_hashes)):
+                return None
+            allowed = self.salts.allowed_locked(salt, slot_bytes, absent)
+            if not allowed:
+                salt_wait = self.salts.wait_locked(salt, slot_bytes, absent, len(lease.slots))
+                self.store_waits += salt_wait is not None
+                return salt_wait
+            self.store_waits += 1
+            wait = AllocationWait(slot_bytes, allowed)
+            if self._allocator.available(slot_bytes) >= allowed:
+                wait.event.set()
+            self._allocator.waits.add(slot_bytes, wait)
+        self._index.request_eviction()  # which retries from now on, because some objects can be evicted only later
+        return wait
+
+    @property
+    def stores_waiting(self) -> int:
+        """Stores that wait for free space right now, in L1 or below their salt's limit.  Takes no lock."""
+        return len(self._allocator.waits) + len(self.salts.waits)
+
+    def end_wait(self, wait: AllocationWait) -> None:
+        with self._index.lock:
+            if wait.salt is not None:
+                self.salts.waits.remove(wait.salt, wait)
+            else:
+                self._allocator.waits.remove(wait.slot_bytes, wait)
+
+    def cancel_waits(self) -> None:
+        """Wake all waiting stores; later waits are cancelled at once."""
+        with self._index.lock:
+            self._allocator.waits.cancel()
+            self.salts.waits.cancel()
+
+    # --- for the eviction policy
+
+    def log_access(self, slots: list[int], facts: AccessFacts) -> None:
+        """Log that a request, which references these slots, hit them.  The cache owns the list from now on."""
+        if not slots:
+            return
+        with self._index.lock:
+            self._index.access_log.accessed(slots, facts)
+        self._index.signal_if_logged()
+
+    def take_access_log(self) -> list[LogEntry]:
+        """For the eviction controller: what has happened since the last call, for its policy."""
+        with self._index.lock:
+            return self._index.access_log.take()
+
+    def take_demand(self) -> Counter[int]:
+        """For the eviction controller: bytes that stores lack, by slot size: stores that found none since the last call, and
+        those that still wait while objects could be evicted."""
+        with self._index.lock:
             demand, self._demand = self._demand, Counter()
-            if self._slots.waits.by_size and self._table.cached:
-                demand |= self._slots.unmet_bytes()
-            return self._notes.take(), demand
-
-    def take_news(self) -> list[Note]:
-        """The same without who waits for room, which stays for the next round."""
-        with self._lock:
-            return self._notes.take()
+            if self._allocator.waits.by_key and self._table.cached:
+                demand |= self._allocator.unmet_bytes()
+            return demand
 
     @property
     def may_evict(self) -> Callable[[int], bool]:
-        """Is a slot cached and held by nobody, as far as can be seen without the lock?"""
+        """Is a slot cached and unreferenced, as far as can be seen without the lock?"""
         return self._table.may_evict
 
     def evict(self, slots: Sequence[int], reason: str = EVICTED) -> tuple[int, int]:
-        """Free those that are cached, held by nobody and still what the policy thinks they are.  Returns how many that
-        were, and their bytes.  `reason` is what is counted and told of them."""
-        with self._lock:
-            victims = self._notes.old(self._table.evictable(slots))
-            freed = sum(map(self._slots.slot_bytes, victims))
-            self._let_leave(victims, reason)
-        self._tell_departures()
+        """Remove the objects that are cached, unreferenced and unchanged since the policy last read the log.  Returns their
+        number and bytes.  `reason` appears in counters and events."""
+        with self._index.lock:
+            victims = self._index.access_log.unchanged(self._table.evictable(slots))
+            freed = sum(map(self._allocator.slot_bytes, victims))
+            self._index.evict(victims, reason)
+        self._index.publish_removals()
         return len(victims), freed
 
-    # --- moving slabs between sizes
-
-    def shares_arena(self, slot_bytes: int) -> bool:
-        """Do other slot sizes than this one have slabs?"""
-        return self._slots.has_other_sizes(slot_bytes)
-
     @property
-    def slab_bytes(self) -> int:
-        """About how large a slab is; one of large slots can be larger."""
-        return self._slots.slab_bytes
-
-    def slab_of(self, slot: int) -> Slab | None:
-        """Where a slot is; None when its slab has just been given back."""
-        return self._slots.find_slab(slot)
-
-    def available_bytes(self, slot_bytes: int) -> int:
-        """In slots of this size that are free."""
-        return self._slots.available(slot_bytes) * slot_bytes
-
-    def moving_bytes(self, slot_bytes: int) -> int:
-        """In slabs that become slabs of this size as soon as what is held in them is let go and has left."""
-        return sum(move.extent.length for move in self._slots.moves_to(slot_bytes))
-
-    def pieces(self) -> tuple[list[Slab | None], list[Extent]]:
-        """The slabs, and the room between them: what `slab_windows` chooses from."""
-        with self._lock:
-            return self._slots.pieces()
-
-    def hand_over(self, window: Window, slot_bytes: int) -> int:
-        """Make slabs of another size out of a window: everything in it that nobody holds leaves now, and when the last
-        slot is free they are theirs.  Returns how many objects left; none when the window has changed."""
-        with self._lock:
-            move = self._slots.begin_move(window.extent, window.slabs, slot_bytes)
-        return self._empty(move) if move else 0
-
-    def go_on_moving(self, slot_bytes: int) -> int:
-        """What was held in stretches on their way to this size, and is no more, leaves now.  Returns how many objects
-        that were."""
-        with self._lock:
-            moves = self._slots.moves_to(slot_bytes)
-        return sum(map(self._empty, moves))
-
-    def _empty(self, move: SlabMove) -> int:
-        evicted = 0
-        inside = [slot for slab in move.slabs for slot in slab.slots]
-        for begin in range(0, len(inside), _EVICT_SLICE):
-            with self._lock:
-                if not move.busy:  # over: these numbers may be other slots by now
-                    break
-                victims = self._table.evictable(inside[begin : begin + _EVICT_SLICE])
-                self._let_leave(victims, EVICTED)
-            self._tell_departures()
-            evicted += len(victims)
-        return evicted
-
-    def _let_leave(self, victims: list[int], reason: str) -> None:
-        """Under the lock."""
-        self._depart(victims, reason)
-        for number, count in self._remove(victims).items():
-            record = self._spaces.numbered(number)
-            slot_bytes = self.slot_bytes_for(record.payload_bytes)
-            self._departures.count_evicted(record.space.cache_salt, reason, count, count * slot_bytes)
-        self.evicted += len(victims)
+    def evicted(self) -> int:
+        """Objects that were evicted since the start."""
+        return self._index.evicted
 
     def evictions(self) -> dict[tuple[str, str], Evicted]:
-        """What left to make room, by cache salt and reason."""
-        with self._lock:
-            return self._departures.evicted()
+        """Evicted objects since the start, by cache salt and reason."""
+        with self._index.lock:
+            return self._index.removal_log.evicted()
 
-    def clear(self, force: bool) -> int:
-        """Drop every object that nobody holds; with `force` the held ones too, which then leave with their last hold.
-        Objects that are being written are not touched.  Returns how many are found no more."""
-        dropped = 0
-        for begin in range(0, len(self._table), _CLEAR_SLICE):
-            with self._lock:
-                idle, busy = self._table.ready(begin, begin + _CLEAR_SLICE)
-                self._depart(idle + busy * force, CLEARED)
-                self._remove(idle)
-                if force:
-                    self._table.hide(busy)
-                    self._notes.removed(busy)
-                dropped += len(idle) + len(busy) * force
-            self._tell_departures()
-            time.sleep(PAUSE_SECONDS)
-        return dropped
+    def publish_removals_to(self, events: Publisher) -> None:
+        """Publish `ObjectsLeft` there while a subscriber wants it."""
+        self._index.removal_log.events = events
 
-    def drop(self, space: KeySpace, chunk_hashes: Sequence[bytes], force: bool) -> Dropped:
-        """Drop these objects where nobody holds them; with `force` the held ones too, which then leave with their last
-        hold.  One step under the lock: to be called for a slice of keys at a time."""
-        table = self._table
-        with self._lock:
-            record = self._spaces.find(space)
-            if record is None:
-                return Dropped(0, 0, ())
-            # Held for a moment, because that is how the table finds: whoever has one hold now had none.
-            found = [slot for slot in table.acquire(record.number, list(dict.fromkeys(chunk_hashes))) if slot >= 0]
-            idle = [slot for slot in found if table.holds(slot) == 1]
-            busy = [slot for slot in found if table.holds(slot) > 1]
-            table.release(busy)
-            self._depart(idle + busy * force, CLEARED)
-            self._remove(idle)
-            if force:
-                table.hide(busy)
-                self._notes.removed(busy)
-        self._tell_departures()
-        return Dropped(len(idle) + len(busy), 0, busy) if force else Dropped(len(idle), len(busy), ())
-
-    def drop_held(self, slots: Sequence[int]) -> list[int]:
-        """Remove the objects in these slots from the index; each slot is freed when its last reference is released.  Returns
-        the slots whose objects were in the index until now."""
-        with self._lock:
-            found = [slot for slot in slots if (state := self._table.state(slot)) is not None and state[3]]
-            self._depart(found, CLEARED)
-            self._table.hide(found)
-            self._notes.removed(found)
-        self._tell_departures()
-        return found
-
-    def drop_when_released(self, slots: Sequence[int]) -> None:
-        """These objects leave L1 with their last hold (buffer-only operation)."""
-        with self._lock:
-            self._pass(self._table.mark_temporary(slots))
-        self._tell_departures()
-
-    # --- looking
-
-    def settled(self, slots: Sequence[int], request: RequestFacts) -> list[tuple[int, InsertFacts]]:
-        """For an eviction policy that comes later: those of these slots that hold an object which stays until it is
-        evicted, each as if it had just come for this request, alone.  Their places in prompts are not known any more."""
-        found = []
-        with self._lock:
-            for slot in slots:
-                state = self._table.state(slot)
-                if state is not None and state[3] and not state[4]:
-                    found.append((slot, self._insert_facts([slot], 0, request)))
-        return found
-
-    @property
-    def slot_numbers(self) -> int:
-        """Every slot has a number below this one; it never shrinks."""
-        return len(self._table)
-
-    def views(self, begin: int, end: int) -> list[SlotView]:
-        """What is in the slots of these numbers, free ones left out.  One step under the lock: to be called for a slice at
-        a time."""
-        views = []
-        with self._lock:
-            for slot in range(begin, min(end, len(self._table))):
-                if (state := self._table.state(slot)) is None:
-                    continue
-                number, chunk_hash, holds, ready, _ = state
-                record = self._spaces.numbered(number)
-                use = SlotUse.HELD if holds else SlotUse.CACHED
-                if not ready:
-                    is_written = not self._table.contains(number, chunk_hash) and not self._table.absent(
-                        number, (chunk_hash,)
-                    )
-                    use = SlotUse.WRITING if is_written else SlotUse.LEAVING
-                key = ObjectKey(record.space, chunk_hash)
-                views.append(SlotView(slot, key, use, record.payload_bytes, self._slots.slot_bytes(slot)))
-        return views
+    # --- referenced slots
 
     def buffer(self, slot: int) -> LentBuffer:
-        """Header page and payload of a held slot, exactly as long as the object."""
-        length = HEADER_BYTES + self._record_of(slot).payload_bytes
-        return LentBuffer(self._arena.region, self._slots.offset(slot), length)
+        """Header page and payload of a referenced slot, exactly as long as the object."""
+        length = HEADER_BYTES + self._index.record_of(slot).payload_bytes
+        return LentBuffer(self._arena.region, self._allocator.offset(slot), length)
 
     def fetch(self, slot: int) -> None:
-        """Before this thread touches a held slot: have its bytes in memory.  Waits for the disk where L1 is a file, without
-        the interpreter's lock.  Raises OSError when that fails."""
-        self._arena.fetch(self._slots.offset(slot), self._slots.slot_bytes(slot))
+        """Bring a referenced slot into memory before this thread reads or writes it.  Waits for the disk where L1 is a file,
+        without the interpreter's lock.  Raises OSError when that fails."""
+        self._arena.fetch(self._allocator.offset(slot), self._allocator.slot_bytes(slot))
 
     def payload_offset(self, slot: int) -> int:
-        """Where the payload of a held slot starts in the arena."""
-        return self._slots.offset(slot) + HEADER_BYTES
-
-    def lost(self, slots: Sequence[int]) -> list[int]:
-        """Those of these held slots whose object is found no more, or not yet."""
-        with self._lock:
-            return [slot for slot in slots if (state := self._table.state(slot)) is None or not state[3]]
+        """Byte offset in the arena of the payload of a referenced slot."""
+        return self._allocator.offset(slot) + HEADER_BYTES
 
     def slot_bytes(self, slot: int) -> int:
-        """How much of the arena a held slot takes."""
-        return self._slots.slot_bytes(slot)
+        """Bytes of the arena that a referenced slot takes."""
+        return self._allocator.slot_bytes(slot)
 
     def key_of(self, slot: int) -> ObjectKey:
-        """The identity of what a held slot holds."""
+        """The key of the object in a referenced slot."""
         space, chunk_hash = self._table.key(slot)
-        return ObjectKey(self._spaces.numbered(space).space, chunk_hash)
+        return ObjectKey(self._index.spaces.numbered(space).space, chunk_hash)
 
-    def available(self, payload_bytes: int) -> int:
-        """Slots that are free for objects of this size, without carving more."""
-        return self._slots.available(self.slot_bytes_for(payload_bytes))
-
-    def available_to(self, salt: str, payload_bytes: int) -> int:
-        """The same, as far as the salt may have them."""
-        slot_bytes = self.slot_bytes_for(payload_bytes)
-        with self._lock:
-            return self._salts.room(salt, slot_bytes, self._slots.available(slot_bytes))
-
-    def has(self, record: SpaceRecord, chunk_hash: bytes) -> bool:
-        """Can it be found?  Without the lock, so that it may not be so any more."""
-        return self._table.contains(record.number, chunk_hash)
-
-    def slabs_by_size(self) -> dict[int, int]:
-        """How many slabs there are, by the bytes of their slots."""
-        slabs, _ = self.pieces()
-        return dict(Counter(slab.slot_bytes for slab in slabs if slab is not None))
+    # --- use
 
     @property
     def objects(self) -> int:
+        """Objects in the index."""
         return self._table.findable
 
-    def census(self) -> Census:
-        with self._lock:
-            return self._census()
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of slots that are not free."""
+        return self._index.used_bytes
 
-    def audit(self) -> None:
-        """Assert that everything agrees, slot by slot.  For tests; it holds the lock throughout."""
-        with self._lock:
-            self._audit()
+    @property
+    def used_ratio(self) -> float:
+        """`used_bytes` of the whole arena."""
+        return self._index.used_ratio
+
+    def available(self, payload_bytes: int) -> int:
+        """Free slots for objects of this size, without carving more."""
+        return self._allocator.available(self._index.slot_bytes_for(payload_bytes))
+
+    def available_to(self, salt: str, payload_bytes: int) -> int:
+        """The same, within the salt's limit."""
+        slot_bytes = self._index.slot_bytes_for(payload_bytes)
+        with self._index.lock:
+            return self.salts.allowed_locked(salt, slot_bytes, self._allocator.available(slot_bytes))
+
+    # --- inside
+
+    def _carve(self, slot_bytes: int, wanted: int) -> None:
+        """Without the lock."""
+        while True:
+            with self._index.lock:
+                missing = wanted - self._allocator.available(slot_bytes)
+                extent = self._allocator.claim_extent(slot_bytes) if missing > 0 else None
+            if extent is None:
+                return
+            backed = self._arena.back(extent.offset, extent.length)
+            with self._index.lock:
+                if not backed:
+                    self._allocator.return_extent(extent)
+                    return
+                self._allocator.add_slab(slot_bytes, extent)

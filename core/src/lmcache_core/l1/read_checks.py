@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from lmcache_core.l1.cache import L1Cache
 
 QUICK_BYTES: Final = 256 << 10
-"""So many bytes are compared in some tens of microseconds."""
+"""Bytes that are compared in some tens of microseconds."""
 
 
 class ReadChecks:
     """Safe from any thread.  No method is called with the cache's lock; each reads the payloads of its slots, which the
-    caller holds, and raises OSError where L1 is a file whose disk fails.
+    caller references, and raises OSError where L1 is a file whose disk fails.
 
     A digest is kept by slot number and replaced when the slot is published again, so that there are at most as many as
-    slots.  It is written while only the writer holds the slot, and read while a reader does: no lock is needed."""
+    slots.  It is written while only the writer references the slot, and read while a reader does: no lock is needed."""
 
     def __init__(self, cache: L1Cache, log: Callable[[str], None]) -> None:
-        """`log` is given a line for each time that something was dropped."""
+        """`log` gets a line each time that objects were dropped."""
         self._cache = cache
         self._log = log
         self._digests: dict[int, bytes] = {}
         self._lock = threading.Lock()  # guards `overwritten`
         self.overwritten = 0
         """Objects that were dropped because their bytes had changed."""
-        self.let_go: Callable[[Sequence[int]], None] = lambda slots: None
-        """Told of dropped objects, which pins are not to keep.  Set before anything runs."""
+        self.unpin: Callable[[Sequence[int]], None] = lambda slots: None
+        """Releases pins of dropped objects.  Set before anything runs."""
 
     def note(self, slots: Sequence[int]) -> None:
         """These are filled and about to be published."""
@@ -48,8 +48,8 @@ class ReadChecks:
         return self._digests[slot]
 
     def changed(self, slots: Sequence[int]) -> list[int]:
-        """Those of these published slots whose bytes are others now.  Their objects are dropped from L1: they are found
-        no more, and their slots are freed with the last hold."""
+        """Those of these published slots whose bytes are others now.  Their objects are removed from
+        the index, and their slots are freed with the last reference."""
         changed = [slot for slot in dict.fromkeys(slots) if self._digests.get(slot) != self._read(slot)]
         if changed:
             self._drop(changed)
@@ -60,8 +60,8 @@ class ReadChecks:
         return digest(self._cache.buffer(slot).view[HEADER_BYTES:])
 
     def _drop(self, slots: Sequence[int]) -> None:
-        dropped = self._cache.drop_held(slots)
-        self.let_go(dropped)
+        dropped = self._cache.contents.drop_referenced(slots)
+        self.unpin(dropped)
         with self._lock:
             self.overwritten += len(dropped)
         if dropped:

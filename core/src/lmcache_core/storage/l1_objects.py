@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from lmcache_core.contracts.storage import StoredSpace
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.holds import PAUSE_SECONDS
+from lmcache_core.l1.contents import SlotUse
+from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.leases import Owner, OwnerKind
-from lmcache_core.l1.slot_views import SlotUse
 from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, digest
 from lmcache_core.storage.addresses import AddressedChunks
@@ -65,11 +65,11 @@ class L1Objects:
         """Up to `limit` objects, which is at least one, from this slot on.  Fewer, and even none, do not mean that it is
         the last page."""
         found: list[L1Object] = []
-        at, end = first_slot, self._cache.slot_numbers
+        at, end = first_slot, self._cache.contents.slot_numbers
         while at < min(end, first_slot + LOOKED_AT_MAX):
             if at > first_slot:
                 self._pause(PAUSE_SECONDS)
-            for slot, key, use, payload_bytes, slot_bytes in self._cache.views(at, at + SLICE):
+            for slot, key, use, payload_bytes, slot_bytes in self._cache.contents.views(at, at + SLICE):
                 if not only.passes(key):
                     continue
                 if len(found) == limit:
@@ -89,7 +89,7 @@ class L1Objects:
         for space, hashes in by_space.items():
             for begin in range(0, len(hashes), SLICE):
                 part = hashes[begin : begin + SLICE]
-                dropped, held, leaving = self._cache.drop(space, part, force)
+                dropped, held, leaving = self._cache.contents.drop(space, part, force)
                 self._pins.let_go(leaving)
                 removed, skipped = removed + dropped, skipped + held
                 missing += len(part) - dropped - held
@@ -105,13 +105,13 @@ class L1Objects:
         return [self._digest(spaces, chunk_hash) for chunk_hash in chunk_hashes]
 
     def _digest(self, spaces: Sequence[StoredSpace], chunk_hash: bytes) -> bytes | None:
-        lease = self._cache.open(_READER, None)
+        lease = self._cache.leases.open(_READER, None)
         try:
             for space, payload_bytes in spaces:
-                (slot,) = self._cache.acquire(lease, self._cache.intern(space, payload_bytes), (chunk_hash,))
+                (slot,) = self._cache.leases.acquire(lease, self._cache.intern(space, payload_bytes), (chunk_hash,))
                 if slot >= 0:
                     self._cache.fetch(slot)
                     return digest(self._cache.buffer(slot).view[HEADER_BYTES:])
             return None
         finally:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)

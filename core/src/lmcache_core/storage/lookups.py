@@ -69,10 +69,10 @@ def hold_shard(
 ) -> tuple[list[int], tuple[SpaceRecord, ...]]:
     """Hold what is there of one shard, under whichever of its layouts: a slot or ABSENT for each chunk, and the layouts."""
     records = tuple([cache.intern(space, size) for space, size in shard.spaces])
-    slots = cache.acquire(lease, records[0], chunk_hashes) if records else [ABSENT] * len(chunk_hashes)
+    slots = cache.leases.acquire(lease, records[0], chunk_hashes) if records else [ABSENT] * len(chunk_hashes)
     for record in records[1:]:
         missing = [chunk for chunk, slot in enumerate(slots) if slot == ABSENT]
-        others = cache.acquire(lease, record, [chunk_hashes[chunk] for chunk in missing])
+        others = cache.leases.acquire(lease, record, [chunk_hashes[chunk] for chunk in missing])
         for chunk, slot in zip(missing, others, strict=True):
             slots[chunk] = slot
     return slots, records
@@ -141,7 +141,7 @@ class Lookups:
         check_lookup(request)
         now = self._clock.monotonic()
         owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
-        lease = self._cache.open(owner, now + self._read_ttl)
+        lease = self._cache.leases.open(owner, now + self._read_ttl)
         prompt, chunk_tokens = prompt_of(request)
         lookup = Lookup(
             request.connection,
@@ -248,7 +248,7 @@ class Lookups:
             lookups = self._table.for_connection(connection)
         for lookup in lookups:
             # Not for ever: an engine that was cut off for a while forgets requests without a word.
-            self._cache.renew(lookup.lease, min(now, lookup.begun + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl)
+            self._cache.leases.renew(lookup.lease, min(now, lookup.begun + LOOKUP_AGE_MAX_SECONDS) + self._read_ttl)
 
     def expire(self) -> None:
         """Forget lookups whose lease has run out, and those that should long have been answered."""
@@ -321,7 +321,7 @@ class Lookups:
         self._news.answered(lookup, seconds)
 
     def _release(self, lookup: Lookup, slots: list[int]) -> None:
-        self._cache.release(lookup.lease, slots)
+        self._cache.leases.release(lookup.lease, slots)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
 
@@ -334,7 +334,7 @@ class Lookups:
         if is_abandoned:
             self._tallies.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
             self._news.abandoned(lookup, self._clock.monotonic() - lookup.begun)
-        self._cache.end(lookup.lease)
+        self._cache.leases.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
         tell(waiters, lookup.nothing, lookup.request_id)

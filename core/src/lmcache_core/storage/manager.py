@@ -16,7 +16,7 @@ from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.census import Census
+from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
@@ -59,11 +59,11 @@ def reserve_patiently(
     come = True
     while come:
         rest = chunk_hashes[got[-1] + 1 :] if got else chunk_hashes
-        wait = cache.wait_for_room(lease, record, rest)
+        wait = cache.wait_for_space(lease, record, rest)
         if wait is None:
             break
         try:
-            come = _has_come(wait.event, deadline, may_wait) and not wait.over
+            come = _has_come(wait.event, deadline, may_wait) and not wait.cancelled
         finally:
             cache.end_wait(wait)
         first = len(chunk_hashes) - len(rest)
@@ -125,7 +125,7 @@ class StorageManager:
         self.expired = (0, 0)
         """Slots that were let go because nobody picked them up in time, and those that went to quarantine."""
         self.tallies = Tallies()
-        cache.tell_departures_to(events)
+        cache.publish_removals_to(events)
         self._news = TransferNews(cache, self.tallies, clock, events)
         self._notes = AccessNotes(cache, store)
         self._lookups = Lookups(cache, prefetch, self._notes, self.tallies, read_ttl_seconds, clock, events)
@@ -179,13 +179,13 @@ class StorageManager:
             return None
         record = self._cache.intern(space.space, space.payload_bytes)
         now = self._clock.monotonic()
-        lease = self._cache.open(Owner(OwnerKind.WORKER, worker), now + self._read_ttl)
-        slots = self._cache.acquire_all(lease, record, chunk_hashes)
+        lease = self._cache.leases.open(Owner(OwnerKind.WORKER, worker), now + self._read_ttl)
+        slots = self._cache.leases.acquire_all(lease, record, chunk_hashes)
         checks, obstacle = self._cache.checks, MISSING if slots is None else ""
         if checks is not None and slots:
             obstacle = self._check(checks, worker, lease, slots)
         if slots is None or obstacle:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             self._dismiss_worker(worker)
             self._news.unread(space.space, len(chunk_hashes), obstacle)
             return None
@@ -198,7 +198,7 @@ class StorageManager:
     def release(self, hold: Hold) -> None:
         lease, record, worker, begun, request_id, first_chunk = hold.grant
         was_held = lease.state is not LeaseState.ENDED
-        self._cache.end(lease)
+        self._cache.leases.end(lease)
         self._dismiss_worker(worker)
         if was_held:
             self._news.read(record, len(hold.slots), first_chunk, request_id, begun)
@@ -230,7 +230,7 @@ class StorageManager:
             )
         slots = tuple(lease.slots)
         if not slots:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             if admitted:
                 self._dismiss_worker(worker)
         if len(slots) < len(chunk_hashes):
@@ -255,7 +255,7 @@ class StorageManager:
             self._store.withdraw(onward, len(hold.slots), object_bytes)
         if not published:
             # The worker has answered, so its slots are its own no more; what it wrote came too late.
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             self._news.late(record.space)
             return False
         self._news.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
@@ -265,21 +265,21 @@ class StorageManager:
         return bool(hold.grant.lease.state is LeaseState.ACTIVE)
 
     def using(self, hold: Hold) -> AbstractContextManager[bool]:
-        return self._cache.using(hold.grant.lease)
+        return self._cache.leases.using(hold.grant.lease)
 
     def discard(self, hold: Hold) -> None:
         if not hold.slots:
             return
-        self._cache.end(hold.grant.lease)
+        self._cache.leases.end(hold.grant.lease)
         self._dismiss_worker(hold.grant.worker)
 
     def end_worker(self, worker: int) -> None:
-        self._cache.end_all(Owner(OwnerKind.WORKER, worker))
+        self._cache.leases.end_all(Owner(OwnerKind.WORKER, worker))
         with self._lock:
             self._worker_leases.pop(worker, None)
 
     def quarantine_worker(self, worker: int, ends_reads: bool) -> bool:
-        return self._cache.quarantine_all(Owner(OwnerKind.WORKER, worker), ends_reads) > 0
+        return self._cache.leases.quarantine_all(Owner(OwnerKind.WORKER, worker), ends_reads) > 0
 
     # --- the rest
 
@@ -291,7 +291,7 @@ class StorageManager:
         return self._cache.payload_offset(slot)
 
     def clear(self, force: bool) -> int:
-        dropped = self._cache.clear(force)
+        dropped = self._cache.contents.clear(force)
         if force:
             self.pins.end_everything()
         self._events.publish(CacheCleared(dropped, force))
@@ -299,7 +299,7 @@ class StorageManager:
 
     def expire(self) -> None:
         """Apply deadlines; called every now and then."""
-        dropped, quarantined = self._cache.expire(self._clock.monotonic())
+        dropped, quarantined = self._cache.leases.expire(self._clock.monotonic())
         self._lookups.expire()
         self.pins.expire()
         if dropped or quarantined:
@@ -309,15 +309,15 @@ class StorageManager:
     def take_no_stores(self) -> None:
         """From now on workers are told that there is nothing to store.  For shutdown."""
         self._takes_stores = False
-        self._cache.end_waits()
+        self._cache.cancel_waits()
         self._notes.offer_no_more()
 
-    def census(self) -> Census:
-        return self._cache.census()
+    def census(self) -> SlotCounts:
+        return self._cache.contents.state_counts()
 
     def objects(self) -> int:
         """Slots that are not free."""
-        census = self._cache.census()
+        census = self._cache.contents.state_counts()
         return census.total - census.free
 
     @property
@@ -334,23 +334,23 @@ class StorageManager:
     def _check(self, checks: ReadChecks, worker: int, lease: Lease, slots: Sequence[int]) -> str:
         """Why these slots cannot be lent; empty: they can."""
         try:
-            with self._cache.using(lease) as alive:
+            with self._cache.leases.using(lease) as alive:
                 if not alive:
                     return MISSING  # the worker has left meanwhile
                 return OVERWRITTEN if checks.changed(slots) else ""
         except BaseException:  # L1 is a file, and its disk fails
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             self._dismiss_worker(worker)
             raise
 
     def _note(self, checks: ReadChecks, lease: Lease, slots: Sequence[int]) -> None:
         """They are about to be published; unless the lease has ended, which `publish` finds out."""
         try:
-            with self._cache.using(lease) as alive:
+            with self._cache.leases.using(lease) as alive:
                 if alive:
                     checks.note(slots)
         except BaseException:  # L1 is a file, and its disk fails
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             raise
 
     def _admit_worker(self, worker: int) -> bool:
@@ -369,7 +369,7 @@ class StorageManager:
     def _tell_refused(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], admitted: bool) -> None:
         """What has no slot and was not there already."""
         if admitted:
-            counts = {NO_ROOM: lease.without_room, QUOTA: lease.beyond_quota}
+            counts = {NO_ROOM: lease.unallocated, QUOTA: lease.beyond_quota}
         else:
             absent = self._cache.count_absent(record, chunk_hashes)
             counts = {TOO_MANY if self._takes_stores else STOPPING: absent}

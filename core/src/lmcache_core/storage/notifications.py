@@ -235,22 +235,22 @@ class AccessNotes:
         facts = AccessFacts(first, lookup.facts(seconds))
         for row in lookup.rows:
             hit = row.take_hits(first)
-            self._cache.note_access(hit, facts)
+            self._cache.log_access(hit, facts)
             if hit and self._offers and self._store.plans_hits:
                 self._offer(lookup, hit, row.positions(), facts.request)
 
     def read_unasked(self, slots: Sequence[int], first_chunk: int, request: RequestFacts) -> None:
         """A worker reads what no lookup of its request has told of."""
-        self._cache.note_access(list(slots), AccessFacts(first_chunk, request))
+        self._cache.log_access(list(slots), AccessFacts(first_chunk, request))
 
     def _offer(self, lookup: Lookup, slots: Sequence[int], positions: Mapping[int, int], request: RequestFacts) -> None:
         """The store policy may want what was used again in L2 after all."""
-        sizes = self._cache.object_sizes(lookup.lease, dict.fromkeys(slots))
+        sizes = self._cache.leases.object_sizes(lookup.lease, dict.fromkeys(slots))
         for object_bytes, alike in sizes.items():
             lease = self._store.admit(len(alike), object_bytes, hit=True)
             if lease is None:
                 continue
-            shared = self._cache.share(lease, lookup.lease, alike)
+            shared = self._cache.leases.share(lease, lookup.lease, alike)
             if missing := len(alike) - len(shared):
                 self._store.forgo(missing, object_bytes)
             if shared:
@@ -260,4 +260,4 @@ class AccessNotes:
                     Batch(lease, tuple(shared), chunks, size, hit=True, request_id=lookup.request_id, request=request)
                 )
             else:
-                self._cache.end(lease)
+                self._cache.leases.end(lease)

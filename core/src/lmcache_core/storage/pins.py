@@ -18,7 +18,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.reach import ABSENT
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.holds import PAUSE_SECONDS
+from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.storage.addresses import AddressedChunks
 from lmcache_core.storage.lookups import hold_shard
@@ -68,7 +68,7 @@ class Pins:
         self._pinned: dict[int, int] = {}
         """How many pins hold a slot."""
         self._pinned_bytes = 0
-        cache.fixed_slots = lambda: list(self._pinned)
+        cache.slabs.fixed_slots = lambda: list(self._pinned)
 
     # --- pinning
 
@@ -114,12 +114,12 @@ class Pins:
     def share(self, pin: Pin, held: Lease, slots: Sequence[int]) -> int | None:
         """Add those of these slots that `held` still holds.  Returns how many; None when the pin has ended.  Raises
         PinRefusedError when it is more than may be pinned; nothing is added then."""
-        lease = self._cache.open(Owner(OwnerKind.PIN, pin.name), None)
+        lease = self._cache.leases.open(Owner(OwnerKind.PIN, pin.name), None)
         try:
-            sizes = {slot: self._cache.slot_bytes(slot) for slot in self._cache.share(lease, held, slots)}
+            sizes = {slot: self._cache.slot_bytes(slot) for slot in self._cache.leases.share(lease, held, slots)}
             return len(sizes) if self._add(pin, [lease], sizes) else None
         except BaseException:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
             raise
 
     def check_size(self, size_bytes: int) -> None:
@@ -149,7 +149,7 @@ class Pins:
                 for slot in mine:
                     self._uncount(slot, pin.slots.pop(slot))
                 for lease in [lease for lease in pin.leases if not mine.isdisjoint(lease.slots)]:
-                    self._cache.release(lease, list(mine))
+                    self._cache.leases.release(lease, list(mine))
                 self._end_empty(pin)
                 self._forget_if_empty(pin)
 
@@ -210,7 +210,7 @@ class Pins:
         there = [bool(shards)] * len(hashes)
         sizes: dict[int, int] = {}
         for shard in shards:
-            lease = self._cache.open(Owner(OwnerKind.PIN, name), None)
+            lease = self._cache.leases.open(Owner(OwnerKind.PIN, name), None)
             leases.append(lease)
             slots, _ = hold_shard(self._cache, lease, shard, hashes)
             for at, slot in enumerate(slots):
@@ -230,7 +230,7 @@ class Pins:
                 if self._pinned_bytes + fresh > self._max_bytes:
                     raise self._no_room()
                 for lease in leases:
-                    self._cache.release(lease, [slot for slot in lease.slots if slot in pin.slots])
+                    self._cache.leases.release(lease, [slot for slot in lease.slots if slot in pin.slots])
                 for slot, size in held.items():
                     if slot not in pin.slots:
                         pin.slots[slot] = size
@@ -243,7 +243,7 @@ class Pins:
         # Whoever drops an object by force has pins let go of it afterwards: one that was not listed here then is let go now.
         slots = list(held)
         for begin in range(0, len(slots), SLICE):
-            self.let_go(self._cache.lost(slots[begin : begin + SLICE]))
+            self.let_go(self._cache.contents.lost(slots[begin : begin + SLICE]))
         return True
 
     def _unpin(self, name: str, if_it: Callable[[Pin], bool]) -> PinView | None:
@@ -268,7 +268,7 @@ class Pins:
         """Under the lock."""
         for lease in [lease for lease in pin.leases if not lease.slots]:
             pin.leases.remove(lease)
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
 
     def _count(self, slot: int, size: int) -> None:
         count = self._pinned.get(slot, 0)
@@ -288,7 +288,7 @@ class Pins:
         for number, lease in enumerate(leases):
             if number:
                 time.sleep(PAUSE_SECONDS)
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
 
     def _no_room(self) -> PinRefusedError:
         return PinRefusedError(

@@ -165,7 +165,7 @@ class PrefetchOrders:
             self._end(order, OrderState.CANCELLED)
             view = _view(order)
         if lease is not None:
-            self._cache.end(lease)
+            self._cache.leases.end(lease)
         if prefetch is not None:
             self._prefetch.look_again(prefetch)
         return view
@@ -193,7 +193,7 @@ class PrefetchOrders:
                 self._end(order, OrderState.COMPLETED)
             if order.state is not OrderState.PENDING:
                 return None
-            order.lease = lease = self._cache.open(Owner(OwnerKind.CONTROLLER, order.request_id), None)
+            order.lease = lease = self._cache.leases.open(Owner(OwnerKind.CONTROLLER, order.request_id), None)
             wanted = order.wanted[order.at : order.at + PART_CHUNKS]
         rows = [PrefetchRow(*hold_shard(self._cache, lease, shard, wanted)) for shard in order.shards]
         return _Part(lease, rows, wanted, self._clock.monotonic())
@@ -220,7 +220,7 @@ class PrefetchOrders:
         """The part has brought what it could: pin that, or let go of it."""
         slots = [row.slots[chunk] for row, needed in zip(part.rows, reach.needed, strict=True) for chunk in needed]
         pinned, note = self._pin(order.pin, part.lease, slots) if order.pin else (0, "")
-        self._cache.end(part.lease)
+        self._cache.leases.end(part.lease)
         is_late = self._clock.monotonic() - part.begun >= self._prefetch.lookup_timeout_seconds
         with self._lock:
             order.lease = order.prefetch = None

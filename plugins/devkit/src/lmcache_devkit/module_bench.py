@@ -21,7 +21,7 @@ from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.salt_accounts import SaltLimits
+from lmcache_core.l1.salts import SaltLimits
 from lmcache_core.model.keys import HashChain, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.server.chunk_hashing import PromptHasher, open_chain
@@ -97,7 +97,7 @@ class ModuleBench:
         self.workers = Registrations(self.storage, lambda connection: False, 30, 300, self.clock, self.events)
         self.layout = ObjectLayout(1, 2, CHUNK_TOKENS, 64, "float32")
         limit = LIMITED_CHUNKS * (self.layout.payload_bytes + HEADER_BYTES)
-        self.cache.limit_salts(SaltLimits({LIMITED_SALT: limit}), [LIMITED_SALT])
+        self.cache.salts.limit(SaltLimits({LIMITED_SALT: limit}), [LIMITED_SALT])
         self.worker = self.register_worker()
         self.prompts = PromptMemory(300, self.clock)
         self.context = ModuleContext(
@@ -197,6 +197,6 @@ class ModuleBench:
     def empty(self) -> None:
         """Drop what is in L1 and L2 and is not held."""
         self.storage.clear(force=False)
-        self.cache.take_notes()  # no eviction policy does
+        self.cache.take_access_log()  # no eviction policy does
         self._l2.objects.clear()
         self._l2.pins.clear()

@@ -312,9 +312,9 @@ class RequestModuleSuite(OfferSuite):
     @staticmethod
     def assert_nothing_is_held(bench: ModuleBench) -> None:
         census = bench.storage.census()
-        assert census.holds
+        assert census.is_balanced
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "holds that nobody gives back"
-        bench.cache.audit()
+        bench.cache.contents.audit()
 
 
 def _send(bench: ModuleBench, handler: Handler, payload: Sequence[Any], **how: Any) -> None:

@@ -7,7 +7,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.readings import Reading, ReadingKind
-from lmcache_core.l1.census import Census
+from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.storage.counters import OTHER, PAIRS_MAX
 
 if TYPE_CHECKING:
@@ -118,13 +118,13 @@ KINDS: Final = (
 
 def l1_readings(parts: Parts) -> Iterator[Reading]:
     cache, arena = parts.tiers.cache, parts.tiers.arena
-    yield from _census(cache.census(), arena.kind)
+    yield from _census(cache.contents.state_counts(), arena.kind)
     yield BACKED.of(arena.backed_bytes)
     yield OBJECTS.of(cache.objects)
-    for owner, count in cache.leases_by_owner().items():
+    for owner, count in cache.leases.count_by_owner().items():
         yield LEASES.of(count, owner)
     yield PINNED.of(parts.tiers.storage.pins.totals().size_bytes)
-    for slot_bytes, count in cache.slabs_by_size().items():
+    for slot_bytes, count in cache.slabs.count_by_size().items():
         yield SLABS.of(count, str(slot_bytes))
     yield STORES_WAITING.of(cache.stores_waiting)
     yield STORE_WAITS.of(cache.store_waits)
@@ -141,7 +141,7 @@ def l1_readings(parts: Parts) -> Iterator[Reading]:
     yield from _salts(parts)
 
 
-def _census(census: Census, backend: str) -> Sequence[Reading]:
+def _census(census: SlotCounts, backend: str) -> Sequence[Reading]:
     """Of one moment, so that the states add up."""
     return (
         USED.of(census.used_bytes, _TAG, backend),

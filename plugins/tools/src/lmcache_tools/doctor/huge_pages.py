@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lmcache_core.l1.huge_pages import HUGE_BYTES, anonymous_obstacle, shared_obstacle
+from lmcache_core.l1.pages import HUGE_BYTES, anonymous_huge_pages_refusal, shared_huge_pages_refusal
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 
@@ -24,9 +24,9 @@ def huge_pages(case: Case) -> Iterator[Finding]:
         )
         return
     if case.settings.l1_shared_memory:
-        obstacle = shared_obstacle(root / "dev/shm", thp, root / "proc/self/mountinfo")
+        obstacle = shared_huge_pages_refusal(root / "dev/shm", thp, root / "proc/self/mountinfo")
     else:
-        obstacle = anonymous_obstacle(thp)
+        obstacle = anonymous_huge_pages_refusal(thp)
     if obstacle is None:
         yield Finding(_PROBE, Level.OK, "L1 gets transparent ones")
     else:

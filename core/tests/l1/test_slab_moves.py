@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from core.tests.l1.test_slots import carve
-from lmcache_core.l1.slab_windows import choose, windows
-from lmcache_core.l1.slots import Slots
+from core.tests.l1.test_allocator import carve
+from lmcache_core.l1.allocator import Allocator
+from lmcache_core.l1.slab_moves import choose, windows
 
 ARENA = 1 << 20
 SLAB = ARENA // 8
 SLOT = SLAB // 4
 
 
-def full() -> tuple[Slots, list[list[int]]]:
+def full() -> tuple[Allocator, list[list[int]]]:
     """An arena of eight slabs of four slots, all taken; the slots of each slab in the order of addresses."""
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     taken = sorted(carve(slots, SLOT, 32), key=slots.offset)
     return slots, [taken[begin : begin + 4] for begin in range(0, 32, 4)]
 
@@ -21,8 +21,8 @@ def full() -> tuple[Slots, list[list[int]]]:
 def test_the_emptiest_slab_goes_first() -> None:
     slots, slabs = full()
     for slot in slabs[5][:3]:
-        slots.give(slot)
-    slots.give(slabs[2][0])
+        slots.free(slot)
+    slots.free(slabs[2][0])
     order = [slots.offset(window.slabs[0].first_slot) // SLAB for window in windows(*slots.pieces(), SLOT // 2)]
     assert order[:2] == [5, 2]
 
@@ -30,13 +30,13 @@ def test_the_emptiest_slab_goes_first() -> None:
 def test_a_slot_of_several_slabs_gets_neighbours() -> None:
     slots, slabs = full()
     for slot in slabs[4] + slabs[6]:
-        slots.give(slot)
+        slots.free(slot)
     found = windows(*slots.pieces(), 3 * SLAB)[0]
     assert (found.extent.offset, found.extent.length, found.occupied_bytes) == (4 * SLAB, 3 * SLAB, SLAB)
 
 
 def test_room_beside_a_slab_counts() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     for _ in range(8):
         carve(slots, 40960, 3)  # three to a slab of 120 KiB; 64 KiB are left at the end
     ends = [window for window in windows(*slots.pieces(), 184 << 10) if window.extent.end == ARENA]
@@ -44,7 +44,7 @@ def test_room_beside_a_slab_counts() -> None:
 
 
 def test_room_that_needs_no_move_is_not_part_of_one() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     carve(slots, SLOT, 4)
     (window,) = windows(*slots.pieces(), SLOT // 2)
     assert window.extent.length == SLAB
@@ -58,7 +58,7 @@ def test_slabs_of_the_heirs_own_size_do_not_move() -> None:
 def test_what_is_held_is_the_last_choice() -> None:
     slots, slabs = full()
     for slot in slabs[1][:2]:
-        slots.give(slot)  # the cheapest one, but the other half of it is held
+        slots.free(slot)  # the cheapest one, but the other half of it is held
     stuck = {*slabs[1], slabs[0][0]}
     candidates = windows(*slots.pieces(), SLOT * 2)
     chosen = choose(candidates, 6 * SLAB, lambda slot: slot not in stuck)
@@ -70,10 +70,10 @@ def test_what_is_held_is_the_last_choice() -> None:
 
 
 def test_a_large_arena_is_looked_at_where_it_is_emptiest() -> None:
-    slots = Slots(4096 * 64 << 20)
+    slots = Allocator(4096 * 64 << 20)
     taken = sorted(carve(slots, 32 << 20, 4096 * 2), key=slots.offset)
     for slot in (*taken[2001:2004], *taken[6002:6004]):
-        slots.give(slot)
+        slots.free(slot)
     found = windows(*slots.pieces(), 20 << 20)
     assert len(found) < 1100
     assert [window.extent.offset // (64 << 20) for window in found[:2]] == [1001, 3001]

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmcache_core.kernels.choice import PURE
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import SPACES_KEPT, Spaces
+from lmcache_core.l1.index import SPACES_KEPT, SlotIndex
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.l1.salt_accounts import SaltAccounts, SaltExcess, SaltLimits
+from lmcache_core.l1.salts import SaltAccounts, SaltExcess, SaltLimits
 from lmcache_core.model.keys import HashChain, KeySpace
 
 SMALL, LARGE = 4096, 12288
@@ -51,58 +52,58 @@ def store(cache: L1Cache, salt: str, numbers: range, payload: int = SMALL) -> li
 
 def test_slots_count_from_the_reservation_to_the_last_hold(cache: L1Cache) -> None:
     lease = reserve(cache, "a", range(3))
-    assert cache.used_by("a") == 3 * SLOT[SMALL]
+    assert cache.salts.used_by("a") == 3 * SLOT[SMALL]
     slots = list(lease.slots)
     cache.publish(lease, slots[:2])
     cache.discard(lease, slots[2:])
     store(cache, "a", range(10, 11), LARGE)
     store(cache, "b", range(1))
-    assert cache.used_by_salt() == {"a": 2 * SLOT[SMALL] + SLOT[LARGE], "b": SLOT[SMALL]}
-    reader = cache.open(WORKER, None)
+    assert cache.salts.used_by_salt() == {"a": 2 * SLOT[SMALL] + SLOT[LARGE], "b": SLOT[SMALL]}
+    reader = cache.leases.open(WORKER, None)
     record = cache.intern(space("a", f"model of {SMALL}"), SMALL)
-    cache.acquire(reader, record, [bytes(32)])
-    cache.clear(force=True)
-    assert cache.used_by_salt() == {"a": SLOT[SMALL]}
-    cache.end(reader)
-    assert cache.used_by_salt() == {}
+    cache.leases.acquire(reader, record, [bytes(32)])
+    cache.contents.clear(force=True)
+    assert cache.salts.used_by_salt() == {"a": SLOT[SMALL]}
+    cache.leases.end(reader)
+    assert cache.salts.used_by_salt() == {}
 
 
 def test_a_reservation_gets_a_prefix_within_the_limit_and_the_rest_is_due_from_its_own(cache: L1Cache) -> None:
-    cache.limit_salts(SaltLimits({"a": 4 * SLOT[SMALL]}), ())
+    cache.salts.limit(SaltLimits({"a": 4 * SLOT[SMALL]}), ())
     assert len(store(cache, "a", range(3))) == 3
     assert len(store(cache, "a", range(10, 15))) == 1
     assert store(cache, "a", range(20, 22), LARGE) == []
     assert len(store(cache, "b", range(20))) == 20
-    (excess,) = cache.take_salt_excess()
+    (excess,) = cache.salts.take_excess()
     assert excess == SaltExcess("a", 4 * SLOT[SMALL], 4 * SLOT[SMALL], 4 * SLOT[SMALL] + 2 * SLOT[LARGE])
     assert excess.due_bytes == 4 * SLOT[SMALL]
-    assert cache.take_salt_excess() == []
-    assert not cache.salts_over
-    assert cache.take_notes()[1] == {}, "room that a limit refuses is not asked of everybody"
+    assert cache.salts.take_excess() == []
+    assert not cache.salts.any_over
+    assert cache.take_demand() == {}, "room that a limit refuses is not asked of everybody"
 
 
 def test_a_lowered_limit_is_due_until_it_is_kept(cache: L1Cache) -> None:
     slots = store(cache, "a", range(32))
-    cache.limit_salts(SaltLimits({}, default=16 * SLOT[SMALL]), ["a"])
+    cache.salts.limit(SaltLimits({}, default=16 * SLOT[SMALL]), ["a"])
     for _ in range(2):
-        (excess,) = cache.take_salt_excess()
+        (excess,) = cache.salts.take_excess()
         assert excess.due_bytes == 17 * SLOT[SMALL], (
             "a sixteenth more than it must, so that the next store need not wait"
         )
-        assert cache.salts_over
+        assert cache.salts.any_over
     cache.evict(slots[:17])
-    cache.take_notes()
+    cache.take_access_log()
     cache.evict(slots[:17])
-    assert cache.used_by("a") == 15 * SLOT[SMALL]
-    assert cache.take_salt_excess() == []
-    assert not cache.salts_over
+    assert cache.salts.used_by("a") == 15 * SLOT[SMALL]
+    assert cache.salts.take_excess() == []
+    assert not cache.salts.any_over
 
 
 @pytest.mark.parametrize("limit", [0, SLOT[SMALL] - 1])
 def test_what_can_never_fit_is_refused_and_empties_nobody(cache: L1Cache, limit: int) -> None:
-    cache.limit_salts(SaltLimits({"a": limit}), ["a"])
+    cache.salts.limit(SaltLimits({"a": limit}), ["a"])
     assert store(cache, "a", range(3)) == []
-    assert cache.take_salt_excess() == []
+    assert cache.salts.take_excess() == []
 
 
 def test_a_limit_of_its_own_goes_before_the_default_one() -> None:
@@ -112,16 +113,16 @@ def test_a_limit_of_its_own_goes_before_the_default_one() -> None:
 
 
 def test_a_salt_whose_spaces_are_forgotten_is_forgotten_and_comes_back() -> None:
-    spaces = Spaces()
-    accounts = SaltAccounts(spaces, lambda payload: payload)
-    old = spaces.intern(space("old"), 10)
+    index = SlotIndex(1 << 20, 4096, PURE)
+    spaces, accounts = index.spaces, SaltAccounts(index)
+    old = spaces.intern(space("old"), SMALL)
     for number in range(SPACES_KEPT):
-        spaces.intern(space("many", f"model {number}"), 10).objects = 1
+        spaces.intern(space("many", f"model {number}"), SMALL).objects = 1
     assert not list(spaces.of_salt("old"))
-    assert accounts.used("many") == 10 * SPACES_KEPT
+    assert accounts.used_by("many") == SLOT[SMALL] * SPACES_KEPT
     spaces.adopt(old)
     old.objects = 7
-    assert accounts.used("old") == accounts.used_by_salt()["old"] == 70
+    assert accounts.used_by("old") == accounts.used_by_salt()["old"] == 7 * SLOT[SMALL]
 
 
 operations = st.lists(
@@ -149,34 +150,34 @@ def test_nobody_ever_takes_more_than_its_limit(steps: list[tuple[str, str, int, 
             case "begin":
                 reserve(cache, salt, range(100 + number, 100 + number + count), payload)
             case "evict":
-                cache.take_notes()
+                cache.take_access_log()
                 cache.evict(range(number, number + count))
             case "clear":
-                cache.clear(force=bool(number))
+                cache.contents.clear(force=bool(number))
             case _:
                 limits = SaltLimits({**limits.by_salt, salt: number * SLOT[SMALL]})
-                cache.limit_salts(limits, [salt])
-                ceiling[salt] = max(number * SLOT[SMALL], cache.used_by(salt))
-        used = cache.used_by_salt()
-        assert sum(used.values()) == cache.census().used_bytes
+                cache.salts.limit(limits, [salt])
+                ceiling[salt] = max(number * SLOT[SMALL], cache.salts.used_by(salt))
+        used = cache.salts.used_by_salt()
+        assert sum(used.values()) == cache.contents.state_counts().used_bytes
         for each in SALTS:
-            assert used.get(each, 0) == cache.used_by(each) <= ceiling[each]
-            ceiling[each] = max(limits.by_salt.get(each, 1 << 30), cache.used_by(each))
-        cache.audit()
+            assert used.get(each, 0) == cache.salts.used_by(each) <= ceiling[each]
+            ceiling[each] = max(limits.by_salt.get(each, 1 << 30), cache.salts.used_by(each))
+        cache.contents.audit()
     arena.close()
 
 
 def test_who_waits_at_a_limit_is_waited_for(cache: L1Cache) -> None:
-    cache.limit_salts(SaltLimits({"a": 4 * SLOT[SMALL]}), ())
+    cache.salts.limit(SaltLimits({"a": 4 * SLOT[SMALL]}), ())
     full = reserve(cache, "a", range(4))
     lease = reserve(cache, "a", range(10, 12))
-    waited_for = [cache.is_waited_for]
-    wait = cache.wait_for_room(lease, cache.intern(space("a", f"model of {SMALL}"), SMALL), [bytes(31) + b"\x0a"])
+    waited_for = [cache.stores_waiting]
+    wait = cache.wait_for_space(lease, cache.intern(space("a", f"model of {SMALL}"), SMALL), [bytes(31) + b"\x0a"])
     assert wait is not None
-    waited_for.append(cache.is_waited_for)
-    cache.end(full)
-    cache.tell_salts()
+    waited_for.append(cache.stores_waiting)
+    cache.leases.end(full)
+    cache.salts.notify_waits()
     assert wait.event.is_set()
     cache.end_wait(wait)
-    waited_for.append(cache.is_waited_for)
-    assert waited_for == [False, True, False], "or who makes room would rest for too long"
+    waited_for.append(cache.stores_waiting)
+    assert waited_for == [0, 1, 0], "or who makes room would rest for too long"

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmcache_core.contracts.clock import SystemClock
-from lmcache_core.l1.arena import Arena, anonymous_arena
-from lmcache_core.l1.growth import Growth
+from lmcache_core.l1.arena import Arena, Preallocation, anonymous_arena
 
 MIB = 1 << 20
 
@@ -41,11 +40,11 @@ def arena() -> Iterator[Arena]:
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[[Growth], threading.Thread]]:
+def run() -> Iterator[Callable[[Preallocation], threading.Thread]]:
     """Runs it on a thread of its own, which ends with the test."""
-    running: list[tuple[Growth, threading.Thread]] = []
+    running: list[tuple[Preallocation, threading.Thread]] = []
 
-    def start(growth: Growth) -> threading.Thread:
+    def start(growth: Preallocation) -> threading.Thread:
         thread = threading.Thread(target=growth.run)
         thread.start()
         running.append((growth, thread))
@@ -66,7 +65,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_all_of_it_is_allocated_at_the_start_with_its_progress_in_the_log(
-    arena: Arena, run: Callable[[Growth], threading.Thread], caplog: pytest.LogCaptureFixture
+    arena: Arena, run: Callable[[Preallocation], threading.Thread], caplog: pytest.LogCaptureFixture
 ) -> None:
     ticks = iter(range(1000))
 
@@ -78,7 +77,7 @@ def test_all_of_it_is_allocated_at_the_start_with_its_progress_in_the_log(
             return 0
 
     with caplog.at_level(logging.INFO):
-        run(Growth(arena, arena.size_bytes, Slow()))
+        run(Preallocation(arena, arena.size_bytes, Slow()))
         wait_until(lambda: "l1 is allocated percent=100 gib=0.06" in caplog.text)
     assert arena.backed_bytes == arena.size_bytes
     assert "l1 is being allocated percent=25 gib=0.02 gib_per_second=" in caplog.text
@@ -86,9 +85,9 @@ def test_all_of_it_is_allocated_at_the_start_with_its_progress_in_the_log(
 
 
 def test_what_is_to_be_there_at_the_start_is_followed_by_what_lies_ahead(
-    arena: Arena, run: Callable[[Growth], threading.Thread]
+    arena: Arena, run: Callable[[Preallocation], threading.Thread]
 ) -> None:
-    run(Growth(arena, 20 * MIB, SystemClock()))
+    run(Preallocation(arena, 20 * MIB, SystemClock()))
     wait_until(lambda: arena.backed_bytes == 20 * MIB)
     assert arena.back(0, 10 * MIB)
     assert arena.back(10 * MIB, 8 * MIB)
@@ -99,15 +98,15 @@ def test_what_is_to_be_there_at_the_start_is_followed_by_what_lies_ahead(
     wait_until(lambda: arena.backed_bytes == arena.size_bytes)
 
 
-def test_a_little_is_there_before_anybody_asks(arena: Arena, run: Callable[[Growth], threading.Thread]) -> None:
-    run(Growth(arena, 0, SystemClock()))
+def test_a_little_is_there_before_anybody_asks(arena: Arena, run: Callable[[Preallocation], threading.Thread]) -> None:
+    run(Preallocation(arena, 0, SystemClock()))
     wait_until(lambda: arena.backed_bytes == 8 * MIB)
 
 
 def test_a_stop_ends_it_in_the_middle(
-    arena: Arena, run: Callable[[Growth], threading.Thread], monkeypatch: pytest.MonkeyPatch
+    arena: Arena, run: Callable[[Preallocation], threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    growth = Growth(arena, arena.size_bytes, SystemClock())
+    growth = Preallocation(arena, arena.size_bytes, SystemClock())
     steps = []
 
     def grow(end: int, step_bytes: int) -> int:
@@ -121,11 +120,11 @@ def test_a_stop_ends_it_in_the_middle(
 
 
 def test_memory_that_runs_out_is_tried_again(
-    run: Callable[[Growth], threading.Thread], monkeypatch: pytest.MonkeyPatch
+    run: Callable[[Preallocation], threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmcache_core.l1.growth.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("lmcache_core.l1.arena.RETRY_SECONDS", 0.01)
     arena = Scarce(64 * MIB, 24 * MIB)
-    growth = Growth(arena, arena.size_bytes, SystemClock())
+    growth = Preallocation(arena, arena.size_bytes, SystemClock())
     thread = run(growth)
     for _ in range(3):
         assert arena.refused.acquire(timeout=10)

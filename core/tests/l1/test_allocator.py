@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lmcache_client.extents import Extent
-from lmcache_core.l1.slab_windows import windows
-from lmcache_core.l1.slots import SLAB_BYTES, Slots
+from lmcache_core.l1.allocator import SLAB_BYTES, AllocationWait, Allocator
+from lmcache_core.l1.slab_moves import windows
 
 ARENA = 1 << 20
 SIZES = (4096, 8192, 36864, 131072)
 
 
-def carve(slots: Slots, slot_bytes: int, count: int) -> list[int]:
+def carve(slots: Allocator, slot_bytes: int, count: int) -> list[int]:
     """Take `count` slots as the cache does: carve while there is room."""
     while slots.available(slot_bytes) < count:
         extent = slots.claim_extent(slot_bytes)
         if extent is None:
             break
         slots.add_slab(slot_bytes, extent)
-    return slots.take(slot_bytes, count)
+    return slots.allocate(slot_bytes, count)
 
 
-def move_cheapest(slots: Slots, heir: int) -> bool:
+def move_cheapest(slots: Allocator, heir: int) -> bool:
     """Hand over the stretch with the fewest occupied bytes.  False when there is none."""
     candidates = windows(*slots.pieces(), heir)
     return bool(candidates) and slots.begin_move(candidates[0].extent, candidates[0].slabs, heir) is not None
@@ -37,7 +37,7 @@ class SlotsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots(ARENA)
+        self.slots = Allocator(ARENA)
         self.taken: dict[int, tuple[int, int]] = {}
         """Size and offset by slot number."""
         self.claims: list[tuple[int, Extent]] = []
@@ -71,7 +71,7 @@ class SlotsMachine(RuleBasedStateMachine):
         order = data.draw(st.permutations(sorted(self.taken)))
         for slot in order[: int(share * len(order))]:
             del self.taken[slot]
-            self.slots.give(slot)
+            self.slots.free(slot)
 
     @rule(heir=st.sampled_from(SIZES))
     def move(self, heir: int) -> None:
@@ -87,7 +87,7 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule()
     def give_everything(self) -> None:
         for slot in self.taken:
-            self.slots.give(slot)
+            self.slots.free(slot)
         self.taken.clear()
         for size in SIZES:
             assert not self.slots.moves_to(size)
@@ -98,7 +98,7 @@ class SlotsMachine(RuleBasedStateMachine):
         spans = [slab.extent for slab in slabs if slab] + room + [extent for _, extent in self.claims]
         for slab in filter(None, slabs):
             if slab.move and slab is slab.move.slabs[0]:
-                spans += slab.move.room
+                spans += slab.move.gaps
         spans.sort()
         for span, following in itertools.pairwise(spans):
             assert span.end <= following.offset
@@ -131,87 +131,91 @@ TestSlots = SlotsMachine.TestCase
 
 
 def test_an_arena_serves_one_size_without_waste() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     assert len(carve(slots, 36864, 1000)) == ARENA // 36864
     assert len([slab for slab in slots.pieces()[0] if slab]) > 8, "one large slab could only move as a whole"
 
 
 def test_a_size_that_has_gone_leaves_its_room_to_another() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     for _ in range(50):
         for size in SIZES:
             taken = carve(slots, size, ARENA // size)
             assert len(taken) == ARENA // size
             for slot in taken:
-                slots.give(slot)
+                slots.free(slot)
     assert len(slots) <= 2 * (ARENA // SIZES[0]), "slot numbers are not used again"
 
 
 def test_slots_larger_than_a_slab_get_a_slab_of_their_own() -> None:
-    slots = Slots(1 << 30)
+    slots = Allocator(1 << 30)
     assert len(carve(slots, SLAB_BYTES * 2, 3)) == 3
 
 
 def test_what_is_larger_than_the_arena_is_refused() -> None:
-    assert carve(Slots(ARENA), ARENA + 4096, 1) == []
+    assert carve(Allocator(ARENA), ARENA + 4096, 1) == []
 
 
 def test_slots_come_back_in_the_order_of_their_addresses() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     offsets = [slots.offset(slot) for slot in carve(slots, 4096, 16)]
     assert offsets == sorted(offsets)
 
 
 def test_a_stretch_with_a_held_slot_moves_when_it_is_let_go() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     held, *others = carve(slots, 8192, ARENA // 8192)
     for slot in others:
-        slots.give(slot)
+        slots.free(slot)
     (slab,) = [slab for slab in slots.pieces()[0] if slab and held in slab.slots]
     before = slots.available(8192)
     assert slots.begin_move(slab.extent, [slab], 36864)
     assert slots.available(8192) == before - (slab.count - 1), "a slab that moves gives nothing out"
-    assert not set(slots.take(8192, ARENA)) & set(slab.slots)
+    assert not set(slots.allocate(8192, ARENA)) & set(slab.slots)
     assert slots.available(36864) == 0
     assert [move.extent for move in slots.moves_to(36864)] == [slab.extent]
-    slots.give(held)
+    slots.free(held)
     assert slots.available(36864) == slab.extent.length // 36864
     assert not slots.moves_to(36864)
 
 
 def test_neighbours_join_for_a_size_that_none_of_them_could_hold() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     taken = carve(slots, 65536, 16)
     assert not slots.available(65536)
     for slot in sorted(taken, key=slots.offset)[2:6]:
-        slots.give(slot)
+        slots.free(slot)
     assert move_cheapest(slots, 196608)
-    assert len(slots.take(196608, 2)) == 1
+    assert len(slots.allocate(196608, 2)) == 1
 
 
-def test_waiting_stores_hear_of_slots_that_are_freed_and_of_slabs_that_come() -> None:
-    slots = Slots(ARENA)
+def test_waiting_stores_are_notified_of_freed_slots_and_of_new_slabs() -> None:
+    slots = Allocator(ARENA)
     taken = carve(slots, 131072, 8)
-    wait = slots.waits.begin(131072, 2, slots.available(131072))
-    other = slots.waits.begin(4096, 10, slots.available(4096))
-    slots.give(taken[0])
+    wait, other = AllocationWait(131072, 2), AllocationWait(4096, 10)
+    slots.waits.add(131072, wait)
+    slots.waits.add(4096, other)
+    slots.free(taken[0])
     assert not wait.event.is_set()
-    slots.give(taken[1])
+    slots.free(taken[1])
     assert wait.event.is_set()
     assert not other.event.is_set()
     assert move_cheapest(slots, 4096)
     assert other.event.is_set()
-    slots.waits.end(wait)
-    slots.waits.end(other)
-    assert not slots.waits.by_size
-    slots.waits.finish()
-    assert slots.waits.begin(4096, 1000, 0).event.is_set(), "nobody is to wait any more"
+    slots.waits.remove(131072, wait)
+    slots.waits.remove(4096, other)
+    assert not slots.waits.by_key
+    slots.waits.cancel()
+    late = AllocationWait(4096, 1000)
+    slots.waits.add(4096, late)
+    assert late.event.is_set(), "no store waits while the server stops"
+    assert late.cancelled
 
 
 def test_a_move_makes_no_slots_of_room_that_never_had_pages() -> None:
-    slots = Slots(ARENA)
+    slots = Allocator(ARENA)
     (slot,) = carve(slots, 8192, 1)
     (slab,) = [slab for slab in slots.pieces()[0] if slab]
-    slots.give(slot)
+    slots.free(slot)
     assert slots.begin_move(slab.extent, [slab], 36864)
     assert slots.available(36864) == slab.extent.length // 36864
