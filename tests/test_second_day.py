@@ -509,7 +509,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "L1 overwritten": Row(l1_overwritten, "l1_objects_overwritten L1", also_said="l1 dropped objects"),
     "redis gone": Row(backend_away("redis"), "adapter_jobs_fail adapter redis"),
     "s3 gone": Row(backend_away("s3"), "adapter_jobs_fail adapter s3"),
-    "program ends": Row(program_ends, "program_fails runtime plugin exporter.sh"),
+    "program ends": Row(program_ends, "program_fails service sidecar, program exporter.sh"),
     "objects damaged": Row(
         objects_damaged, "adapter_objects_damaged adapter fs", also_said="objects rejected, not served"
     ),

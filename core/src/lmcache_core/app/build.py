@@ -18,7 +18,6 @@ from lmcache_core.app.open_services import open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.server_conditions import watch_server
 from lmcache_core.app.server_plan import server_plan
@@ -61,7 +60,6 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             changes=changes,
             admin_api=admin_api,
             services=services,
-            runtime_plugins=open_runtime_plugins(plan.programs, settings, plugins, info, os.environ),
             conditions=common.conditions,
             subscribers=common.subscribers,
         )

@@ -8,6 +8,7 @@ subscribers, too.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,8 @@ from lmcache_core.model.errors import PluginContractError
 if TYPE_CHECKING:
     from lmcache_core.app.settings import ServerSettings
 
+logger = logging.getLogger(__name__)
+
 _FLAG: Final = "--offer-settings"
 _BY_THEIR_FLAG: Final = {
     OfferKind.L2_ADAPTER: "--l2-adapter",
@@ -32,6 +35,7 @@ _BY_THEIR_FLAG: Final = {
     OfferKind.STORE_POLICY: "--l2-store-policy",
     OfferKind.PREFETCH_POLICY: "--l2-prefetch-policy",
 }
+_SIDECAR: Final = "sidecar"
 _TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
 
 
@@ -88,7 +92,7 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
         _configured(settings, plugins, OfferKind.SUBSCRIBER, subscribers, given),
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, modules, given),
         _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, given), given),
-        _configured(settings, plugins, OfferKind.SERVICE, _services(plugins, given), given),
+        _configured(settings, plugins, OfferKind.SERVICE, _services(settings, plugins, given), given),
     )
 
 
@@ -145,10 +149,20 @@ def _configured(
     if kind is OfferKind.REQUEST_MODULE:
         flags = dict.fromkeys(settings.engine_type, "--engine-type")
         flags[settings.supported_transfer_mode] = "--supported-transfer-mode"
+    if kind is OfferKind.SERVICE and settings.runtime_plugin_locations:
+        flags[_SIDECAR] = "--runtime-plugin-locations"
+        if settings.safe_mode:
+            logger.warning("--safe-mode: the programs of --runtime-plugin-locations are not started")
     for name in names:
         where = flags[name] if name in flags and (kind, name) not in given else f"{_FLAG} {kind}:{name}"
         needed = (kind, name) in given or name in flags or _is_needed(settings, plugins, kind, name)
         values = given.get((kind, name), {})
+        if kind is OfferKind.SERVICE and name in flags:
+            values = {
+                **values,
+                "locations": settings.runtime_plugin_locations,
+                "config": settings.runtime_plugin_config,
+            }
         try:
             if kind is OfferKind.SUBSCRIBER:
                 values = with_flags(settings, name, _model(plugins, kind, name, where), values)
@@ -190,9 +204,11 @@ def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, given: Given)
     return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.HTTP_ROUTES)]))
 
 
-def _services(plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, and those whose settings were given."""
+def _services(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
+    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
     names = [offer.name for offer in plugins.defaults(OfferKind.SERVICE)]
+    if settings.runtime_plugin_locations and not settings.safe_mode:
+        names.append(_SIDECAR)
     return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.SERVICE)]))
 
 

@@ -13,7 +13,6 @@ from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.runtime.runtime_plugins import RuntimePlugins
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.completion_thread import CompletionThread
@@ -41,7 +40,6 @@ class Parts:
     changes: Changes
     admin_api: AdminApi
     services: Services
-    runtime_plugins: RuntimePlugins | None
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]
 

@@ -14,7 +14,6 @@ from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.readings.catalogue import READING_KINDS, readings
-from lmcache_core.app.runtime.runtime_plugins import HASTY_STOP_SECONDS, STOP_SECONDS
 from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
@@ -70,8 +69,6 @@ class Server:
         parts.plugins.started(parts.info)
         if parts.admin_api.server:
             parts.admin_api.server.start()
-        if parts.runtime_plugins:
-            parts.supervisor.start("runtime-plugins", parts.runtime_plugins.run)
         parts.services.start(parts.info, parts.supervisor)
 
     def stop(self, drain_seconds: float) -> bool:
@@ -83,8 +80,6 @@ class Server:
         deadline = time.monotonic() + drain_seconds
         parts.plugins.stopping(parts.info)
         parts.services.stop(drain_seconds)
-        if parts.runtime_plugins:
-            parts.runtime_plugins.stop(STOP_SECONDS if drain_seconds else HASTY_STOP_SECONDS)
         parts.changes.adapters.stop()
         parts.changes.settings.stop()
         parts.tiers.storage.take_no_stores()
@@ -114,8 +109,6 @@ class Server:
                 adapter.port.close(min(seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
         parts.bus.close(JOIN_SECONDS)
-        if parts.runtime_plugins and parts.runtime_plugins.wait_stopped():
-            parts.runtime_plugins.close()
         left = parts.supervisor.join(JOIN_SECONDS)
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
@@ -188,7 +181,6 @@ class Server:
             "http_routes": [_route(route) for route in parts.admin_api.routes],
             "services": parts.services.status(),
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
-            "runtime_plugins": parts.runtime_plugins.status() if parts.runtime_plugins else [],
             "events": {
                 "delivered": events.delivered,
                 "waiting": events.waiting,

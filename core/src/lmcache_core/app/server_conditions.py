@@ -50,7 +50,6 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: (each for seat, _ in parts.policy_seats() for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.plugins.rows()))
-    conditions.add(lambda: _programs(parts, growth))
     conditions.add(lambda: _subscribers(parts, growth))
     conditions.add(reports.conditions, reports.refresh)
     found = PluginReports(clock, _FoundIn(parts, settings, clock).reporters)
@@ -252,30 +251,6 @@ def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:
                 row.remedy or "see `lmcache plugins list --verbose`",
                 f"plugin {row.candidate.name}",
             )
-
-
-def _programs(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    for program in parts.runtime_plugins.status() if parts.runtime_plugins else ():
-        name, last = program["name"], program["last_exit"]
-        restarts = growth.of(("program", name), program["restarts"])
-        is_waiting = program["state"] == "waiting" and last is not None
-        if restarts or is_waiting:
-            yield Condition(
-                "program_fails",
-                Severity.WARNING if is_waiting else Severity.INFO,
-                f"{program['state']}, started again {restarts:.0f} times in the last minute; last {_exit(last or {})}",
-                "its own output is in the log",
-                f"runtime plugin {name}",
-                counts_of(restarts=restarts),
-            )
-
-
-def _exit(last: dict[str, Any]) -> str:
-    if last.get("error"):
-        return str(last["error"])
-    if last.get("signal") is not None:
-        return f"killed by {last['signal']}"
-    return f"exit code {last['code']}" if last.get("code") is not None else "exit unknown"
 
 
 def _subscribers(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_specs
 from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.runtime.open_runtime_plugins import RuntimePluginSpecs, runtime_plugin_specs
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.kernels.choice import Kernels, choose_kernels
 
@@ -18,7 +16,6 @@ class ServerPlan:
     kernels: Kernels
     adapters: tuple[AdapterSpec, ...]
     offers: OfferSpecs
-    programs: RuntimePluginSpecs
 
 
 def server_plan(settings: ServerSettings, plugins: LoadedPlugins) -> ServerPlan:
@@ -29,5 +26,4 @@ def server_plan(settings: ServerSettings, plugins: LoadedPlugins) -> ServerPlan:
         kernels,
         adapter_specs(settings.l2_adapter, plugins),
         offer_specs(settings, plugins),
-        runtime_plugin_specs(settings, os.environ),
     )

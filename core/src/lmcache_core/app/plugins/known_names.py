@@ -58,7 +58,7 @@ DISTRIBUTIONS_OF_OFFERS: Final = MappingProxyType(
         OfferKind.REQUEST_MODULE: {"lmcache_driven": "lmcache-transfer-torch"},
         OfferKind.SUBSCRIBER: dict.fromkeys(("metrics", "tracing", "lookup_hash", "trace"), _OBSERVABILITY),
         OfferKind.HTTP_ROUTES: {"metrics": _OBSERVABILITY},
-        OfferKind.SERVICE: {},
+        OfferKind.SERVICE: {"sidecar": "lmcache-sidecar"},
         OfferKind.COMMAND: {
             "simulate": _POLICIES,
             "trace": _OBSERVABILITY,
@@ -79,6 +79,7 @@ DISTRIBUTIONS_OF_PLUGINS: Final = MappingProxyType(
         "policies": _POLICIES,
         "observability": _OBSERVABILITY,
         "serde": "lmcache-serde",
+        "sidecar": "lmcache-sidecar",
         "transfer_torch": "lmcache-transfer-torch",
     }
 )

@@ -1,4 +1,4 @@
-"""Which programs `--runtime-plugin-locations` means."""
+"""Finds the programs that `--runtime-plugin-locations` names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lmcache_client.errors import ConfigError
+from lmcache_core import ConfigError
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A server with runtime plugins: they start after the engine port, are seen in its status, and end with it."""
+"""A server with sidecar programs: they start after the engine port, are seen in its status, and end with it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from core.tests.server.test_controller_faults import restarts, trip, wait_for
 from lmcache_client.errors import ConfigError
 from lmcache_core.controllers import supervisor
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_sidecar.service import SidecarService
 
 PING = """
 import json, os, time
@@ -41,10 +42,10 @@ def test_a_program_is_told_about_the_server_and_ends_with_it(start_server: Start
     assert told["LMCACHE_RUNTIME_PLUGIN_ENGINE_ENDPOINT"] == server.info.engine_endpoint
     assert told["LMCACHE_RUNTIME_PLUGIN_INSTANCE_ID"] == "node-7"
     assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_SERVER"])["chunk_size"] == 16
-    status = server.status()["runtime_plugins"][0]
+    status = server.status()["services"]["sidecar"]["programs"][0]
     assert (status["name"], status["state"], status["restarts"]) == ("ping.py", "running", 0)
     assert server.stop(5.0)
-    assert server.status()["runtime_plugins"][0]["state"] == "stopped"
+    assert server.status()["services"]["sidecar"]["programs"][0]["state"] == "stopped"
     with pytest.raises(ProcessLookupError):
         os.kill(status["pid"], 0)
 
@@ -55,16 +56,18 @@ def test_the_thread_of_the_programs_comes_back(
     monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 0.05)
     (tmp_path / "a.sh").write_text("sleep 1000")
     server = start_server(runtime_plugin_locations=(str(tmp_path),))
-    wait_for(lambda: server.status()["runtime_plugins"][0]["pid"])
-    pid = server.status()["runtime_plugins"][0]["pid"]
-    trip(server._parts.runtime_plugins, "_step", monkeypatch)
-    wait_for(lambda: restarts(server, "runtime-plugins") == 1 and server.status()["healthy"])
-    assert server.status()["runtime_plugins"][0]["pid"] == pid
+    wait_for(lambda: server.status()["services"]["sidecar"]["programs"][0]["pid"])
+    pid = server.status()["services"]["sidecar"]["programs"][0]["pid"]
+    service = server._parts.services.opened()["sidecar"]
+    assert isinstance(service, SidecarService)
+    trip(service._programs, "_step", monkeypatch)
+    wait_for(lambda: restarts(server, "sidecar-programs") == 1 and server.status()["healthy"])
+    assert server.status()["services"]["sidecar"]["programs"][0]["pid"] == pid
     with FakeEngine(server.info.engine_endpoint) as engine:
         assert engine.store(list(range(32)))
 
 
-def test_a_bad_location_stops_the_start_before_anything_is_opened(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_bad_location_stops_the_start_and_leaves_nothing(start_server: StartServer, tmp_path: Path) -> None:
     segments = set(os.listdir("/dev/shm"))
     with pytest.raises(ConfigError, match=r"--runtime-plugin-locations: .*nowhere\.py: No such file"):
         start_server(runtime_plugin_locations=(str(tmp_path / "nowhere.py"),))
@@ -73,5 +76,5 @@ def test_a_bad_location_stops_the_start_before_anything_is_opened(start_server: 
 
 def test_without_programs_there_is_no_thread(start_server: StartServer) -> None:
     server = start_server()
-    assert server.status()["runtime_plugins"] == []
-    assert "runtime-plugins" not in server.status()["threads"]
+    assert server.status()["services"] == {}
+    assert "sidecar-programs" not in server.status()["threads"]

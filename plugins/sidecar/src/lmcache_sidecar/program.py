@@ -1,4 +1,4 @@
-"""One runtime plugin: its process, what it writes, how it ended, and when it is started again."""
+"""One sidecar program: its process, its output, how it ended, and when it is started again."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from lmcache_core.app.runtime.output_log import OutputLog
-from lmcache_core.app.runtime.program_files import ProgramFile
+from lmcache_sidecar.output_log import OutputLog
+from lmcache_sidecar.program_files import ProgramFile
 
 logger = logging.getLogger(__name__)
 
 PAUSE_FIRST_SECONDS: Final = 1.0
 PAUSE_MAX_SECONDS: Final = 60.0
 PAUSE_FORGOTTEN_SECONDS: Final = 300.0
-"""A program that ran for so long begins with the first pause again."""
+"""After a run of this length the first pause is used again."""
 READ_SECONDS: Final = 0.05
 READ_BYTES: Final = 8192
-"""So much is read so often: a program that writes more waits, and the server does not."""
+"""The server reads this many bytes every READ_SECONDS: a program that writes more waits, and the server does not."""
 LAST_READS_MAX: Final = 32
-"""More than a pipe holds, unless somebody goes on writing who has left the process group."""
+"""More than a pipe holds, unless a process that has left the process group goes on writing."""
+RECENT_SECONDS: Final = 60.0
+RESTARTS_KEPT: Final = 64
+"""More than the pauses allow in RECENT_SECONDS."""
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 
 
@@ -42,8 +46,8 @@ class ProgramState(StrEnum):
 
 
 class Program:
-    """All of it belongs to one thread, which must live as long as the server: when the thread that started a process ends,
-    the kernel kills the process.  `status` may be called by any thread."""
+    """Used by one thread, which must live as long as the server: when the thread that started a process ends, the kernel
+    kills the process.  Any thread may call `status` and `recent_restarts`."""
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class Program:
         self._starts = 0
         self._started_at = now()
         self._last_exit: dict[str, Any] | None = None
+        self._restarted: deque[float] = deque(maxlen=RESTARTS_KEPT)
 
     @property
     def output_fd(self) -> int | None:
@@ -74,6 +79,8 @@ class Program:
         return process.stdout.fileno()
 
     def start(self) -> None:
+        if self._starts:
+            self._restarted.append(self._now())
         command = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), *self._file.command]
         self._starts += 1
         self._started_at = self.due_at = self._now()
@@ -94,7 +101,7 @@ class Program:
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self.state = ProgramState.RUNNING
-        logger.info("runtime plugin started name=%s pid=%d", self.name, self._process.pid)
+        logger.info("sidecar program started name=%s pid=%d", self.name, self._process.pid)
 
     def read(self) -> bool:
         """Log some of what it has written.  False when there is no more now."""
@@ -126,10 +133,10 @@ class Program:
         name = signal.Signals(-code).name if code < 0 else None
         self._last_exit = {"code": code if code >= 0 else None, "signal": name, "error": ""}
         if self.state is ProgramState.STOPPED:
-            logger.info("runtime plugin stopped name=%s exit=%s", self.name, name or code)
+            logger.info("sidecar program stopped name=%s exit=%s", self.name, name or code)
         elif code == 0:
             self.state = ProgramState.DONE
-            logger.info("runtime plugin is done name=%s", self.name)
+            logger.info("sidecar program is done name=%s", self.name)
         else:
             self._start_again()
 
@@ -162,6 +169,11 @@ class Program:
             "dropped_lines": self._output.dropped_lines,
         }
 
+    def recent_restarts(self) -> int:
+        """How often it was started again in the last minute."""
+        since = self._now() - RECENT_SECONDS
+        return sum(at > since for at in tuple(self._restarted))
+
     def _start_again(self) -> None:
         now = self._now()
         if now - self._started_at > PAUSE_FORGOTTEN_SECONDS:
@@ -177,5 +189,5 @@ def _has_ended(pid: int) -> bool:
     """Without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # reaped by somebody else in this process
+    except ChildProcessError:  # something else in this process has reaped it
         return True

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.app.runtime import program
-from lmcache_core.app.runtime.program import Program
-from lmcache_core.app.runtime.program_files import find_programs
-from lmcache_core.app.runtime.runtime_plugins import RuntimePlugins
+from lmcache_sidecar import program
+from lmcache_sidecar.program import Program
+from lmcache_sidecar.program_files import find_programs
+from lmcache_sidecar.service import Programs
 
 WAIT_SECONDS = 20.0
 FOR_EVER = "import time\nwhile True: time.sleep(60)\n"
@@ -45,7 +45,7 @@ class Yard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plugins = RuntimePlugins(())
+        self.programs = Programs(())
         self.thread: threading.Thread | None = None
 
     def start(self, **texts: str) -> None:
@@ -56,18 +56,18 @@ class Yard:
             path.write_text(text)
             paths.append(str(path))
         environment = {"PATH": os.environ["PATH"], "TELL": "told"}
-        self.plugins = RuntimePlugins(
+        self.programs = Programs(
             [Program(file, environment, lambda line: line.replace("PLANTED", "***")) for file in find_programs(paths)]
         )
-        self.thread = threading.Thread(target=self.plugins.run, daemon=True)
+        self.thread = threading.Thread(target=self.programs.run, daemon=True)
         self.thread.start()
 
     def status(self, index: int = 0) -> dict[str, Any]:
-        return self.plugins.status()[index]
+        return self.programs.status()[index]
 
     def stop(self, grace_seconds: float = WAIT_SECONDS) -> bool:
-        self.plugins.stop(grace_seconds)
-        return self.plugins.wait_stopped()
+        self.programs.stop(grace_seconds)
+        return self.programs.wait_stopped()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def yard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Yard]:
     if yard.thread:
         yard.thread.join(WAIT_SECONDS)
         assert not yard.thread.is_alive()
-    yard.plugins.close()
+    yard.programs.close()
 
 
 def test_a_program_is_run_with_its_environment_and_what_it_writes_is_logged(
@@ -93,7 +93,7 @@ def test_a_program_is_run_with_its_environment_and_what_it_writes_is_logged(
     wait_for(lambda: yard.status(1)["state"] == "done")
     assert f"[b.sh] shell told {yard.folder}/b.sh" in caplog.text
     assert "PLANTED" not in caplog.text
-    running, done = yard.plugins.status()
+    running, done = yard.programs.status()
     assert (running["state"], running["restarts"], running["last_exit"]) == ("running", 0, None)
     assert running["uptime_seconds"] >= 0
     assert is_alive(running["pid"])
@@ -158,14 +158,14 @@ def test_a_stop_asks_the_program_and_everything_that_it_has_started(yard: Yard) 
     )
     wait_for(lambda: yard.status(2)["state"] == "done")
     wait_for(lambda: (yard.folder / "child").exists() and (yard.folder / "child").read_text().strip())
-    pids = [status["pid"] for status in yard.plugins.status()[:2]]
+    pids = [status["pid"] for status in yard.programs.status()[:2]]
     pids += [int((yard.folder / name).read_text()) for name in ("child", "orphan")]
     time.sleep(0.3)  # for the handler of a.py
     begun = time.monotonic()
     assert yard.stop()
     assert time.monotonic() - begun < WAIT_SECONDS / 2
     wait_for(lambda: not any(map(is_alive, pids)))
-    assert [status["state"] for status in yard.plugins.status()] == ["stopped", "stopped", "done"]
+    assert [status["state"] for status in yard.programs.status()] == ["stopped", "stopped", "done"]
 
 
 def test_one_that_does_not_want_to_end_is_killed(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +181,7 @@ def test_a_shorter_grace_counts(yard: Yard, caplog: pytest.LogCaptureFixture) ->
     yard.start(a_py=STUBBORN)
     wait_for(lambda: "ready" in caplog.text)
     begun = time.monotonic()
-    yard.plugins.stop(10 * WAIT_SECONDS)
+    yard.programs.stop(10 * WAIT_SECONDS)
     assert yard.stop(0.05)
     assert time.monotonic() - begun < WAIT_SECONDS
 
@@ -238,12 +238,12 @@ def test_programs_die_with_a_server_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(STUBBORN)
     server = f"""
 import threading, sys
-from lmcache_core.app.runtime.program import Program
-from lmcache_core.app.runtime.program_files import find_programs
-from lmcache_core.app.runtime.runtime_plugins import RuntimePlugins
-plugins = RuntimePlugins([Program(file, {{}}, str) for file in find_programs([{str(tmp_path)!r}])])
-threading.Thread(target=plugins.run).start()
-while not (pid := plugins.status()[0]["pid"]): pass
+from lmcache_sidecar.program import Program
+from lmcache_sidecar.program_files import find_programs
+from lmcache_sidecar.service import Programs
+programs = Programs([Program(file, {{}}, str) for file in find_programs([{str(tmp_path)!r}])])
+threading.Thread(target=programs.run).start()
+while not (pid := programs.status()[0]["pid"]): pass
 print(pid, flush=True)
 """
     with subprocess.Popen([sys.executable, "-c", server], stdout=subprocess.PIPE, text=True) as process:
@@ -258,23 +258,23 @@ print(pid, flush=True)
 def test_a_fault_of_the_thread_does_not_lose_a_program(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor calls `run` again, on the same thread."""
     faults: list[BaseException] = []
-    original = RuntimePlugins._wait
+    original = Programs._wait
 
-    def fail_once(plugins: RuntimePlugins, seconds: float) -> None:
-        original(plugins, seconds)
+    def fail_once(programs: Programs, seconds: float) -> None:
+        original(programs, seconds)
         if not faults:
             faults.append(RuntimeError("injected"))
             raise faults[0]
 
-    monkeypatch.setattr(RuntimePlugins, "_wait", fail_once)
-    run = RuntimePlugins.run
+    monkeypatch.setattr(Programs, "_wait", fail_once)
+    run = Programs.run
 
-    def run_twice(plugins: RuntimePlugins) -> None:
+    def run_twice(programs: Programs) -> None:
         with contextlib.suppress(RuntimeError):
-            run(plugins)
-        run(plugins)
+            run(programs)
+        run(programs)
 
-    monkeypatch.setattr(RuntimePlugins, "run", run_twice)
+    monkeypatch.setattr(Programs, "run", run_twice)
     yard.start(a_py=FOR_EVER)
     wait_for(lambda: yard.status()["pid"])
     pid = yard.status()["pid"]

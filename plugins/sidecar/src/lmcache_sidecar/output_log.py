@@ -1,4 +1,4 @@
-"""What a program writes, as log lines: bounded in length and in number, and never more than one line each."""
+"""Turns the output of a program into log lines of bounded length and number."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class OutputLog:
         """`write` is called with each line, which has no control characters."""
         self._write, self._now = write, now
         self._begun = b""
-        """A line whose end has not come."""
+        """The beginning of a line that has not ended."""
         self._is_cut = False
-        """More of that line than is shown has come."""
+        """That line is longer than what is kept of it."""
         self._credit, self._counted_at = LINES_AT_ONCE, now()
         self.dropped_lines = 0
-        self._unsaid_drops = 0
+        self._unreported_drops = 0
         self._last_left_out = b""
 
     def feed(self, data: bytes) -> None:
@@ -42,20 +42,20 @@ class OutputLog:
         self._append(more[-1])
 
     def end(self) -> None:
-        """Nothing more comes.  The last line is written in any case: it often says why."""
+        """End of the output.  The last line is written in any case: it often gives the reason."""
         if self._begun:
             self._end_line()
-        if self._unsaid_drops:
-            self._say_drops()
+        if self._unreported_drops:
+            self._report_drops()
             self._write(_printable(self._last_left_out))
 
     def _append(self, piece: bytes) -> None:
-        room = LINE_BYTES_MAX - len(self._begun)
-        self._is_cut |= len(piece) > room
-        self._begun += piece[:room]
+        space = LINE_BYTES_MAX - len(self._begun)
+        self._is_cut |= len(piece) > space
+        self._begun += piece[:space]
 
     def _end_line(self) -> bool:
-        """False when it was left out, as those will be that come at the same time."""
+        """False when the line was left out; lines that were read at the same time will be, too."""
         line, was_cut = self._begun, self._is_cut
         self._begun, self._is_cut = b"", False
         if not line.strip():
@@ -63,25 +63,25 @@ class OutputLog:
         now = self._now()
         self._credit = min(self._credit + (now - self._counted_at) * LINES_PER_SECOND, LINES_AT_ONCE)
         self._counted_at = now
-        # what was left out is said once for several lines
-        if self._credit < (LINES_PER_SECOND if self._unsaid_drops else 1):
+        # one report of what was left out covers several lines
+        if self._credit < (LINES_PER_SECOND if self._unreported_drops else 1):
             self._leave_out([line])
             return False
-        self._say_drops()
+        self._report_drops()
         self._credit -= 1
         self._write(_printable(line) + (_CUT if was_cut else ""))
         return True
 
     def _leave_out(self, lines: Sequence[bytes]) -> None:
         self.dropped_lines += len(lines)
-        self._unsaid_drops += len(lines)
+        self._unreported_drops += len(lines)
         if lines:
             self._last_left_out = lines[-1][:LINE_BYTES_MAX]
 
-    def _say_drops(self) -> None:
-        if self._unsaid_drops:
-            self._write(f"({self._unsaid_drops} lines were left out: more than {LINES_PER_SECOND:.0f} per second)")
-            self._unsaid_drops = 0
+    def _report_drops(self) -> None:
+        if self._unreported_drops:
+            self._write(f"({self._unreported_drops} lines were left out: more than {LINES_PER_SECOND:.0f} per second)")
+            self._unreported_drops = 0
 
 
 def _printable(line: bytes) -> str:

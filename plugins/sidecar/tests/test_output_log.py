@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmcache_core.app.runtime.output_log import LINE_BYTES_MAX, LINES_AT_ONCE, LINES_PER_SECOND, OutputLog
 from lmcache_devkit.fake_clock import FakeClock
+from lmcache_sidecar.output_log import LINE_BYTES_MAX, LINES_AT_ONCE, LINES_PER_SECOND, OutputLog
 
 
 def test_lines_come_whole_whatever_pieces_they_are_read_in() -> None:

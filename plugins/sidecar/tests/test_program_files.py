@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.runtime.program_files import find_programs
+from lmcache_sidecar.program_files import find_programs
 
 
 def write(path: Path, mode: int = 0o644) -> Path:

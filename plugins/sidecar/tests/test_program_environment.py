@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lmcache_client.errors import ConfigError
+from lmcache_core import ServiceContext
+from lmcache_core.app.masking import Hidden
+from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.app.open_services import ContextOfServices
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.runtime.open_runtime_plugins import open_runtime_plugins, runtime_plugin_specs
-from lmcache_core.app.runtime.program_environment import VALUE_BYTES_MAX, named_secrets, program_environment
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_sidecar.environment import VALUE_BYTES_MAX, named_secrets, program_environment
 
 INFO = ServerInfo("node-1", "boot", "tcp://127.0.0.1:5555", "http://127.0.0.1:8080", 256, "0.0.0")
 ADAPTER = {"type": "s3", "bucket": "b", "secret_access_key": "PLANTED-1", "url": "redis://u:PLANTED-2@host/0"}
@@ -29,9 +33,20 @@ def settings_of(**given: Any) -> ServerSettings:
     return ServerSettings(**{"l2_adapter": (ADAPTER,), **given})
 
 
+@pytest.fixture(autouse=True)
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in OUTSIDE.items():
+        monkeypatch.setenv(name, value)
+
+
+def context_of(**given: Any) -> ServiceContext:
+    common = SimpleNamespace(settings=settings_of(**given), plugins=load_plugins(), hidden=Hidden())
+    return ContextOfServices(cast(Any, common), lambda: None)
+
+
 def environment_of(**given: Any) -> dict[str, str]:
-    settings = settings_of(**given)
-    return program_environment(settings, load_plugins(), INFO, named_secrets(settings, OUTSIDE), OUTSIDE)
+    context, config = context_of(**given), given.get("runtime_plugin_config", {})
+    return program_environment(config, named_secrets(config, context), INFO, context)
 
 
 def test_the_configuration_is_told_without_secrets() -> None:
@@ -85,7 +100,7 @@ def test_exactly_the_secrets_that_are_named_are_told() -> None:
 )
 def test_a_place_without_a_value_is_named(secrets: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=r"--runtime-plugin-config: \"secrets\"") as refused:
-        named_secrets(settings_of(runtime_plugin_config={"secrets": secrets}), OUTSIDE)
+        named_secrets({"secrets": secrets}, context_of())
     assert complaint in str(refused.value)
 
 
@@ -95,10 +110,16 @@ def test_a_configuration_that_no_variable_can_hold_is_refused() -> None:
 
 
 def test_in_safe_mode_no_program_is_run(caplog: pytest.LogCaptureFixture) -> None:
-    settings = settings_of(safe_mode=True, runtime_plugin_locations=("/nowhere",))
-    specs = runtime_plugin_specs(settings, {})
-    assert open_runtime_plugins(specs, settings, load_plugins(), INFO, {}) is None
+    settings = settings_of(safe_mode=True, l2_adapter=(), runtime_plugin_locations=("/nowhere",))
+    assert offer_specs(settings, load_plugins(safe_mode=True)).services == ()
     assert "the programs of --runtime-plugin-locations are not started" in caplog.text
+
+
+@pytest.mark.usefixtures("only_core")
+def test_without_the_plugin_the_flag_says_what_to_install() -> None:
+    settings = settings_of(l2_adapter=(), runtime_plugin_locations=("/nowhere",))
+    with pytest.raises(ConfigError, match=r"--runtime-plugin-locations: .*pip install lmcache-sidecar"):
+        offer_specs(settings, load_plugins())
 
 
 def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

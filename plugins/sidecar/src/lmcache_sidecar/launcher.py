@@ -1,4 +1,4 @@
-"""Becomes a runtime plugin that dies with the server, however the server dies.
+"""Becomes a sidecar program, which dies with the server, however the server dies.
 
 A script of its own, run by path without site packages: what is done between fork and exec in a server with many threads
 must not take a lock.  Arguments: the server's pid, then the command.

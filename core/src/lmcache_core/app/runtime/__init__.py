@@ -1,1 +1,0 @@
-"""Runtime plugins: programs that run beside the server for as long as it does."""
