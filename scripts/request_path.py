@@ -55,7 +55,7 @@ class Budget(NamedTuple):
     calls: int | None = None
 
 
-BUDGETS: Final = {"lookup": Budget(30, 110), "store": Budget(77), "start": Budget(28)}
+BUDGETS: Final = {"lookup": Budget(30, 110), "store": Budget(65), "start": Budget(28)}
 AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15)}
 
 

@@ -33,9 +33,9 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.controllers import adapter_conditions, supervisor
+from lmcache_core.controllers import adapter_conditions, threads
+from lmcache_core.controllers.conditions import RecentGrowth
 from lmcache_core.events import subscriber_calls
-from lmcache_core.jobs.recent_growth import RecentGrowth
 from lmcache_core.l1 import arena
 from lmcache_devkit import fake_engine, free_port
 from lmcache_devkit.fake_engine import FakeEngine
@@ -92,7 +92,7 @@ class Site:
 
     @property
     def adapter(self) -> Any:
-        return self.parts.tiers.l2.ports[0].adapter
+        return self.parts.tiers.l2.clients[0].adapter
 
     @property
     def l2(self) -> Path:
@@ -278,7 +278,7 @@ def subscriber_raises(site: Site) -> Iterator[None]:
 
 @contextmanager
 def thread_down(site: Site) -> Iterator[None]:
-    site.patch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 8.0)
+    site.patch.setattr(threads, "BACKOFF_FIRST_SECONDS", 8.0)
     site.start()
     begin(site)
     with site.patch.context() as patch:

@@ -180,7 +180,7 @@ from .jobs.circuit_breaker import (
     CircuitState as CircuitState,
     CircuitStatus as CircuitStatus,
 )
-from .jobs.completion_queue import CompletionQueue as CompletionQueue
+from .jobs.job_table import CompletionQueue as CompletionQueue
 from .jobs.retry import RetryBudget as RetryBudget, RetryPolicy as RetryPolicy
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable

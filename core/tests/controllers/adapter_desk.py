@@ -1,10 +1,10 @@
-"""An adapter that answers on cue, and the port that it is asked through."""
+"""An adapter that answers on cue, and the client that it is asked through."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -17,8 +17,8 @@ KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]
 class Desk:
     def __init__(self) -> None:
         self.clock, self.adapter, self.inbox = FakeClock(), CueAdapter(), Inbox[Any]()
-        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.client = AdapterClient(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
 
     def answers(self) -> list[Any]:
-        self.port.deliver()
+        self.client.deliver()
         return self.inbox.drain()

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from lmcache_core.builtin.policies import StoreEverywhere
 from lmcache_core.contracts.policies import StorePolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_batch import Batch
-from lmcache_core.controllers.store_ledger import StoreAccount
+from lmcache_core.controllers.store_counters import StoreCounts
 from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
@@ -32,19 +32,19 @@ def chunks(count: int, prompt: int = 1) -> list[bytes]:
 
 
 class Depot:
-    """`turn` is one round of ports and controller; nothing runs by itself."""
+    """`turn` is one round of clients and controller; nothing runs by itself."""
 
     def __init__(self, limits: StoreLimits, adapters: int = 1, policy: StorePolicy | None = None) -> None:
         self.clock, self.events = FakeClock(), EventRecorder()
         self.arena = anonymous_arena(OBJECT * 256)
         self.cache = L1Cache(self.arena, 4096)
         self.adapters = [CueAdapter() for _ in range(adapters)]
-        self.ports = [
-            AdapterPort(number, f"cue-{number}", adapter, adapter.capabilities, self.clock, TIMEOUT)
+        self.clients = [
+            AdapterClient(number, f"cue-{number}", adapter, adapter.capabilities, self.clock, TIMEOUT)
             for number, adapter in enumerate(self.adapters)
         ]
         self.store = StoreController(
-            self.cache, self.ports, policy or StoreEverywhere(), limits, self.clock, self.events
+            self.cache, self.clients, policy or StoreEverywhere(), limits, self.clock, self.events
         )
 
     def put(self, hashes: Sequence[bytes], first_chunk: int = 0) -> int:
@@ -64,8 +64,8 @@ class Depot:
         return len(slots) if onward else 0
 
     def turn(self) -> None:
-        for port in self.ports:
-            port.deliver()
+        for client in self.clients:
+            client.deliver()
         self.store.cycle()
 
     def settle(self, number: int = 0, outcome: Outcome = Outcome.DONE) -> None:
@@ -79,8 +79,8 @@ class Depot:
                 adapter.fail(adapter.waiting[0], outcome)
             self.turn()
 
-    def account(self, number: int = 0) -> StoreAccount:
-        account = self.store._queues[number].ledger.account()
+    def snapshot(self, number: int = 0) -> StoreCounts:
+        account = self.store._queues[number].counters.snapshot()
         assert account.adds_up, account
         return account
 

@@ -1,4 +1,4 @@
-"""An adapter behind its port, and the eviction of what it holds, turned by hand."""
+"""An adapter behind its client, and the eviction of what it holds, turned by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import EvictionPolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionController
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
@@ -47,9 +47,9 @@ class Backend(CueAdapter):
 class Site:
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
         self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), Backend()
-        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
-        self.eviction = L2EvictionController(self.port, policy or open_lru(None), 0.8, 0.2, self.clock, self.events)
-        self.port.watch(self.eviction)
+        self.client = AdapterClient(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.eviction = L2EvictionController(self.client, policy or open_lru(None), 0.8, 0.2, self.clock, self.events)
+        self.client.watch(self.eviction)
         self.inbox = Inbox[object]()
         self.memory = LentMemory(1 << 20)
 
@@ -57,17 +57,17 @@ class Site:
         return self.memory.lend(size)
 
     def turn(self) -> None:
-        self.port.deliver()
+        self.client.deliver()
         self.eviction.cycle()
 
     def store(self, *numbers: int, size: int = OBJECT) -> None:
         self.memory = LentMemory((size + 4096) * len(numbers))
-        self.port.submit_store([StoreItem(key(number), self.buffer(size)) for number in numbers], self.inbox, None)
+        self.client.submit_store([StoreItem(key(number), self.buffer(size)) for number in numbers], self.inbox, None)
         self.adapter.finish(self.adapter.waiting[-1])
         self.turn()
 
     def look(self, *numbers: int) -> None:
-        self.port.submit_lookup([key(number) for number in numbers], self.inbox, None)
+        self.client.submit_lookup([key(number) for number in numbers], self.inbox, None)
         self.adapter.finish(self.adapter.waiting[-1])
         self.turn()
 

@@ -6,9 +6,9 @@ import pytest
 
 from lmcache_core import Outcome
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.pending_jobs import PendingJob, Verb
+from lmcache_core.controllers.adapter_jobs import PendingJob, Verb
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -17,22 +17,22 @@ from lmcache_devkit.lent_memory import object_key
 
 
 class Desk:
-    """A port whose jobs are answered as a test says."""
+    """A client whose jobs are answered as a test says."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.adapter = CueAdapter()
-        self.port = AdapterPort(0, "cue", self.adapter, Capability.NONE, self.clock, 30.0)
+        self.client = AdapterClient(0, "cue", self.adapter, Capability.NONE, self.clock, 30.0)
         self.watch = AdapterWatch(self.clock)
 
     def answer(self, verb: Verb, *outcomes: Outcome) -> None:
-        """As the port counts it."""
+        """As the client counts it."""
         job = PendingJob(verb, [object_key(number) for number in range(len(outcomes))], None, Inbox(), 0.0)
-        self.port.tally.given(job)
-        self.port.tally.answered(job, outcomes)
+        self.client.counters.given(job)
+        self.client.counters.answered(job, outcomes)
 
     def names(self) -> list[str]:
-        return [each.name for each in self.watch.conditions(self.port)]
+        return [each.name for each in self.watch.conditions(self.client)]
 
     def pass_seconds(self, seconds: int) -> None:
         for _ in range(seconds):

@@ -15,20 +15,20 @@ import pytest
 from core.tests.controllers.adapter_desk import KEYS
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.job_answer import JobAnswer
-from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import JobAnswer
+from lmcache_core.controllers.threads import CompletionThread
 from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.job_table import CompletionQueue
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.event_recorder import EventRecorder
 
 
 @contextmanager
-def listening(ports: Sequence[AdapterPort], clock: SystemClock, events: Publisher | None = None) -> Iterator[None]:
+def listening(clients: Sequence[AdapterClient], clock: SystemClock, events: Publisher | None = None) -> Iterator[None]:
     """The thread runs meanwhile, and ends when it is told to."""
-    thread = CompletionThread(ports, clock, events)
+    thread = CompletionThread(clients, clock, events)
     runner = threading.Thread(target=thread.run, daemon=True)
     runner.start()
     try:
@@ -41,9 +41,9 @@ def listening(ports: Sequence[AdapterPort], clock: SystemClock, events: Publishe
 
 def test_the_thread_delivers_and_times_out_on_its_own() -> None:
     adapter, inbox, clock = CueAdapter(), Inbox[Any](), SystemClock()
-    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.1)
-    with listening([port], clock):
-        port.submit_lookup(KEYS, inbox, "late")
+    client = AdapterClient(0, "cue", adapter, adapter.capabilities, clock, 0.1)
+    with listening([client], clock):
+        client.submit_lookup(KEYS, inbox, "late")
         answers: list[Any] = []
         for _ in range(500):
             answers += inbox.drain()
@@ -55,7 +55,7 @@ def test_the_thread_delivers_and_times_out_on_its_own() -> None:
 
 def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
     adapter, inbox, clock, events = CueAdapter(), Inbox[Any](), SystemClock(), EventRecorder()
-    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.05)
+    client = AdapterClient(0, "cue", adapter, adapter.capabilities, clock, 0.05)
 
     def told(count: int) -> list[AdapterHealthChanged]:
         deadline = time.monotonic() + 10
@@ -63,8 +63,8 @@ def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
             time.sleep(0.005)
         return events.of(AdapterHealthChanged)
 
-    with listening([port], clock, events):
-        port.submit_lookup(KEYS, inbox, "late")
+    with listening([client], clock, events):
+        client.submit_lookup(KEYS, inbox, "late")
         assert told(1) == [AdapterHealthChanged("cue", False)]
         adapter.finish(adapter.waiting[0])
         assert told(2) == [AdapterHealthChanged("cue", False), AdapterHealthChanged("cue", True)]
@@ -72,12 +72,12 @@ def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
 
 def test_a_deadline_is_kept_while_earlier_jobs_keep_their_buffers() -> None:
     adapter, inbox, clock = CueAdapter(), Inbox[Any](), SystemClock()
-    port = AdapterPort(0, "cue", adapter, adapter.capabilities, clock, 0.1)
+    client = AdapterClient(0, "cue", adapter, adapter.capabilities, clock, 0.1)
     poll = select.poll()
     poll.register(inbox, select.POLLIN)
-    with listening([port], clock):
+    with listening([client], clock):
         for token in ("first", "second"):  # the first one never lets go
-            port.submit_lookup(KEYS, inbox, token)
+            client.submit_lookup(KEYS, inbox, token)
             poll.poll(5000)
             assert inbox.drain() == [JobAnswer(token, (Outcome.TIMED_OUT,) * 3, released=False)]
             time.sleep(0.02)  # the thread is asleep by now
@@ -89,30 +89,30 @@ def test_an_adapter_that_closes_its_descriptor_is_heard_of_once_and_keeps_no_oth
     adapters, inbox, clock = [CueAdapter(), CueAdapter()], Inbox[Any](), SystemClock()
     for adapter in adapters:
         adapter._completions = CompletionQueue()  # type: ignore[assignment]
-    ports = [
-        AdapterPort(number, f"cue-{number}", adapter, adapter.capabilities, clock, 0.2)
+    clients = [
+        AdapterClient(number, f"cue-{number}", adapter, adapter.capabilities, clock, 0.2)
         for number, adapter in enumerate(adapters)
     ]
     poll = select.poll()
     poll.register(inbox, select.POLLIN)
 
     def hear() -> None:
-        ports[1].submit_lookup(KEYS, inbox, "it listens")
+        clients[1].submit_lookup(KEYS, inbox, "it listens")
         adapters[1].finish(adapters[1].waiting[0])
         poll.poll(5000)
         assert len(inbox.drain()) == 1
         adapters[0].close(0)
-        ports[0].submit_lookup(KEYS, inbox, "lost")
+        clients[0].submit_lookup(KEYS, inbox, "lost")
         poll.poll(5000)
         assert inbox.drain() == [JobAnswer("lost", (Outcome.TIMED_OUT,) * 3, released=False)]
-        ports[1].submit_lookup(KEYS, inbox, "heard")
+        clients[1].submit_lookup(KEYS, inbox, "heard")
         adapters[1].finish(adapters[1].waiting[0])
         poll.poll(5000)
         assert inbox.drain() == [JobAnswer("heard", (Outcome.MISSING,) * 3, released=True)]
 
     with caplog.at_level(logging.ERROR):
         for _ in range(2):  # the thread is started again
-            with listening(ports, clock):
+            with listening(clients, clock):
                 hear()
     (record,) = caplog.records
     assert "adapter=cue-0" in record.getMessage()

@@ -10,10 +10,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from lmcache_core import Condition, ServerState, Severity
-from lmcache_core.controllers import plugin_reports
-from lmcache_core.controllers.conditions import Conditions, is_well, server_state, state_reason
-from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
-from lmcache_core.jobs.recent_growth import RecentGrowth
+from lmcache_core.controllers import conditions as condition_sources
+from lmcache_core.controllers.conditions import (
+    Conditions,
+    PluginReports,
+    RecentGrowth,
+    Reporter,
+    is_well,
+    server_state,
+    state_reason,
+)
 from lmcache_devkit.fake_clock import FakeClock
 
 FULL = Condition("medium_full", Severity.WARNING, "no room", "make room", "adapter fs")
@@ -187,7 +193,7 @@ def test_what_is_no_condition_is_named(clock: FakeClock, said: object, says: str
 def test_one_that_does_not_come_back_is_named_and_holds_up_no_other(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_reports, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(condition_sources, "PATIENCE_SECONDS", 0.01)
     hanging = Author(FULL._replace(subject=""))
     named = [Reporter("adapter s3", hanging.conditions), Reporter("adapter fs", Author(NEWS).conditions)]
     reports = PluginReports(clock, lambda: named)

@@ -73,9 +73,9 @@ def test_what_is_being_stored_or_loaded_is_not_deleted(site: Site, verb: str) ->
     site.store(*range(80))
     busy = list(range(70, 80))
     if verb == "store":
-        site.port.submit_store([StoreItem(key(n), site.buffer()) for n in busy], site.inbox, None)
+        site.client.submit_store([StoreItem(key(n), site.buffer()) for n in busy], site.inbox, None)
     else:
-        site.port.submit_load([LoadItem(key(n), site.buffer()) for n in busy], site.inbox, None)
+        site.client.submit_load([LoadItem(key(n), site.buffer()) for n in busy], site.inbox, None)
     site.store(80)
     assert site.delete() == [*range(69, 52, -1)]
 
@@ -92,7 +92,7 @@ def test_what_is_stored_again_while_it_is_deleted_stays_known(site: Site) -> Non
 
 
 def test_what_an_adapter_kept_though_it_was_over_time_is_evicted_in_its_turn(site: Site) -> None:
-    site.port.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
+    site.client.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
     late = site.adapter.waiting[-1]
     site.adapter.time_out(late)
     site.turn()
@@ -106,7 +106,7 @@ def test_what_an_adapter_kept_though_it_was_over_time_is_evicted_in_its_turn(sit
 
 
 def test_what_was_not_kept_after_all_is_forgotten_when_its_turn_comes(site: Site) -> None:
-    site.port.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
+    site.client.submit_store([StoreItem(key(200 + n), site.buffer()) for n in range(10)], site.inbox, None)
     late = site.adapter.waiting[-1]
     site.adapter.time_out(late)
     site.adapter.let_go(late)
@@ -139,7 +139,7 @@ def test_what_is_gone_already_is_forgotten(site: Site) -> None:
 def test_an_adapter_that_does_not_answer_is_asked_for_nothing(site: Site) -> None:
     site.store(*range(90))
     site.clock.advance(31)
-    site.port.expire(site.clock.monotonic())
+    site.client.expire(site.clock.monotonic())
     site.turn()
     site.later(10)
     assert len([job for job in site.adapter.waiting if job.verb == "delete"]) == 1, "the one that is overdue"
@@ -203,7 +203,7 @@ def test_an_adapter_that_keeps_a_job_is_given_no_other_slice(site: Site, monkeyp
     site.store(*range(90))
     overdue = site.deletes()
     site.clock.advance(31)
-    site.port.expire(site.clock.monotonic())
+    site.client.expire(site.clock.monotonic())
     for _ in range(3):
         site.later()
     assert site.deletes() == overdue
@@ -227,7 +227,7 @@ def test_an_adapter_that_still_learns_what_it_holds_is_waited_for_in_silence(
     with caplog.at_level(logging.WARNING):
         site.store(*range(90))
         site.later()
-    assert site.port.is_learning
+    assert site.client.is_learning
     assert site.deletes() == []
     assert caplog.records == []
     monkeypatch.undo()

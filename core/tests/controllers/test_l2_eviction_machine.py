@@ -40,7 +40,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
     def begin_to_store(self, numbers: list[int], size: int) -> None:
         site = self.site
         items = [StoreItem(key(number), self.buffers[size]) for number in numbers]
-        site.port.submit_store(items, site.inbox, None)
+        site.client.submit_store(items, site.inbox, None)
 
     @rule(numbers=RANGES, size=SIZES)
     def store(self, numbers: list[int], size: int) -> None:
@@ -50,7 +50,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
 
     @rule(numbers=RANGES)
     def begin_to_look(self, numbers: list[int]) -> None:
-        self.site.port.submit_lookup([key(number) for number in numbers], self.site.inbox, None)
+        self.site.client.submit_lookup([key(number) for number in numbers], self.site.inbox, None)
 
     @rule(verb=st.sampled_from(("delete", "delete", "store", "lookup")), how=OUTCOMES, held_back=st.booleans())
     def answer(self, verb: str, how: Outcome, held_back: bool) -> None:
@@ -109,7 +109,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.1, 1.0, 31.0)))
     def time_passes(self, seconds: float) -> None:
         self.site.clock.advance(seconds)
-        self.site.port.expire(self.site.clock.monotonic())
+        self.site.client.expire(self.site.clock.monotonic())
 
     @rule()
     def turn(self) -> None:
@@ -163,7 +163,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
                 site.adapter.finish(job)
             site.later()
         assert not site.adapter.waiting
-        assert site.port.answers
+        assert site.client.answers
         names: dict[bytes, ObjectKey] = {key(number).object_id: key(number) for number in range(200)}
         there = [names[name] for name in site.adapter.objects]
         assert all(site.eviction._objects.find(name) >= 0 for name in there), "it would never be deleted"

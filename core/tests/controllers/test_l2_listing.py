@@ -7,7 +7,7 @@ import pytest
 from core.tests.controllers.eviction_site import OBJECT, Site, key
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.controllers import l2_eviction
-from lmcache_core.controllers.l2_listing import L2Listing
+from lmcache_core.controllers.l2_contents import L2Listing
 from lmcache_core.model.results import KeyPage
 
 
@@ -19,7 +19,7 @@ def test_a_listing_begins_when_the_adapter_knows_how_large_its_objects_are(
     answers = [None, None]
     usage = site.adapter.usage
     monkeypatch.setattr(site.adapter, "usage", lambda: answers.pop() if answers else usage())
-    L2Listing(site.port, site.eviction).run()
+    L2Listing(site.client, site.eviction).run()
     site.turn()
     assert answers == []
     assert site.eviction.status()["known_bytes"] == 90 * OBJECT
@@ -29,7 +29,7 @@ def test_what_was_there_before_is_listed_and_can_go(site: Site) -> None:
     site.adapter.objects = {key(number).object_id: bytes(OBJECT) for number in range(90)}
     keys = [key(number) for number in range(90)]
     site.adapter.lists = (KeyPage(tuple(keys[:50]), "1"), KeyPage(tuple(keys[50:]), None))
-    listing = L2Listing(site.port, site.eviction)
+    listing = L2Listing(site.client, site.eviction)
     listing.run()
     assert (listing.state, listing.objects) == ("done", 90)
     site.turn()
@@ -42,9 +42,9 @@ def test_what_was_there_before_is_listed_and_can_go(site: Site) -> None:
 def test_what_others_store_in_a_shared_backend_is_found_by_the_next_listing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.port.capabilities |= Capability.SHARED
+    site.client.capabilities |= Capability.SHARED
     site.adapter.lists = (KeyPage((key(1),), None),)
-    listing = L2Listing(site.port, site.eviction)
+    listing = L2Listing(site.client, site.eviction)
     pauses: list[float] = []
 
     def others_store(seconds: float) -> bool:
@@ -81,7 +81,7 @@ def test_a_wrong_guess_of_sizes_does_not_empty_the_adapter(site: Site, monkeypat
 def test_a_listing_that_fails_is_tried_again_and_then_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     site.adapter.lists = (OSError("no"),)
-    listing = L2Listing(site.port, site.eviction)
+    listing = L2Listing(site.client, site.eviction)
     monkeypatch.setattr(listing._stop, "wait", pauses.append)
     listing.run()
     assert (listing.state, pauses) == ("failed", [1.0, 4.0, 16.0, 60.0])
@@ -93,7 +93,7 @@ def test_a_listing_that_goes_in_circles_is_given_up(
 ) -> None:
     pages = (KeyPage((), "1"), KeyPage((key(1),), "2"), KeyPage((key(2),), back_to))  # type: ignore[arg-type]
     site.adapter.lists = pages
-    listing = L2Listing(site.port, site.eviction)
+    listing = L2Listing(site.client, site.eviction)
     monkeypatch.setattr(listing._stop, "wait", lambda seconds: None)
     listing.run()
     assert listing.state == "failed"

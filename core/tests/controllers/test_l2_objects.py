@@ -7,7 +7,7 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.controllers.l2_objects import NumberedObjects
+from lmcache_core.controllers.l2_contents import NumberedObjects
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 
 SPACES = [KeySpace("m", rank, 0, "", 16, HashChain.BLAKE3, bytes(16)) for rank in range(3)]

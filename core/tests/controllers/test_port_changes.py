@@ -14,10 +14,9 @@ from lmcache_core.builtin.policies import open_load_from_first
 from lmcache_core.contracts.events import StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy, StoredObject, StorePlan
 from lmcache_core.contracts.policies import StorePolicy as StorePolicyContract
-from lmcache_core.controllers import prefetch_slices
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.controllers import prefetch_plan
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -43,12 +42,12 @@ def house_of() -> Iterator[OpenHouse]:
         yield lambda adapters: stack.enter_context(open_house(House(adapters=adapters)))
 
 
-def new_port(depot: Depot) -> tuple[AdapterPort, CueAdapter]:
-    adapter, number = CueAdapter(), len(depot.ports)
-    port = AdapterPort(number, f"cue-{number}", adapter, adapter.capabilities, depot.clock, TIMEOUT)
+def new_port(depot: Depot) -> tuple[AdapterClient, CueAdapter]:
+    adapter, number = CueAdapter(), len(depot.clients)
+    client = AdapterClient(number, f"cue-{number}", adapter, adapter.capabilities, depot.clock, TIMEOUT)
     depot.adapters.append(adapter)
-    depot.ports.append(port)
-    return port, adapter
+    depot.clients.append(client)
+    return client, adapter
 
 
 # --- stores
@@ -57,8 +56,8 @@ def new_port(depot: Depot) -> tuple[AdapterPort, CueAdapter]:
 def test_an_adapter_that_comes_gets_what_comes_after_it(depots: list[Depot]) -> None:
     depots.append(depot := Depot(AMPLE))
     depot.put(chunks(2, prompt=1))
-    port, _ = new_port(depot)
-    depot.store.add_port(port)
+    client, _ = new_port(depot)
+    depot.store.add_adapter(client)
     depot.turn()
     depot.put(chunks(2, prompt=2))
     depot.settle(0)
@@ -71,8 +70,8 @@ def test_an_adapter_that_comes_gets_what_comes_after_it(depots: list[Depot]) -> 
 def test_the_first_adapter_can_come_late(depots: list[Depot]) -> None:
     depots.append(depot := Depot(AMPLE, adapters=0))
     assert not depot.store.active
-    port, _ = new_port(depot)
-    depot.store.add_port(port)
+    client, _ = new_port(depot)
+    depot.store.add_adapter(client)
     depot.turn()
     assert depot.store.active
 
@@ -80,18 +79,18 @@ def test_the_first_adapter_can_come_late(depots: list[Depot]) -> None:
 def test_a_drain_finishes_what_waits_and_takes_nothing_new(depots: list[Depot]) -> None:
     depots.append(depot := Depot(NARROW))
     depot.put(chunks(6, prompt=1))
-    change = depot.store.drain_port(depot.ports[0])
+    change = depot.store.drain_adapter(depot.clients[0])
     assert not change.wait(0)
     depot.turn()
     assert change.wait(0)
     assert not depot.store.active
-    assert depot.store.left_for(depot.ports[0]) == (6, 6 * OBJECT)
+    assert depot.store.pending_for(depot.clients[0]) == (6, 6 * OBJECT)
     depot.put(chunks(2, prompt=2))
     depot.settle()
-    assert depot.store.left_for(depot.ports[0]) == (0, 0)
+    assert depot.store.pending_for(depot.clients[0]) == (0, 0)
     assert (depot.stored(chunks(6, prompt=1)), depot.stored(chunks(2, prompt=2))) == ([0, 1, 2, 3, 4, 5], [])
     assert depot.store.drain(0)
-    depot.store.drain_port(depot.ports[0], again=True)
+    depot.store.drain_adapter(depot.clients[0], again=True)
     depot.turn()
     depot.put(chunks(2, prompt=3))
     depot.settle()
@@ -113,7 +112,7 @@ def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(depots: list[
     policy = ToAll()
     depots.append(depot := Depot(AMPLE, adapters=2))
     depot.store.plan_by(policy)
-    depot.store.drain_port(depot.ports[0])
+    depot.store.drain_adapter(depot.clients[0])
     depot.put(chunks(1))
     depot.settle(1)
     assert [[facts.healthy for facts in told] for told in policy.told] == [[False, True]]
@@ -125,7 +124,7 @@ def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(depots: list[
 
 def test_what_goes_nowhere_stays_in_l1(depots: list[Depot]) -> None:
     depots.append(depot := Depot(AMPLE, policy=ToAll()))
-    depot.store.drain_port(depot.ports[0])
+    depot.store.drain_adapter(depot.clients[0])
     assert depot.put(chunks(1)) == 1, "it is taken in, because the drain is not seen yet"
     depot.turn()
     assert depot.cache.contents.state_counts().cached == 1
@@ -136,11 +135,11 @@ def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(de
     depot.put(chunks(6))
     depot.turn()
     (job,) = depot.adapters[0].waiting
-    depot.store.remove_port(depot.ports[0])
+    depot.store.remove_adapter(depot.clients[0])
     depot.turn()
     (dropped,) = [event for event in depot.events.events if isinstance(event, StoresDropped)]
     assert (dropped.adapter, dropped.objects, dropped.reason) == ("cue-0", 6 - len(job.keys), "adapter_removed")
-    assert depot.store.left_for(depot.ports[0]) == (0, 0)
+    assert depot.store.pending_for(depot.clients[0]) == (0, 0)
     assert list(depot.store.status()["adapters"]) == ["cue-1"]  # type: ignore[call-overload]
     depot.adapters[0].finish(job)
     depot.turn()
@@ -160,21 +159,21 @@ def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depo
     depot.put(chunks(3))
     depot.turn()
     (job,) = depot.adapters[0].waiting
-    depot.store.remove_port(depot.ports[0])
+    depot.store.remove_adapter(depot.clients[0])
     depot.turn()
-    depot.ports[0].abandon()
-    depot.ports[0].expire(depot.clock.monotonic())
-    depot.ports[0].shut()
+    depot.clients[0].abandon()
+    depot.clients[0].expire(depot.clock.monotonic())
+    depot.clients[0].shut()
     depot.turn()
-    assert (depot.ports[0].given_up, depot.ports[0].timeouts) == (3, 0)
+    assert (depot.clients[0].given_up, depot.clients[0].timeouts) == (3, 0)
     census = depot.cache.contents.state_counts()
-    assert (census.quarantined, depot.ports[0].lent_bytes, depot.ports[0].unanswered) == (3, 3 * OBJECT, 0)
+    assert (census.quarantined, depot.clients[0].lent_bytes, depot.clients[0].unanswered) == (3, 3 * OBJECT, 0)
     depot.adapters[0].finish(job)
     depot.turn()
     assert (
         depot.cache.contents.state_counts().quarantined,
         depot.cache.contents.state_counts().held,
-        depot.ports[0].lent_bytes,
+        depot.clients[0].lent_bytes,
     ) == (
         0,
         0,
@@ -189,7 +188,7 @@ def test_limits_apply_to_what_waits_already(depots: list[Depot]) -> None:
     depot.turn()
     depot.store.limit(StoreLimits(4 * OBJECT, drop=DropRule.OLDEST))
     depot.turn()
-    account = depot.account()
+    account = depot.snapshot()
     assert account.dropped_by_reason == {"backlog_bytes": 4}
     assert depot.store.status()["backlog_max_bytes"] == 4 * OBJECT
     depot.settle()
@@ -199,11 +198,11 @@ def test_limits_apply_to_what_waits_already(depots: list[Depot]) -> None:
 def test_a_port_that_was_shut_answers_for_the_adapter(depots: list[Depot]) -> None:
     depots.append(depot := Depot(AMPLE))
     depot.put(chunks(2))
-    depot.ports[0].shut()
+    depot.clients[0].shut()
     depot.turn()
     depot.turn()
     assert depot.adapters[0].waiting == []
-    assert depot.account().failed_by_outcome == {"failed": 2}
+    assert depot.snapshot().failed_by_outcome == {"failed": 2}
 
 
 # --- loads
@@ -218,7 +217,7 @@ def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(house_of: OpenHou
     house.adapters[1].finish(job)
     house.turn()
     assert house.jobs("load") == [], "the first adapter has not said what it has"
-    house.prefetch.remove_port(house.ports[0])
+    house.prefetch.remove_adapter(house.clients[0])
     house.turn()
     assert [adapter for adapter, _ in house.jobs("load")] == [house.adapters[1]]
     house.finish("load")
@@ -236,7 +235,7 @@ def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(house_of: OpenHouse)
     for how in ("asked", "found", "loading"):
         house.ask(*CHUNKS[:3], request=how)
     house.turn()
-    house.prefetch.remove_port(house.port)
+    house.prefetch.remove_adapter(house.client)
     house.turn()
     assert [house.answer(how) for how in ("asked", "found")] == [0, 0]
     house.settle()
@@ -248,15 +247,15 @@ def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(house_of: OpenHouse)
 def test_what_is_under_way_arrives_and_nothing_more_is_asked_for(
     house_of: OpenHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefetch_slices, "SLICE_CELLS", 2)
-    monkeypatch.setattr(prefetch_slices, "IN_FLIGHT_CELLS", 2)
+    monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
+    monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
     house = house_of(2)
     house.put_in_l2(*CHUNKS[:6])
     house.ask(*CHUNKS[:6])
     house.turn()
     house.finish("lookup")
     assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[0], 2)]
-    house.prefetch.remove_port(house.ports[0])
+    house.prefetch.remove_adapter(house.clients[0])
     house.finish("load")
     assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[1], 2)]
     house.settle()
@@ -272,11 +271,11 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
     house.finish("lookup")
     ((stalled, job),) = house.jobs("load")
     assert stalled is house.adapters[0]
-    house.prefetch.remove_port(house.ports[0])
+    house.prefetch.remove_adapter(house.clients[0])
     house.turn()
-    house.ports[0].abandon()
-    house.ports[0].expire(house.clock.monotonic())
-    house.ports[0].shut()
+    house.clients[0].abandon()
+    house.clients[0].expire(house.clock.monotonic())
+    house.clients[0].shut()
     house.turn()
     assert house.cache.contents.state_counts().quarantined == 4
     stalled.waiting.remove(job)
@@ -296,21 +295,21 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
 
 def test_an_adapter_that_comes_is_asked(house_of: OpenHouse) -> None:
     house = house_of(2)
-    first, second = house.ports
-    house.prefetch.remove_port(second)
+    first, second = house.clients
+    house.prefetch.remove_adapter(second)
     house.turn()
     house.put_in_l2(*CHUNKS[:2], only=1)
     house.ask(*CHUNKS[:2], request="before")
     house.settle()
     assert house.answer("before") == 0
-    fresh = AdapterPort(2, "cue2", second.adapter, second.capabilities, house.clock, 30.0)
-    house.ports[1] = fresh
-    house.prefetch.add_port(fresh)
+    fresh = AdapterClient(2, "cue2", second.adapter, second.capabilities, house.clock, 30.0)
+    house.clients[1] = fresh
+    house.prefetch.add_adapter(fresh)
     house.ask(*CHUNKS[:2], request="after")
     house.settle()
     assert house.answer("after") == 2
     house.storage.end_lookup(b"c", "after")
-    assert house.prefetch._ports == (first, fresh)
+    assert house.prefetch._clients == (first, fresh)
 
 
 class Leave(PrefetchPolicy):
@@ -342,13 +341,13 @@ def test_another_prefetch_policy_and_other_bounds(house_of: OpenHouse) -> None:
 
 def test_jobs_have_as_long_as_is_said_when_they_begin(depots: list[Depot]) -> None:
     depots.append(depot := Depot(AMPLE))
-    depot.ports[0].timeout_seconds = 5.0
+    depot.clients[0].timeout_seconds = 5.0
     depot.put(chunks(1))
     depot.turn()
     depot.clock.advance(6)
-    depot.ports[0].expire(depot.clock.monotonic())
+    depot.clients[0].expire(depot.clock.monotonic())
     depot.turn()
-    assert depot.account().failed_by_outcome == {Outcome.TIMED_OUT.value: 1}
+    assert depot.snapshot().failed_by_outcome == {Outcome.TIMED_OUT.value: 1}
     depot.adapters[0].fail(depot.adapters[0].waiting[0])
     depot.turn()
 
@@ -358,8 +357,8 @@ def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(d
     depot.put(chunks(3))
     depot.turn()
     (kept,), (other,) = depot.adapters[0].waiting, depot.adapters[1].waiting
-    depot.ports[0].abandon()
-    depot.ports[0].expire(depot.clock.monotonic())
+    depot.clients[0].abandon()
+    depot.clients[0].expire(depot.clock.monotonic())
     depot.turn()
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (3 * OBJECT, False)
     depot.adapters[1].finish(other)
@@ -384,8 +383,8 @@ def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(depots: li
     depot.adapters[1].finish(depot.adapters[1].waiting[0])
     depot.turn()
     assert not depot.store.drain(0)
-    depot.ports[0].abandon()
-    depot.ports[0].expire(depot.clock.monotonic())
+    depot.clients[0].abandon()
+    depot.clients[0].expire(depot.clock.monotonic())
     depot.turn()
     assert (depot.store.backlog_bytes, depot.store.drain(0)) == (0, True)
     depot.adapters[0].finish(depot.adapters[0].waiting[0])
@@ -397,8 +396,8 @@ def test_what_one_adapter_lets_go_of_is_still_on_its_way_to_another(depots: list
     depots.append(depot := Depot(AMPLE, adapters=2))
     depot.put(chunks(3))
     depot.turn()
-    depot.ports[0].abandon()
-    depot.ports[0].expire(depot.clock.monotonic())
+    depot.clients[0].abandon()
+    depot.clients[0].expire(depot.clock.monotonic())
     depot.turn()
     depot.adapters[0].finish(depot.adapters[0].waiting[0])
     depot.turn()

@@ -1,4 +1,4 @@
-"""The keys of an adapter are listed through its port, also while it is closed."""
+"""The keys of an adapter are listed through its client, also while it is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.tests.controllers.adapter_desk import Desk
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.results import KeyPage
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.fake_clock import FakeClock
@@ -23,7 +23,7 @@ def test_a_listing_that_is_none_is_said_so(desk: Desk, monkeypatch: pytest.Monke
         return answer
 
     monkeypatch.setattr(desk.adapter, "list_keys", list_keys)
-    assert desk.port.list_keys(None, 10) is None
+    assert desk.client.list_keys(None, 10) is None
 
 
 def test_an_adapter_is_not_closed_while_it_lists_its_keys() -> None:
@@ -41,15 +41,15 @@ def test_an_adapter_is_not_closed_while_it_lists_its_keys() -> None:
             super().close(deadline_seconds)
 
     adapter = Lister()
-    port = AdapterPort(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
-    lister = threading.Thread(target=port.list_keys, args=(None, 5))
+    client = AdapterClient(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
+    lister = threading.Thread(target=client.list_keys, args=(None, 5))
     lister.start()
     assert began.wait(10)
-    closer = threading.Thread(target=port.close, args=(10.0,))
+    closer = threading.Thread(target=client.close, args=(10.0,))
     closer.start()
-    while not port._closing:
+    while not client._closing:
         time.sleep(0.001)
-    assert port.list_keys(None, 5) is None
+    assert client.list_keys(None, 5) is None
     goes_on.set()
     for thread in (lister, closer):
         thread.join(10)
@@ -65,12 +65,12 @@ def test_a_listing_that_does_not_end_is_not_waited_for_longer(caplog: pytest.Log
             return KeyPage((), None)
 
     adapter = Lister()
-    port = AdapterPort(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
-    lister = threading.Thread(target=port.list_keys, args=(None, 5))
+    client = AdapterClient(0, "lister", adapter, adapter.capabilities, FakeClock(), 30.0)
+    lister = threading.Thread(target=client.list_keys, args=(None, 5))
     lister.start()
-    while not port._listings:
+    while not client._listings:
         time.sleep(0.001)
-    port.close(0.01)
+    client.close(0.01)
     assert "l2 adapter is closed while it lists its keys adapter=lister" in caplog.text
     goes_on.set()
     lister.join(10)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.controllers.pending_jobs import PendingJob, Verb
-from lmcache_core.controllers.port_tally import PortAccount, PortTally
+from lmcache_core.controllers.adapter_counters import AdapterCounters, AdapterCounts
+from lmcache_core.controllers.adapter_jobs import PendingJob, Verb
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
@@ -26,7 +26,7 @@ class TallyMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
-        self.tally = PortTally(self.clock)
+        self.counters = AdapterCounters(self.clock)
         self.memory = LentMemory(BYTES)
         self.item = StoreItem(KEY, self.memory.lend(BYTES))
         self.inbox: Inbox[object] = Inbox()
@@ -39,7 +39,7 @@ class TallyMachine(RuleBasedStateMachine):
         subject = self.item if verb in ("store", "load") else KEY
         now = self.clock.monotonic()
         job = PendingJob(verb, [subject] * size, "token", self.inbox, now + 30, now)
-        self.tally.given(job)
+        self.counters.given(job)
         self.open.append(job)
 
     @precondition(lambda self: self.open)
@@ -47,7 +47,7 @@ class TallyMachine(RuleBasedStateMachine):
     def answer(self, data: st.DataObject) -> None:
         job = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
         outcomes = data.draw(st.lists(st.sampled_from(Outcome), min_size=job.size, max_size=job.size))
-        self.tally.answered(job, outcomes)
+        self.counters.answered(job, outcomes)
         if job.verb in ("store", "load"):
             self.done_bytes += BYTES * outcomes.count(Outcome.DONE)
 
@@ -58,7 +58,7 @@ class TallyMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_adds_up(self) -> None:
-        account = self.tally.account()
+        account = self.counters.snapshot()
         assert all(row.adds_up for row in account.verbs.values())
         assert account.busy_seconds == self.busy
         for verb, row in account.verbs.items():
@@ -84,8 +84,8 @@ class ReadMeanwhile(FakeClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read: Callable[[], PortAccount] | None = None
-        self.readings: list[PortAccount] = []
+        self.read: Callable[[], AdapterCounts] | None = None
+        self.readings: list[AdapterCounts] = []
 
     def monotonic(self) -> float:
         now = super().monotonic()
@@ -97,26 +97,26 @@ class ReadMeanwhile(FakeClock):
             self._reader.join(0.2)  # it waits for whoever asks for the time, if that one has locked the tally
         return now
 
-    def all_readings(self) -> list[PortAccount]:
+    def all_readings(self) -> list[AdapterCounts]:
         self._reader.join()
         return self.readings
 
 
 def test_the_time_that_it_was_busy_never_falls() -> None:
     clock = ReadMeanwhile()
-    tally = PortTally(clock)
+    tally = AdapterCounters(clock)
     job = PendingJob("lookup", [KEY], "token", Inbox[object](), clock.monotonic() + 30, clock.monotonic())
     tally.given(job)
     clock.advance(5)
-    clock.read = tally.account
+    clock.read = tally.snapshot
     tally.answered(job, [Outcome.DONE])
     (meanwhile,) = clock.all_readings()
-    assert meanwhile.busy_seconds <= tally.account().busy_seconds
+    assert meanwhile.busy_seconds <= tally.snapshot().busy_seconds
 
 
 def test_time_is_counted_once_where_a_job_begins_before_the_last_one_has_ended() -> None:
     clock = FakeClock()
-    tally = PortTally(clock)
+    tally = AdapterCounters(clock)
     first, second = (PendingJob("lookup", [KEY], "token", Inbox[object](), 30.0, clock.monotonic()) for _ in range(2))
     tally.given(first)
     clock.advance(3)
@@ -124,4 +124,4 @@ def test_time_is_counted_once_where_a_job_begins_before_the_last_one_has_ended()
     tally.given(second)  # begun when the first one was, and given only now
     clock.advance(2)
     tally.answered(second, [Outcome.DONE])
-    assert tally.account().busy_seconds == 5.0
+    assert tally.snapshot().busy_seconds == 5.0

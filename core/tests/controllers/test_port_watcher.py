@@ -1,4 +1,4 @@
-"""Whoever watches a port is told what its adapter has."""
+"""Whoever watches a client is told what its adapter has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from core.tests.controllers.adapter_desk import KEYS, Desk
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.controllers.job_answer import JobAnswer
+from lmcache_core.controllers.adapter_jobs import JobAnswer
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.lent_memory import LentMemory
 
@@ -33,17 +33,17 @@ class Diary:
 
 def test_a_watcher_is_told_what_the_adapter_has(desk: Desk) -> None:
     memory, diary = LentMemory(1 << 16), Diary()
-    desk.port.watch(diary)
+    desk.client.watch(diary)
     items = [StoreItem(key, memory.lend(4096)) for key in KEYS[:2]]
-    desk.port.submit_store(items, desk.inbox, "store")
-    assert desk.port.in_use() == set(KEYS[:2])
-    desk.port.submit_store(items, desk.inbox, "fails")
+    desk.client.submit_store(items, desk.inbox, "store")
+    assert desk.client.in_use() == set(KEYS[:2])
+    desk.client.submit_store(items, desk.inbox, "fails")
     desk.adapter.finish(desk.adapter.waiting[0])
     desk.adapter.fail(desk.adapter.waiting[0])
     desk.answers()
-    desk.port.submit_lookup(KEYS, desk.inbox, "lookup")
-    desk.port.submit_delete(KEYS[:1], desk.inbox, "delete")
-    assert desk.port.in_use() == set()
+    desk.client.submit_lookup(KEYS, desk.inbox, "lookup")
+    desk.client.submit_delete(KEYS[:1], desk.inbox, "delete")
+    assert desk.client.in_use() == set()
     for job in list(desk.adapter.waiting):
         desk.adapter.finish(job)
     answers = desk.answers()
@@ -53,9 +53,9 @@ def test_a_watcher_is_told_what_the_adapter_has(desk: Desk) -> None:
 
 def test_a_store_that_arrives_after_its_deadline_is_told_too(desk: Desk) -> None:
     memory, diary = LentMemory(1 << 16), Diary()
-    desk.port.watch(diary)
-    desk.port.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "late")
-    desk.port.expire(desk.clock.monotonic() + 31)
+    desk.client.watch(diary)
+    desk.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "late")
+    desk.client.expire(desk.clock.monotonic() + 31)
     desk.adapter.finish(desk.adapter.waiting[0])
     desk.answers()
     assert diary.notes == [("stored", [(KEYS[0], 4096)])]
@@ -63,15 +63,15 @@ def test_a_store_that_arrives_after_its_deadline_is_told_too(desk: Desk) -> None
 
 def test_what_an_adapter_gave_up_and_may_have_kept_is_told(desk: Desk) -> None:
     memory, diary = LentMemory(1 << 16), Diary()
-    desk.port.watch(diary)
-    desk.port.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "slow")
-    desk.port.submit_store([StoreItem(KEYS[1], memory.lend(4096))], desk.inbox, "fails")
+    desk.client.watch(diary)
+    desk.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], desk.inbox, "slow")
+    desk.client.submit_store([StoreItem(KEYS[1], memory.lend(4096))], desk.inbox, "fails")
     slow, failing = desk.adapter.waiting
     desk.adapter.time_out(slow)
     desk.adapter.fail(failing)
     desk.answers()
     assert diary.notes == [("may have stored", [(KEYS[0], 4096)])]
-    assert desk.port.in_use() == {KEYS[0]}, "it is being stored until its buffer is released"
+    assert desk.client.in_use() == {KEYS[0]}, "it is being stored until its buffer is released"
     desk.adapter.let_go(slow)
     desk.answers()
-    assert desk.port.in_use() == set()
+    assert desk.client.in_use() == set()

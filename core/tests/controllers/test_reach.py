@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.controllers.reach import in_every, longest_prefix, needed_from, prefix_reach, reach_of
+from lmcache_core.controllers.prefix_match import in_every, longest_prefix, match_of, needed_from, prefix_of
 from lmcache_core.model.bitmap import Bitmap
 
 CHUNKS = st.integers(0, 12)
@@ -35,8 +35,8 @@ def test_the_longest_prefix_of_which_every_shard_has_what_it_needs(
 
     expected = max(end for end in range(chunks + 1) if is_hit(end))
     assert longest_prefix(shards, windows, chunks) == expected
-    reach = reach_of(shards, windows, chunks, sparse=False)
-    assert reach == prefix_reach(expected, windows)
+    reach = match_of(shards, windows, chunks, sparse=False)
+    assert reach == prefix_of(expected, windows)
     for needed, window in zip(reach.needed, windows, strict=True):
         assert list(needed) == list(range(needed_from(expected, window), expected))
 
@@ -46,11 +46,11 @@ def test_a_sparse_lookup_has_what_every_shard_has(table: tuple[list[bytearray], 
     shards, _, chunks = table
     expected = [chunk for chunk in range(chunks) if all(flags[chunk] for flags in shards)]
     assert in_every(shards, chunks) == expected
-    reach = reach_of(shards, [None] * len(shards), chunks, sparse=True)
+    reach = match_of(shards, [None] * len(shards), chunks, sparse=True)
     assert reach.answer == Bitmap(chunks, expected)
     assert all(list(needed) == expected for needed in reach.needed)
 
 
 def test_without_shards_nothing_is_there() -> None:
-    assert reach_of([], [], 3, sparse=False).answer == 0
-    assert reach_of([], [], 3, sparse=True).answer == Bitmap(3)
+    assert match_of([], [], 3, sparse=False).answer == 0
+    assert match_of([], [], 3, sparse=True).answer == Bitmap(3)

@@ -53,7 +53,7 @@ def test_what_was_overwritten_goes_to_no_adapter_and_the_rest_does(depot: Checke
     for number in (0, 1):
         depot.settle(number)
         assert depot.stored(chunks(4), number) == [0, 1, 3]
-        assert depot.account(number).failed_by_outcome == {"damaged": 1}
+        assert depot.snapshot(number).failed_by_outcome == {"damaged": 1}
     assert depot.checks.overwritten == 1
     assert depot.cache.objects == 3
     assert depot.cache.contents.state_counts().held == 0
@@ -65,7 +65,7 @@ def test_a_job_of_which_nothing_is_left_is_not_handed_over(depot: CheckedDepot) 
     depot.overwrite(chunks(1)[0])
     depot.turn()
     assert [len(adapter.waiting) for adapter in depot.adapters] == [0, 0]
-    assert [depot.account(number).failed for number in (0, 1)] == [1, 1]
+    assert [depot.snapshot(number).failed for number in (0, 1)] == [1, 1]
     assert depot.cache.contents.state_counts().held == 0
     depot.put(chunks(1))
     for number in (0, 1):

@@ -23,11 +23,10 @@ from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.completion import JobId
 from lmcache_core.contracts.policies import EvictionDemand, PrefetchPolicy, RequestFacts
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.message_loop import Change
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_queue import StoreLimits, StoreQueue, StoreView
-from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits, StoreQueue, StoreView
+from lmcache_core.controllers.threads import Change
 from lmcache_core.model.keys import ObjectKey
 
 STEPS_PER_RUN = 60
@@ -55,7 +54,7 @@ class EveryQueue:
         self._known: dict[str, StoreQueue] = {}
 
     def views(self) -> dict[str, StoreView]:
-        self._known |= {queue.port.name: queue for queue in self._store._queues}
+        self._known |= {queue.client.name: queue for queue in self._store._queues}
         return {name: queue.view(0.0) for name, queue in self._known.items()}
 
 
@@ -63,18 +62,18 @@ class ReconfigureMachine(StorageMachine):
     def __init__(self) -> None:
         super().__init__()
         self.facts._store = cast(StoreController, EveryQueue(self.store))
-        for port, adapter in zip(self.ports, [CountingAdapter(), CountingAdapter()], strict=True):
-            self.adapters[port.index].close(0)
-            self.adapters[port.index] = port.adapter = adapter
-        self.serving = list(self.ports)
-        self.closed: dict[AdapterPort, tuple[Change, int | None]] = {}
+        for client, adapter in zip(self.clients, [CountingAdapter(), CountingAdapter()], strict=True):
+            self.adapters[client.index].close(0)
+            self.adapters[client.index] = client.adapter = adapter
+        self.serving = list(self.clients)
+        self.closed: dict[AdapterClient, tuple[Change, int | None]] = {}
         """Ports that take no stores, with the change that made them so and what they had admitted when it was made."""
-        self.leaving: dict[AdapterPort, tuple[Change, Change]] = {}
-        self.silent: dict[AdapterPort, int] = {}
+        self.leaving: dict[AdapterClient, tuple[Change, Change]] = {}
+        self.silent: dict[AdapterClient, int] = {}
         """Removed ones, and how often each had been asked for something when the controllers knew."""
 
-    def adapter_of(self, port: AdapterPort) -> CountingAdapter:
-        adapter = port.adapter
+    def adapter_of(self, client: AdapterClient) -> CountingAdapter:
+        adapter = client.adapter
         assert isinstance(adapter, CountingAdapter)
         return adapter
 
@@ -85,13 +84,13 @@ class ReconfigureMachine(StorageMachine):
         if len(self.serving) == ADAPTERS_MAX:
             return
         adapter = CountingAdapter()
-        index = len(self.ports)
-        port = AdapterPort(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
+        index = len(self.clients)
+        client = AdapterClient(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
         self.adapters.append(adapter)
-        self.ports.append(port)
-        self.serving.append(port)
-        self.prefetch.add_port(port)
-        self.store.add_port(port)
+        self.clients.append(client)
+        self.serving.append(client)
+        self.prefetch.add_adapter(client)
+        self.store.add_adapter(client)
         if turns:
             self.turn()
 
@@ -99,33 +98,33 @@ class ReconfigureMachine(StorageMachine):
     def an_adapter_is_drained(self, data: st.DataObject, again: bool) -> None:
         if not self.serving:
             return
-        port = data.draw(st.sampled_from(self.serving))
-        change = self.store.drain_port(port, again=again)
+        client = data.draw(st.sampled_from(self.serving))
+        change = self.store.drain_adapter(client, again=again)
         if again:
-            self.closed.pop(port, None)
+            self.closed.pop(client, None)
         else:
-            self.closed.setdefault(port, (change, None))
+            self.closed.setdefault(client, (change, None))
 
     @rule(data=st.data())
     def an_adapter_is_removed(self, data: st.DataObject) -> None:
         if not self.serving:
             return
-        port = data.draw(st.sampled_from(self.serving))
-        self.serving.remove(port)
-        self.closed.pop(port, None)
-        self.leaving[port] = (self.store.remove_port(port), self.prefetch.remove_port(port))
+        client = data.draw(st.sampled_from(self.serving))
+        self.serving.remove(client)
+        self.closed.pop(client, None)
+        self.leaving[client] = (self.store.remove_adapter(client), self.prefetch.remove_adapter(client))
 
     @rule()
     def what_is_removed_is_given_up(self) -> None:
         """The deadline of all removals is over."""
         self.turn()
-        for port in [port for port, changes in self.leaving.items() if all(change.wait(0) for change in changes)]:
-            del self.leaving[port]
-            port.abandon()
-            port.expire(self.clock.monotonic())
-            port.shut()
-            assert port.unanswered == 0
-            self.adapter_of(port).pins.clear()
+        for client in [client for client, changes in self.leaving.items() if all(change.wait(0) for change in changes)]:
+            del self.leaving[client]
+            client.abandon()
+            client.expire(self.clock.monotonic())
+            client.shut()
+            assert client.unanswered == 0
+            self.adapter_of(client).pins.clear()
         self.turn()
 
     @rule()
@@ -133,16 +132,16 @@ class ReconfigureMachine(StorageMachine):
         """The worst case: everything that it was asked for is under way, and done when nobody waits any more."""
         if not self.serving:
             return
-        port = self.serving.pop(0)
-        self.closed.pop(port, None)
-        self.leaving[port] = (self.store.remove_port(port), self.prefetch.remove_port(port))
+        client = self.serving.pop(0)
+        self.closed.pop(client, None)
+        self.leaving[client] = (self.store.remove_adapter(client), self.prefetch.remove_adapter(client))
         self.what_is_removed_is_given_up()
-        adapter = self.adapter_of(port)
+        adapter = self.adapter_of(client)
         for job in list(adapter.waiting):
             adapter.finish(job)
         adapter.pins.clear()
         self.turn()
-        assert port.lent_bytes == sum(buffer.length for job in adapter.keeping for buffer in job.buffers)
+        assert client.lent_bytes == sum(buffer.length for job in adapter.keeping for buffer in job.buffers)
 
     # --- other changes
 
@@ -186,27 +185,27 @@ class ReconfigureMachine(StorageMachine):
 
     @invariant()
     def a_drained_adapter_is_given_no_new_stores(self) -> None:
-        for port, (change, admitted) in list(self.closed.items()):
+        for client, (change, admitted) in list(self.closed.items()):
             if not change.wait(0):
                 continue
-            queue = next(queue for queue in self.store._queues if queue.port is port)
-            now = queue.ledger.account().admitted
+            queue = next(queue for queue in self.store._queues if queue.client is client)
+            now = queue.counters.snapshot().admitted
             if admitted is None:
-                self.closed[port] = (change, now)
+                self.closed[client] = (change, now)
             assert admitted in (None, now), "a store to an adapter that is being drained"
 
     @invariant()
     def a_removed_adapter_is_asked_for_nothing(self) -> None:
-        for port, (first, second) in self.leaving.items():
+        for client, (first, second) in self.leaving.items():
             if first.wait(0) and second.wait(0):
-                self.silent.setdefault(port, self.adapter_of(port).asked.total())
-        for port, asked in self.silent.items():
-            assert self.adapter_of(port).asked.total() == asked
+                self.silent.setdefault(client, self.adapter_of(client).asked.total())
+        for client, asked in self.silent.items():
+            assert self.adapter_of(client).asked.total() == asked
 
     @invariant()
     def the_backlog_is_what_may_still_get_there(self) -> None:
-        waiting = any(queue.ledger.account().waiting for queue in self.store._queues)
-        if not (waiting or len(self.store._inbox) or any(port.unanswered for port in self.ports)):
+        waiting = any(queue.counters.snapshot().waiting for queue in self.store._queues)
+        if not (waiting or len(self.store._inbox) or any(client.unanswered for client in self.clients)):
             assert self.store.backlog_bytes == 0
 
     @invariant()
@@ -216,9 +215,9 @@ class ReconfigureMachine(StorageMachine):
     def teardown(self) -> None:
         self.prefetch.bound(l1_max_bytes=PREFETCH_BYTES)
         self.what_is_removed_is_given_up()
-        for port in self.ports:
-            if port not in self.serving:
-                self.adapter_of(port).pins.clear()  # what it found since has gone with it
+        for client in self.clients:
+            if client not in self.serving:
+                self.adapter_of(client).pins.clear()  # what it found since has gone with it
         super().teardown()
 
 

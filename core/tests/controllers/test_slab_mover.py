@@ -12,8 +12,7 @@ from blake3 import blake3
 
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.policies import AccessFacts, EvictionPolicy, RequestFacts
-from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.controllers.slab_mover import SlabMover
+from lmcache_core.controllers.eviction import EvictionController, SlabMover
 from lmcache_core.l1.arena import Arena, anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

@@ -9,8 +9,7 @@ import pytest
 from core.tests.controllers.depot import OBJECT, SPACE, TIMEOUT, Depot, chunks
 from lmcache_core.contracts.events import StoresDropped, StoreSubmitted
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
-from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
@@ -39,7 +38,7 @@ def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -
     depot.settle()
     assert depot.stored(chunks(40)) == list(range(40))
     assert depot.cache.contents.state_counts().held == 0
-    assert depot.account()[:2] == (40, 40)
+    assert depot.snapshot()[:2] == (40, 40)
     assert depot.store.drain(0)
 
 
@@ -52,13 +51,13 @@ def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_mea
     depot.put(chunks(3))
     depot.turn()
     assert [len(adapter.waiting) for adapter in depot.adapters] == [1, 1]
-    assert depot.account(0).merged == 3, "still on its way there"
-    assert depot.account(1).merged == 0, "it had arrived there, so it goes again"
+    assert depot.snapshot(0).merged == 3, "still on its way there"
+    assert depot.snapshot(1).merged == 0, "it had arrived there, so it goes again"
     for number in (0, 1):
         depot.settle(number)
         assert depot.stored(chunks(3), number) == [0, 1, 2]
-    assert depot.account(0).admitted == 3
-    assert depot.account(1).admitted == 6
+    assert depot.snapshot(0).admitted == 3
+    assert depot.snapshot(1).admitted == 6
     assert depot.cache.contents.state_counts().held == 0
 
 
@@ -68,7 +67,7 @@ def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
         depot.put(chunks(6, prompt))
         depot.turn()
         depot.settle(1)
-    slow, quick = depot.account(0), depot.account(1)
+    slow, quick = depot.snapshot(0), depot.snapshot(1)
     assert (quick.stored, quick.dropped) == (48, 0)
     assert slow.dropped == 40
     assert slow.backlog_bytes == 8 * OBJECT
@@ -77,7 +76,7 @@ def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
     assert sum(event.objects for event in dropped) == 40
     assert depot.cache.contents.state_counts().held == 8, "what was dropped is held no more"
     depot.settle(0)
-    assert depot.account(0).stored == 8
+    assert depot.snapshot(0).stored == 8
     assert depot.cache.contents.state_counts().held == 0
 
 
@@ -100,7 +99,7 @@ def test_the_rule_says_which_waiting_chunks_go(
     depot.settle()
     assert depot.stored(chunks(6, 1)) == first
     assert depot.stored(chunks(6, 2)) == second
-    assert depot.account().dropped == 4
+    assert depot.snapshot().dropped == 4
 
 
 def test_a_prompt_that_comes_in_parts_loses_its_end(open_depot: Open) -> None:
@@ -120,20 +119,20 @@ def test_what_an_adapter_takes_too_long_for_is_dropped(open_depot: Open) -> None
         depot.turn()
     depot.clock.advance(7.0)
     depot.turn()
-    assert depot.account().dropped == 0, "nothing is known of its speed"
+    assert depot.snapshot().dropped == 0, "nothing is known of its speed"
     depot.clock.advance(1.0)
     depot.adapters[0].finish(depot.adapters[0].waiting[0])  # the 16 that it was given at once, in 8 seconds
     depot.turn()
     status = depot.store.status()["adapters"]
     assert isinstance(status, dict)
     assert status["cue-0"]["bytes_per_second"] == 2 * OBJECT
-    account = depot.account()
+    account = depot.snapshot()
     assert account.dropped_by_reason == {"backlog_seconds": 32}
     assert account.backlog_bytes == 16 * OBJECT, (
         "more is with the adapter than it takes in 4 seconds, and nothing waits"
     )
     depot.settle()
-    assert depot.account().stored == 32
+    assert depot.snapshot().stored == 32
 
 
 def test_a_batch_that_is_larger_than_the_backlog_keeps_its_head(open_depot: Open) -> None:
@@ -153,7 +152,7 @@ def test_a_controller_that_is_far_behind_takes_nothing_in(open_depot: Open) -> N
     depot.settle()
     assert depot.put(chunks(4, 3))
     depot.settle()
-    assert depot.account().stored == 8
+    assert depot.snapshot().stored == 8
 
 
 def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
@@ -161,11 +160,11 @@ def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
     depot.put(chunks(5))
     depot.settle(0, Outcome.FAILED)
     depot.settle(1)
-    assert (depot.account(0).failed, depot.account(1).stored) == (5, 5)
+    assert (depot.snapshot(0).failed, depot.snapshot(1).stored) == (5, 5)
     depot.put(chunks(2, 2))
     depot.settle(0, Outcome.REJECTED)
     depot.settle(1)
-    assert depot.account(0).failed_by_outcome == {"failed": 5, "rejected": 2}
+    assert depot.snapshot(0).failed_by_outcome == {"failed": 5, "rejected": 2}
     assert len([event for event in depot.events.events if isinstance(event, StoreSubmitted)]) == 4
     assert depot.cache.contents.state_counts().held == 0
 
@@ -175,16 +174,16 @@ def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: O
     depot.put(chunks(12))
     depot.turn()
     depot.clock.advance(TIMEOUT + 1)
-    depot.ports[0].expire(depot.clock.monotonic())
+    depot.clients[0].expire(depot.clock.monotonic())
     depot.settle(1)
-    account = depot.account(0)
+    account = depot.snapshot(0)
     assert (account.failed, account.dropped_by_reason) == (4, {"adapter_down": 8})
-    assert depot.account(1).stored == 12
+    assert depot.snapshot(1).stored == 12
     assert depot.cache.contents.state_counts().quarantined == 12 or depot.cache.contents.state_counts().quarantined == 4
     depot.settle(0)
     assert depot.cache.contents.state_counts().quarantined == 0
     assert depot.cache.contents.state_counts().held == 0
-    assert depot.account(0).failed == 4, "an answer that comes too late changes nothing"
+    assert depot.snapshot(0).failed == 4, "an answer that comes too late changes nothing"
 
 
 class BufferOnly(StorePolicy):
@@ -210,18 +209,18 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
 
     depot = open_depot(adapters=2)
     depot.put(chunks(3))
-    owner = {"seal": "lmcache_core.controllers.store_holds.seal"}.get(method)
+    owner = {"seal": "lmcache_core.controllers.store_units.seal"}.get(method)
     with monkeypatch.context() as patch:
         if owner:
             patch.setattr(owner, fail)
         else:
             owners = {"publish": depot.events, "fetch": depot.cache}  # fetch: a disk that loses bytes
-            patch.setattr(owners.get(method, depot.ports[0]), method, fail)
+            patch.setattr(owners.get(method, depot.clients[0]), method, fail)
         with pytest.raises(RuntimeError):
             depot.turn()
-    assert depot.account(0).failed == 3
+    assert depot.snapshot(0).failed == 3
     depot.settle(1)
-    assert depot.account(1).stored == 3
+    assert depot.snapshot(1).stored == 3
     assert depot.cache.contents.state_counts().held == 0
     assert depot.store.drain(0)
 
@@ -237,8 +236,8 @@ def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, m
         patch.setattr(depot.store._queues[1], "add", fail)
         with pytest.raises(RuntimeError):
             depot.turn()
-    assert depot.account(0).dropped_by_reason == {"controller_failed": 8}
-    assert depot.account(1).admitted == 0
+    assert depot.snapshot(0).dropped_by_reason == {"controller_failed": 8}
+    assert depot.snapshot(1).admitted == 0
     assert depot.events.events == [StoresDropped("cue-0", 8, 8 * OBJECT, "controller_failed")]
     assert depot.cache.contents.state_counts().held == 0
     assert depot.store.drain(0)
@@ -253,6 +252,6 @@ def test_what_adapters_are_given_is_named_by_its_key(open_depot: Open) -> None:
     depot = open_depot()
     depot.put(chunks(2))
     depot.turn()
-    assert depot.ports[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}
+    assert depot.clients[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}
     depot.settle()
-    assert depot.ports[0].in_use() == set()
+    assert depot.clients[0].in_use() == set()

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from core.tests.controllers.depot import OBJECT, TIMEOUT, Depot, chunks
-from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 
 PROMPTS = [chunks(8, prompt) for prompt in range(3)]
 
@@ -57,8 +56,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.1, 3.0, TIMEOUT + 1)))
     def time_passes(self, seconds: float) -> None:
         self.depot.clock.advance(seconds)
-        for port in self.depot.ports:
-            port.expire(self.depot.clock.monotonic())
+        for client in self.depot.clients:
+            client.expire(self.depot.clock.monotonic())
 
     @rule(force=st.booleans())
     def clear(self, force: bool) -> None:
@@ -69,7 +68,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "depot"):
             return
         for number in (0, 1):
-            account = self.depot.account(number)
+            account = self.depot.snapshot(number)
             assert account.waiting >= 0
             assert account.in_flight >= 0
             assert account.admitted + account.merged <= self.taken_in
@@ -89,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
                     adapter.finish(job)
         self.depot.turn()
         for number in (0, 1):
-            account = self.depot.account(number)
+            account = self.depot.snapshot(number)
             assert (account.waiting, account.in_flight, account.backlog_bytes) == (0, 0, 0), account
         census = self.depot.cache.contents.state_counts()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census

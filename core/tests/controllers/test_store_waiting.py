@@ -8,8 +8,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.controllers.store_unit import StoreUnit
-from lmcache_core.controllers.store_waiting import DropRule, WaitingStores
+from lmcache_core.controllers.store_queue import DropRule, WaitingStores
+from lmcache_core.controllers.store_units import StoreUnit
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from lmcache_core.contracts.conditions import Condition, Severity
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import Supervisor
 
 
 def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,13 +79,13 @@ def test_one_that_has_done_its_work_is_neither_running_nor_down() -> None:
 
 def test_one_that_is_dismissed_is_not_known_any_more_and_its_name_is_free() -> None:
     supervisor, end = Supervisor(), threading.Event()
-    supervisor.start("port", lambda: end.wait(30) and None)  # type: ignore[arg-type]
-    assert not supervisor.dismiss("port", 0.02), "it has not ended yet"
+    supervisor.start("client", lambda: end.wait(30) and None)  # type: ignore[arg-type]
+    assert not supervisor.dismiss("client", 0.02), "it has not ended yet"
     assert supervisor.status() == {}
     end.set()
-    supervisor.start("port", lambda: None)
-    assert supervisor.dismiss("port", 5)
-    assert supervisor.dismiss("port", 5), "nobody of that name is there"
+    supervisor.start("client", lambda: None)
+    assert supervisor.dismiss("client", 5)
+    assert supervisor.dismiss("client", 5), "nobody of that name is there"
     assert supervisor.join(5) == []
 
 
@@ -98,10 +98,10 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
         fail.wait(30)
         raise RuntimeError("tripped")
 
-    supervisor.start("port", charge)
-    thread = supervisor._charges["port"].thread
+    supervisor.start("client", charge)
+    thread = supervisor._charges["client"].thread
     assert thread is not None
-    supervisor.dismiss("port", 0.0)
+    supervisor.dismiss("client", 0.0)
     fail.set()
     thread.join(5)
     assert not thread.is_alive()
@@ -112,10 +112,10 @@ def test_a_charge_can_dismiss_itself() -> None:
     supervisor, done = Supervisor(), threading.Event()
 
     def charge() -> None:
-        assert not supervisor.dismiss("port", 5), "it is still running, and does not wait for itself"
+        assert not supervisor.dismiss("client", 5), "it is still running, and does not wait for itself"
         done.set()
 
-    supervisor.start("port", charge)
+    supervisor.start("client", charge)
     assert done.wait(5)
     assert (supervisor.status(), list(supervisor.conditions())) == ({}, [])
 

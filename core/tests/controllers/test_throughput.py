@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.controllers.throughput import Throughput
+from lmcache_core.controllers.store_queue import Throughput
 
 
 def test_nothing_is_known_before_enough_has_passed() -> None:

@@ -205,7 +205,7 @@ def test_a_start_that_cannot_be_cut_off_gives_back_what_it_opens_when_it_ends(
                 except asyncio.CancelledError:
                     pass
 
-    monkeypatch.setattr("lmcache_core.jobs.loop_thread.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("lmcache_core.jobs.loop_executor.STOP_SECONDS", 0.05)
     before = threading.active_count()
     with pytest.raises(ResourceError, match=r"could not be started within 0.05 s"):
         Stubborn(adapter_context(memory), timeout_seconds=0.05)

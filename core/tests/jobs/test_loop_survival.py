@@ -11,7 +11,7 @@ import pytest
 
 from lmcache_core import AsyncL2Adapter, JobDone, LentBuffer, LoadItem, ObjectKey, Outcome, ResourceError, StoreItem
 from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.jobs.loop_thread import LoopThread
+from lmcache_core.jobs.loop_executor import LoopThread
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from threading import Event
 
 from lmcache_core import Outcome
-from lmcache_core.jobs.object_guard import CONDEMNED_MAX, ObjectGuard
+from lmcache_core.jobs.object_verbs import QUARANTINED_MAX, ObjectGuard
 
 
 def waiting(guard: ObjectGuard, object_id: bytes = b"a") -> Event:
@@ -52,22 +52,22 @@ def test_a_removal_ends_with_its_change() -> None:
 
 def test_so_many_condemned_objects_are_remembered() -> None:
     guard = ObjectGuard()
-    for number in range(CONDEMNED_MAX + 1):
-        assert guard.condemn(number.to_bytes(4, "big"), Outcome.DAMAGED)
-    assert not guard.is_condemned((0).to_bytes(4, "big"))
-    assert not guard.condemn((1).to_bytes(4, "big"), Outcome.DAMAGED)
+    for number in range(QUARANTINED_MAX + 1):
+        assert guard.quarantine(number.to_bytes(4, "big"), Outcome.DAMAGED)
+    assert not guard.is_quarantined((0).to_bytes(4, "big"))
+    assert not guard.quarantine((1).to_bytes(4, "big"), Outcome.DAMAGED)
 
 
 def test_one_at_a_time_sees_to_it_that_what_was_condemned_is_discarded() -> None:
     guard = ObjectGuard()
     assert guard.verdict(b"a") is None
-    assert guard.condemn(b"a", Outcome.DAMAGED)
-    assert not guard.condemn(b"a", Outcome.FOREIGN)
+    assert guard.quarantine(b"a", Outcome.DAMAGED)
+    assert not guard.quarantine(b"a", Outcome.FOREIGN)
     assert guard.verdict(b"a") is Outcome.FOREIGN  # as it was found last
     guard.end_discard(b"a")
-    assert guard.is_condemned(b"a")
-    assert guard.condemn(b"a", Outcome.DAMAGED)
-    guard.absolve(b"a")
+    assert guard.is_quarantined(b"a")
+    assert guard.quarantine(b"a", Outcome.DAMAGED)
+    guard.clear(b"a")
     guard.end_discard(b"a")
     assert guard.verdict(b"a") is None
     assert guard.pin(b"a")

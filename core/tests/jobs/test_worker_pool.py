@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmcache_core import AdapterContext, BlockingL2Adapter, LentBuffer, ObjectKey, Outcome, StoreItem
-from lmcache_core.jobs.worker_pool import WorkerPool
+from lmcache_core.jobs.thread_executor import WorkerPool
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 

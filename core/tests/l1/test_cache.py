@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lmcache_core.contracts.policies import AccessFacts
-from lmcache_core.controllers.slab_mover import SlabMover
+from lmcache_core.controllers.eviction import SlabMover
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1 import slab_moves
 from lmcache_core.l1.arena import Arena, anonymous_arena

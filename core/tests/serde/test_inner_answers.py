@@ -11,7 +11,7 @@ from core.tests.serde.heap_case import KEY, PAYLOAD
 from core.tests.serde.serdes import MIB, chain_of, wrapped
 from core.tests.serde.slow_adapter import SlowAdapter
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
-from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.jobs.job_table import CompletionQueue
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde import inner_answers
 from lmcache_devkit.l2_driver import L2Driver

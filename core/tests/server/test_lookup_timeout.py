@@ -27,7 +27,7 @@ def test_a_silent_backend_costs_an_engine_no_more_than_its_lookups_time(
             time.sleep(0.01)
         engine.scheduler.clear()
         numbers = itertools.count(1_000_000)
-        adapter = server._parts.tiers.l2.ports[0].adapter
+        adapter = server._parts.tiers.l2.clients[0].adapter
         monkeypatch.setattr(adapter, verb, lambda *arguments: JobId(next(numbers)))
         assert engine.lookup(TOKENS, "silent") == 0
         assert server.status()["prefetch"]["timed_out"] == 1

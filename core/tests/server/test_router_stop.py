@@ -210,6 +210,6 @@ def test_the_port_is_closed_before_anything_behind_it_stops(
 
     watch("store", parts.tiers.store, "drain")
     watch("affine", parts.engine_port.affine, "stop")
-    watch("adapter", parts.tiers.l2.ports[0], "close")
+    watch("adapter", parts.tiers.l2.clients[0], "close")
     assert server.stop(1.0)
     assert open_when_stopped == {"store": True, "affine": False, "adapter": False}

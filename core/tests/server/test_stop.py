@@ -9,20 +9,20 @@ import pytest
 from core.tests.injected import injected
 from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import HASTY_CLOSE_SECONDS
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_devkit.fake_engine import FakeEngine
 
 
 def test_what_draining_took_is_not_given_to_closing(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start_server(l2_adapter=(injected(verbs=["store"], lost=1.0), {"type": "memory"}))
     given: list[float] = []
-    close = AdapterPort.close
+    close = AdapterClient.close
 
-    def closing(port: AdapterPort, deadline_seconds: float) -> None:
+    def closing(port: AdapterClient, deadline_seconds: float) -> None:
         given.append(deadline_seconds)
         close(port, deadline_seconds)
 
-    monkeypatch.setattr(AdapterPort, "close", closing)
+    monkeypatch.setattr(AdapterClient, "close", closing)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(list(range(160)))
         time.sleep(0.1)
@@ -35,6 +35,6 @@ def test_where_nothing_is_to_be_drained_adapters_have_all_of_it(
 ) -> None:
     server = start_server(l2_adapter=({"type": "memory"},))
     given: list[float] = []
-    monkeypatch.setattr(AdapterPort, "close", lambda port, seconds: given.append(seconds))
+    monkeypatch.setattr(AdapterClient, "close", lambda port, seconds: given.append(seconds))
     assert server.stop(4.0)
     assert [2.0 < seconds <= 4.0 for seconds in given] == [True]

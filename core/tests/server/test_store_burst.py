@@ -162,7 +162,7 @@ def test_one_adapter_whose_backend_is_down_costs_the_other_nothing(
         raise PermissionError("injected")
 
     server = start(l2_adapter=({"type": "memory"}, {"type": "memory"}))
-    monkeypatch.setattr(server._parts.tiers.l2.ports[0].adapter, "store", down)
+    monkeypatch.setattr(server._parts.tiers.l2.clients[0].adapter, "store", down)
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         for number in range(6):
             assert engine.store(prompt(number))

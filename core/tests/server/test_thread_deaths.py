@@ -13,8 +13,8 @@ from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import restarts, trip, wait_for
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.events import LeasesExpired
-from lmcache_core.controllers import supervisor
-from lmcache_core.controllers.l2_listing import L2Listing
+from lmcache_core.controllers import threads
+from lmcache_core.controllers.l2_contents import L2Listing
 from lmcache_devkit.fake_engine import FakeEngine
 
 TOKENS = list(range(320))
@@ -57,7 +57,7 @@ def check(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 DEATHS: dict[str, Trip] = {
     "events-log": at(lambda parts: parts.bus.lane("log"), "_deliver"),
-    "l2-completions": at(lambda parts: parts.tiers.l2.ports[0], "_complete"),
+    "l2-completions": at(lambda parts: parts.tiers.l2.clients[0], "_complete"),
     "store": at(lambda parts: parts.tiers.store, "_enqueue"),
     "prefetch": at(lambda parts: parts.tiers.prefetch, "_handle"),
     "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
@@ -111,7 +111,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
 def test_a_thread_that_dies_is_seen_and_comes_back(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", RED_SECONDS)
+    monkeypatch.setattr(threads, "BACKOFF_FIRST_SECONDS", RED_SECONDS)
     server = start(start_server)
     with FakeEngine(server.info.engine_endpoint) as engine:
         work(engine, server, 1000)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lmcache_core.contracts import events as told
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.l1.cache import L1Cache
@@ -28,11 +28,11 @@ class FactCheck:
         storage: StorageManager,
         store: StoreController,
         prefetch: PrefetchController,
-        ports: Sequence[AdapterPort],
+        clients: Sequence[AdapterClient],
         events: EventRecorder,
     ) -> None:
         self._cache, self._storage, self._store = cache, storage, store
-        self._prefetch, self._ports, self._events = prefetch, ports, events
+        self._prefetch, self._clients, self._events = prefetch, clients, events
         self._read = 0
         self._told: Counter[type[told.Event]] = Counter()
         self._sums: Counter[str] = Counter()
@@ -101,8 +101,8 @@ class FactCheck:
 
     def _check_l2(self) -> None:
         said, sums = self._told, self._sums
-        for port in self._ports:
-            verbs = port.tally.account().verbs
+        for client in self._clients:
+            verbs = client.counters.snapshot().verbs
             assert all(row.adds_up for row in verbs.values()), verbs
         accounts = [view.account for view in self._store.views().values()]
         assert all(account.adds_up for account in accounts), accounts

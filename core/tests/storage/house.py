@@ -9,7 +9,7 @@ from core.tests.storage.moody_adapter import MoodyAdapter
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
@@ -58,17 +58,17 @@ class House:
         self.arena = anonymous_arena(SLOT * slots)
         self.cache = L1Cache(self.arena, 4096)
         self.adapters = [MoodyAdapter() for _ in range(adapters)]
-        self.ports = [
-            AdapterPort(index, f"cue{index}" if index else "cue", adapter, adapter.capabilities, self.clock, 30.0)
+        self.clients = [
+            AdapterClient(index, f"cue{index}" if index else "cue", adapter, adapter.capabilities, self.clock, 30.0)
             for index, adapter in enumerate(self.adapters)
         ]
-        self.adapter, self.port = self.adapters[0], self.ports[0]
+        self.adapter, self.client = self.adapters[0], self.clients[0]
         self.store = StoreController(
-            self.cache, self.ports, open_store_everywhere(None), StoreLimits(1 << 17), self.clock, self.events
+            self.cache, self.clients, open_store_everywhere(None), StoreLimits(1 << 17), self.clock, self.events
         )
         self.prefetch = PrefetchController(
             self.cache,
-            self.ports,
+            self.clients,
             policy or open_load_from_first(None),
             max_in_flight,
             self.clock,
@@ -88,14 +88,14 @@ class House:
         )
 
     def turn(self) -> None:
-        for port in self.ports:
-            port.deliver()
+        for client in self.clients:
+            client.deliver()
         self.store.cycle()
         self.prefetch.cycle()
 
     def health(self) -> tuple[bool, int]:
         """Is the first adapter well, and how many slots are in quarantine?"""
-        return self.port.answers, self.cache.contents.state_counts().quarantined
+        return self.client.answers, self.cache.contents.state_counts().quarantined
 
     def jobs(self, verb: str) -> list[tuple[MoodyAdapter, CueJob]]:
         return [(adapter, job) for adapter in self.adapters for job in adapter.waiting if job.verb == verb]
@@ -116,8 +116,8 @@ class House:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        for port in self.ports:
-            port.expire(self.clock.monotonic())
+        for client in self.clients:
+            client.expire(self.clock.monotonic())
         self.storage.expire()
         self.turn()
 

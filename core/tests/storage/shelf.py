@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from core.tests.storage.moody_adapter import MoodyAdapter
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobDone, JobId
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome
 from lmcache_devkit.fake_clock import FakeClock
@@ -73,15 +73,15 @@ class Shelf(MoodyAdapter):
         return one.canonical.hex()
 
 
-def port_of(shelf: Shelf, name: str = "shelf", index: int = 0) -> AdapterPort:
-    return AdapterPort(index, name, shelf, shelf.capabilities, FakeClock(), 30.0)
+def port_of(shelf: Shelf, name: str = "shelf", index: int = 0) -> AdapterClient:
+    return AdapterClient(index, name, shelf, shelf.capabilities, FakeClock(), 30.0)
 
 
-def wait_for(done: Callable[[], bool], *ports: AdapterPort) -> None:
+def wait_for(done: Callable[[], bool], *clients: AdapterClient) -> None:
     """Deliver what the adapters say until it is so."""
     for _ in range(5000):
-        for port in ports:
-            port.deliver()
+        for client in clients:
+            client.deliver()
         if done():
             return
         time.sleep(0.002)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from core.tests.storage.shelf import Shelf, key, port_of, wait_for
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.storage import l2_deletions
 from lmcache_core.storage.key_filter import KeyFilter
@@ -20,7 +20,7 @@ from lmcache_devkit.fake_clock import FakeClock
 class Case:
     def __init__(self) -> None:
         self.shelf = Shelf([key(number, "m" if number < 6 else "n") for number in range(10)])
-        self.port: AdapterPort = port_of(self.shelf)
+        self.port: AdapterClient = port_of(self.shelf)
         self.clock = FakeClock()
         self.deletions = L2Deletions(L2Keys(lambda: [self.port]), self.clock)
 

@@ -12,7 +12,7 @@ import pytest
 
 from core.tests.storage.shelf import Shelf, key, port_of, wait_for
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage
 from lmcache_core.storage import l2_keys
@@ -37,7 +37,7 @@ def shelf() -> Iterator[Shelf]:
     shelf.close(0)
 
 
-def listed(keys: L2Keys, port: AdapterPort, limit: int, only: KeyFilter = ANY) -> list[ObjectKey]:
+def listed(keys: L2Keys, port: AdapterClient, limit: int, only: KeyFilter = ANY) -> list[ObjectKey]:
     found: list[ObjectKey] = []
     cursor: str | None = None
     while True:
@@ -74,7 +74,7 @@ def test_an_adapter_is_found_by_its_name_or_is_the_only_one(shelf: Shelf) -> Non
 
 
 def test_a_lacking_capability_is_named(shelf: Shelf) -> None:
-    port = AdapterPort(0, "poor", shelf, Capability.DELETE, port_of(shelf)._clock, 30.0)
+    port = AdapterClient(0, "poor", shelf, Capability.DELETE, port_of(shelf)._clock, 30.0)
     with pytest.raises(NotOfferedError, match="adapter 'poor' does not offer LIST"):
         L2Keys(lambda: [port]).port("poor", Capability.LIST | Capability.DELETE)
 
@@ -96,7 +96,7 @@ def test_one_that_hangs_is_given_up_and_then_left_alone(shelf: Shelf, monkeypatc
     assert len(keys.page(port, None, 5, ANY).keys) == 5
 
 
-def keys_that_hang_at_the_third_call(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[L2Keys, AdapterPort]:
+def keys_that_hang_at_the_third_call(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> tuple[L2Keys, AdapterClient]:
     """Two keys a call, and soon out of time."""
     monkeypatch.setattr(l2_keys, "KEYS_AT_ONCE", 2)
     port = port_of(shelf)

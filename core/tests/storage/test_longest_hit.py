@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.tests.storage.house import CHUNKS, House, open_house, space
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers import prefetch_slices
+from lmcache_core.controllers import prefetch_plan
 from lmcache_core.model.keys import ObjectKey
 
 RANKS = (0, 1)
@@ -81,8 +81,8 @@ def test_a_lookup_finds_the_longest_prefix_that_can_be_had(
 
     expected = max(end for end in range(len(CHUNKS) + 1) if is_hit(end))
     with (
-        patch.object(prefetch_slices, "SLICE_CELLS", 3),
-        patch.object(prefetch_slices, "IN_FLIGHT_CELLS", 5),
+        patch.object(prefetch_plan, "SLICE_CELLS", 3),
+        patch.object(prefetch_plan, "IN_FLIGHT_CELLS", 5),
         open_house(House(adapters=2)) as house,
     ):
         furnish(house, table)

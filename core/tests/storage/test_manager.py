@@ -11,8 +11,8 @@ from core.tests.storage.house import CHUNKS, PAYLOAD, WORKER, House, space
 from lmcache_core.contracts.events import ObjectRejected, PrefetchCompleted, StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard
-from lmcache_core.controllers.store_batch import Batch
 from lmcache_core.controllers.store_queue import StoreLimits
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.counters import total
 from lmcache_core.storage.manager import WORKER_LEASES_MAX
@@ -223,7 +223,7 @@ def test_a_load_that_times_out_is_a_miss_and_its_slots_wait_for_the_adapter(hous
     house.turn()
     (load,) = house.adapter.waiting
     house.clock.advance(31)
-    house.port.expire(house.clock.monotonic())
+    house.client.expire(house.clock.monotonic())
     house.turn()
     assert house.answer() == 0
     assert house.health() == (False, 8)
@@ -265,7 +265,7 @@ def test_an_adapter_that_hangs_gets_nothing_more_and_nothing_is_lost_from_l1(hou
     house.put(*CHUNKS[:2])
     house.turn()
     house.clock.advance(31)
-    house.port.expire(house.clock.monotonic())
+    house.client.expire(house.clock.monotonic())
     house.turn()
     house.put(*CHUNKS[2:4])
     house.turn()

@@ -34,8 +34,8 @@ from lmcache_core.builtin.policies import open_load_from_first, open_store_every
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
 from lmcache_core.contracts.request_module import ModuleContext, TokenIds
 from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
-from lmcache_core.controllers import prefetch_slices
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers import prefetch_plan
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
@@ -179,20 +179,20 @@ class StorageMachine(RuleBasedStateMachine):
         self.arena = anonymous_arena(2 * PAYLOAD * SLOTS)
         self.cache = L1Cache(self.arena, 4096, self.kernels)
         self.adapters = [MoodyAdapter(), MoodyAdapter()]
-        self.ports = [
-            AdapterPort(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
+        self.clients = [
+            AdapterClient(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
             for index, adapter in enumerate(self.adapters)
         ]
         self.policy = FromFirst()
         self.patches = ExitStack()
         for name, cells in (("SLICE_CELLS", 3), ("IN_FLIGHT_CELLS", 5)):
-            self.patches.enter_context(patch.object(prefetch_slices, name, cells))
+            self.patches.enter_context(patch.object(prefetch_plan, name, cells))
         self.store = StoreController(
-            self.cache, self.ports, open_store_everywhere(None), StoreLimits(1 << 20), self.clock, self.events
+            self.cache, self.clients, open_store_everywhere(None), StoreLimits(1 << 20), self.clock, self.events
         )
         self.prefetch = PrefetchController(
             self.cache,
-            self.ports,
+            self.clients,
             self.policy,
             2,
             self.clock,
@@ -204,7 +204,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.storage = StorageManager(
             self.cache, self.store, self.prefetch, READ_TTL, WRITE_TTL, self.clock, self.events
         )
-        self.facts = FactCheck(self.cache, self.storage, self.store, self.prefetch, self.ports, self.events)
+        self.facts = FactCheck(self.cache, self.storage, self.store, self.prefetch, self.clients, self.events)
         self.connected: set[bytes] = set()
         self.workers = Registrations(
             self.storage, self.connected.__contains__, SILENCE_SECONDS, 3600.0, self.clock, self.events
@@ -650,8 +650,8 @@ class StorageMachine(RuleBasedStateMachine):
         return list(self.prefetch._active), queued, self.waiting()
 
     def deliver(self) -> None:
-        for port in self.ports:
-            port.deliver()
+        for client in self.clients:
+            client.deliver()
 
     @rule(seconds=st.sampled_from((0.3, 11.0, 21.0, 31.0, 250.0, 601.0)))
     def time_passes(self, seconds: float) -> None:
@@ -660,8 +660,8 @@ class StorageMachine(RuleBasedStateMachine):
             self.workers.seen(worker, pinged=True)
         if seconds > READ_TTL:
             self.asked.clear()
-        for port in self.ports:
-            port.expire(self.clock.monotonic())
+        for client in self.clients:
+            client.expire(self.clock.monotonic())
         self.storage.expire()
         self.turn()
         for connection, request in self.asked:
@@ -751,7 +751,7 @@ class StorageMachine(RuleBasedStateMachine):
         census = self.cache.contents.state_counts()
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
         assert census.is_balanced
-        assert all(port.answers for port in self.ports)
+        assert all(client.answers for client in self.clients)
         assert self.store.drain(0)
         assert self.storage.lookups_open == 0
         status = self.prefetch.status()

@@ -16,7 +16,7 @@ from lmcache_core.contracts.policies import (
     StorePolicy,
 )
 from lmcache_core.contracts.storage import LookupRequest, Shard, StoredSpace
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
@@ -46,18 +46,18 @@ class House:
         self.clock, events, self.adapter = FakeClock(), EventRecorder(), CueAdapter()
         self.arena = anonymous_arena(2 * PAYLOAD * 64)
         self.cache = L1Cache(self.arena, 4096)
-        self.port = AdapterPort(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
+        self.client = AdapterClient(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
         self.store = StoreController(
-            self.cache, [self.port], policy or open_store_everywhere(None), StoreLimits(1 << 20), self.clock, events
+            self.cache, [self.client], policy or open_store_everywhere(None), StoreLimits(1 << 20), self.clock, events
         )
-        self.prefetch = PrefetchController(self.cache, [self.port], Retain(), 2, self.clock, events)
+        self.prefetch = PrefetchController(self.cache, [self.client], Retain(), 2, self.clock, events)
         self.storage = StorageManager(self.cache, self.store, self.prefetch, 300, 600, self.clock, events)
 
     def settle(self) -> None:
         for _ in range(8):
             for job in tuple(self.adapter.waiting):
                 self.adapter.finish(job)
-            self.port.deliver()
+            self.client.deliver()
             self.store.cycle()
             self.prefetch.cycle()
 

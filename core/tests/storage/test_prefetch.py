@@ -23,7 +23,7 @@ from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.events import PrefetchCompleted
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers import prefetch_slices
+from lmcache_core.controllers import prefetch_plan
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.results import Outcome
@@ -136,8 +136,8 @@ def test_an_adapter_that_does_not_say_what_it_has_is_not_waited_for_to_the_end(p
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two objects at a time, four under way."""
-    monkeypatch.setattr(prefetch_slices, "SLICE_CELLS", 2)
-    monkeypatch.setattr(prefetch_slices, "IN_FLIGHT_CELLS", 4)
+    monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
+    monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 4)
 
 
 @pytest.mark.usefixtures("slices")
@@ -332,7 +332,7 @@ def test_no_shard_takes_all_the_room() -> None:
         house.settle()
         assert house.answer() is None, "it waits a little for eviction"
         assert house.cache.take_demand().total() == 10 * SLOT, "which is asked once for what is missing"
-        house.pass_time(prefetch_slices.ROOM_WAIT_SECONDS)
+        house.pass_time(prefetch_plan.ROOM_WAIT_SECONDS)
         assert house.answer() == 3, "six slots for two shards"
         assert house.held() == 14 + 6
         house.storage.discard(hold)
@@ -349,7 +349,7 @@ def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
         house.ask(*CHUNKS)
         house.settle()
         assert house.answer() is None
-        assert house.prefetch._patience_seconds() == prefetch_slices.ROOM_RETRY_SECONDS
+        assert house.prefetch._patience_seconds() == prefetch_plan.ROOM_RETRY_SECONDS
         eviction.cycle()
         house.settle()
         assert house.answer() == 8
@@ -453,8 +453,8 @@ def test_an_answered_lookup_keeps_nothing_of_its_prefetch(house: House) -> None:
 
 
 def test_of_two_that_wait_for_each_other_the_younger_gives_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch_slices, "SLICE_CELLS", 2)
-    monkeypatch.setattr(prefetch_slices, "IN_FLIGHT_CELLS", 2)
+    monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
+    monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
     with open_house(House(prefetch_slots=8)) as house:
         other = [bytes([100 + n]) * 32 for n in range(8)]
         house.put_in_l2(*CHUNKS)

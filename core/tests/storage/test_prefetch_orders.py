@@ -223,7 +223,7 @@ def test_without_an_adapter_that_answers_it_is_what_l1_has(house: House) -> None
     for adapter, job in house.jobs("lookup"):
         adapter.time_out(job)
     house.turn()
-    assert not house.port.answers
+    assert not house.client.answers
     order = house.storage.orders.submit(prompt(*CHUNKS), None)
     assert result(house, order) == (OrderState.COMPLETED, 8, 2, 0)
     for adapter in house.adapters:

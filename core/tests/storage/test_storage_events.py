@@ -314,7 +314,7 @@ def test_jobs_of_a_lookup_in_l2_are_told_of(house: House) -> None:
     assert house.events.of(L2LookupCompleted) == [L2LookupCompleted("cue", 1, "r", 3, 2, 1.0)]
     assert house.events.of(LoadSubmitted) == [LoadSubmitted("cue", 1, "r", 2, 2 * OBJECT)]
     assert house.events.of(LoadCompleted) == [LoadCompleted("cue", 1, "r", 2, 0, 2 * OBJECT, 2.0)]
-    loads = house.port.tally.account().verbs["load"]
+    loads = house.client.counters.snapshot().verbs["load"]
     assert (loads.jobs, loads.outcomes, loads.done_bytes, loads.seconds) == (1, {"done": 2}, 2 * OBJECT, 2.0)
 
 
@@ -328,4 +328,4 @@ def test_a_load_that_times_out_has_failed_once(house: House) -> None:
     assert (completed.loaded, completed.failed) == (0, 2)
     house.settle()
     assert len(house.events.of(LoadCompleted)) == 1
-    assert house.port.tally.account().verbs["load"].outcomes == {"timed_out": 2}
+    assert house.client.counters.snapshot().verbs["load"].outcomes == {"timed_out": 2}

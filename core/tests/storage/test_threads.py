@@ -22,13 +22,12 @@ from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.storage import LookupRequest, Shard
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import CompletionThread, Supervisor
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
@@ -71,20 +70,20 @@ class Server:
     def __init__(self, kernels: Kernels) -> None:
         clock, events, self.arena = SystemClock(), EventRecorder(), anonymous_arena(SLOT * SLOTS)
         self.cache = cache = L1Cache(self.arena, 4096, kernels)
-        self.ports = []
+        self.clients = []
         for number, name in enumerate(("first", "second")):
             context = AdapterContext(
                 name, "i", "b", (self.arena.region,), 4096, clock, events, logging.getLogger("lmcache_core.test")
             )
             adapter = Unreliable(MemorySettings(), context)
-            self.ports.append(AdapterPort(number, name, adapter, adapter.capabilities, clock, PATIENCE_SECONDS))
-        store = StoreController(cache, self.ports, open_store_everywhere(None), StoreLimits(1 << 20), clock, events)
+            self.clients.append(AdapterClient(number, name, adapter, adapter.capabilities, clock, PATIENCE_SECONDS))
+        store = StoreController(cache, self.clients, open_store_everywhere(None), StoreLimits(1 << 20), clock, events)
         self.prefetch = PrefetchController(
-            cache, self.ports, open_load_from_first(None), 4, clock, events, l1_max_bytes=SLOT * SLOTS // 2
+            cache, self.clients, open_load_from_first(None), 4, clock, events, l1_max_bytes=SLOT * SLOTS // 2
         )
         eviction = EvictionController(cache, LeastRecentlyUsed(kernels), 0.8, 0.2, events)
         self.storage = StorageManager(cache, store, self.prefetch, 300, 600, clock, events, 0.01)
-        self.completions = CompletionThread(self.ports, clock)
+        self.completions = CompletionThread(self.clients, clock)
         self.controllers = (store, self.prefetch, eviction)
         self.inboxes = (store._inbox, self.prefetch._inbox, eviction._wakes, self.completions._wakes)
         self.supervisor = Supervisor()
@@ -97,8 +96,8 @@ class Server:
         return held == (0, 0, 0, 0) and (status["in_flight"], status["queued"], status["l1_bytes"]) == (0, 0, 0)
 
     def close(self) -> None:
-        for port in self.ports:
-            port.close(1)
+        for client in self.clients:
+            client.close(1)
         self.supervisor.stopping()
         for charge in (self.completions, *self.controllers):
             charge.stop()

@@ -58,7 +58,11 @@ def test_what_is_declined_is_not_loaded_and_counted() -> None:
         assert not facts.ordered
         ((_, job),) = house.jobs("load")
         assert [key.chunk_hash for key in job.keys] == list(CHUNKS[:2])
-        assert house.port.tally.account().declined == (1, 3, 3 * OBJECT)  # the three that it does not have do not count
+        assert house.client.counters.snapshot().declined == (
+            1,
+            3,
+            3 * OBJECT,
+        )  # the three that it does not have do not count
         (told,) = house.events.of(LoadsDeclined)
         assert (told.adapter, told.objects, told.object_bytes) == ("cue", 3, 3 * OBJECT)
 
@@ -86,4 +90,4 @@ def test_one_that_raises_when_it_is_told_costs_nothing() -> None:
         house.turn()
         house.finish("lookup")
         house.finish("load")
-        assert house.port.tally.account().verbs["load"].outcomes == {Outcome.DONE.value: 2}
+        assert house.client.counters.snapshot().verbs["load"].outcomes == {Outcome.DONE.value: 2}

@@ -24,8 +24,7 @@ from lmcache_core.app.server_plan import server_plan
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import CompletionThread, Supervisor
 
 
 def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
@@ -40,7 +39,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         common = open_common(settings, plugins, plan, hidden, undo)
         tiers = open_tiers(common, plan.adapters)
         engine_port = open_engine_port(common, tiers)
-        supervisor, completions = Supervisor(), CompletionThread(tiers.l2.ports, common.clock, common.bus)
+        supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         changes = open_changes(common, tiers, engine_port.gate, completions, supervisor)
         # The admin API answers with what the server says of itself, and the server owns the admin API.
         running: list[Server] = []

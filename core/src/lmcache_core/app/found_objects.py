@@ -9,7 +9,7 @@ from typing import Final
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.conditions import counts_of
 from lmcache_core.model.keys import HashChain
 
@@ -23,8 +23,8 @@ class FoundObjects:
     """Looks at keys that an adapter lists until one fits, up to `PAGES_MAX` pages, and again later where none does.
     `conditions` may block as long as the adapter's listing; one thread at a time."""
 
-    def __init__(self, port: AdapterPort, chunk_tokens: int, chain: HashChain, clock: Clock) -> None:
-        self.port: Final = port
+    def __init__(self, client: AdapterClient, chunk_tokens: int, chain: HashChain, clock: Clock) -> None:
+        self.client: Final = client
         self._chunk_tokens, self._chain, self._clock = chunk_tokens, chain, clock
         self._next_look = clock.monotonic()
         self._others: Counter[str] = Counter()
@@ -33,12 +33,12 @@ class FoundObjects:
 
     def conditions(self) -> Iterator[Condition]:
         now = self._clock.monotonic()
-        if now >= self._next_look and not self.port.is_learning:
+        if now >= self._next_look and not self.client.is_learning:
             self._look()
             self._next_look = now + AGAIN_SECONDS if self._others else float("inf")
         if self._others:
             found = ", ".join(f"{count} with {how}" for how, count in self._others.most_common(3))
-            is_own = self._is_all and Capability.SHARED not in self.port.capabilities
+            is_own = self._is_all and Capability.SHARED not in self.client.capabilities
             yield Condition(
                 "objects_do_not_fit",
                 Severity.WARNING if is_own else Severity.INFO,
@@ -50,12 +50,12 @@ class FoundObjects:
 
     def _look(self) -> None:
         self._others = Counter()
-        if Capability.LIST not in self.port.capabilities:
+        if Capability.LIST not in self.client.capabilities:
             return
         others: Counter[str] = Counter()
         cursor: str | None = None
         for _ in range(PAGES_MAX):
-            page = self.port.list_keys(cursor, PAGE_KEYS)
+            page = self.client.list_keys(cursor, PAGE_KEYS)
             if page is None:
                 return
             kinds = Counter((key.space.chunk_tokens, key.space.chain) for key in page.keys)

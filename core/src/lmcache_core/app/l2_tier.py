@@ -9,8 +9,8 @@ from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.open_l2_eviction import L2Eviction
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 
 ADAPTER_CLOSE_SECONDS: Final = 5.0
 
@@ -20,24 +20,24 @@ class RunningAdapter:
     """One adapter with what runs beside it.  `is_draining` and `removal` are changed under the lock of its tier."""
 
     spec: AdapterSpec
-    port: AdapterPort
+    client: AdapterClient
     eviction: L2Eviction | None = None
     is_draining: bool = False
     removal: AdapterRemoval | None = None
 
     @property
     def name(self) -> str:
-        return self.port.name
+        return self.client.name
 
     @property
-    def state(self) -> PortState:
+    def state(self) -> AdapterStage:
         if self.removal is not None:
             return self.removal.state
-        return PortState.DRAINING if self.is_draining else PortState.SERVING
+        return AdapterStage.DRAINING if self.is_draining else AdapterStage.SERVING
 
     def close(self, deadline_seconds: float) -> None:
         """Give everything back, of one that was never used."""
-        self.port.close(deadline_seconds)
+        self.client.close(deadline_seconds)
         if self.eviction is not None:
             self.eviction.close()
 
@@ -59,8 +59,8 @@ class L2Tier:
         return self._adapters
 
     @property
-    def ports(self) -> tuple[AdapterPort, ...]:
-        return tuple([adapter.port for adapter in self._adapters])
+    def clients(self) -> tuple[AdapterClient, ...]:
+        return tuple([adapter.client for adapter in self._adapters])
 
     @property
     def evictions(self) -> tuple[L2Eviction, ...]:

@@ -52,7 +52,7 @@ def open_admin(
 
 
 def _objects(common: CommonParts, tiers: Tiers, addresses: ChunkAddresses) -> CachePorts:
-    storage, keys = tiers.storage, L2Keys(lambda: tiers.l2.ports)
+    storage, keys = tiers.storage, L2Keys(lambda: tiers.l2.clients)
     return CachePorts(
         l1=storage.l1_objects,
         l2=keys,

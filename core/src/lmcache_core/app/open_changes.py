@@ -8,8 +8,7 @@ from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.reconfigure import AdapterChanges, L2Parts
 from lmcache_core.app.setting_changes import Adjustable, SettingChanges
-from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import CompletionThread, Supervisor
 from lmcache_core.server.request_fields import SaltGate
 
 

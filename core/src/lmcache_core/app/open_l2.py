@@ -14,7 +14,7 @@ from lmcache_core.app.open_l2_eviction import open_l2_eviction
 from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.serde.known_layouts import KnownLayouts
 
@@ -40,14 +40,14 @@ class AdapterOpener:
             self.hidden.learn(secrets_in(serde.settings))
         own = replace(self.context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
         adapter = open_spec(spec, self.plugins, own, self.layouts)
-        port = AdapterPort(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
+        client = AdapterClient(index, spec.name, adapter, adapter.capabilities, own.clock, timeout_seconds)
         if spec.eviction is None:
-            return RunningAdapter(spec, port)
+            return RunningAdapter(spec, client)
         with ExitStack() as undo:
-            undo.callback(port.close, ADAPTER_CLOSE_SECONDS)
-            eviction = open_l2_eviction(spec.eviction, port, self.plugins, own.clock, own.events, self.kernels)
+            undo.callback(client.close, ADAPTER_CLOSE_SECONDS)
+            eviction = open_l2_eviction(spec.eviction, client, self.plugins, own.clock, own.events, self.kernels)
             undo.pop_all()
-        return RunningAdapter(spec, port, eviction)
+        return RunningAdapter(spec, client, eviction)
 
 
 def open_l2(
@@ -57,5 +57,5 @@ def open_l2(
     adapters: list[RunningAdapter] = []
     for index, spec in enumerate(specs):
         adapters.append(opener.open(spec, index, timeout_seconds))
-        undo.callback(adapters[-1].port.close, ADAPTER_CLOSE_SECONDS)
+        undo.callback(adapters[-1].client.close, ADAPTER_CLOSE_SECONDS)
     return adapters

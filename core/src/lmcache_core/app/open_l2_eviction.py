@@ -13,9 +13,9 @@ from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.l2_contents import L2Listing
 from lmcache_core.controllers.l2_eviction import L2EvictionController
-from lmcache_core.controllers.l2_listing import L2Listing
 from lmcache_core.kernels.choice import Kernels
 
 
@@ -49,17 +49,17 @@ class L2Eviction:
 
 def open_l2_eviction(
     spec: L2EvictionSpec,
-    port: AdapterPort,
+    client: AdapterClient,
     plugins: LoadedPlugins,
     clock: Clock,
     events: Publisher,
     kernels: Kernels,
 ) -> L2Eviction:
     """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
-    check_capabilities(port.name, port.capabilities)
+    check_capabilities(client.name, client.capabilities)
     policy = open_eviction_policy(spec.policy, plugins, kernels)
     controller = L2EvictionController(
-        port,
+        client,
         policy,
         spec.trigger_watermark,
         spec.eviction_ratio,
@@ -67,6 +67,6 @@ def open_l2_eviction(
         events,
         built_in=lambda: LeastRecentlyUsed(kernels),
     )
-    port.watch(controller)
-    listing = L2Listing(port, controller) if Capability.LIST in port.capabilities else None
-    return L2Eviction(port.name, spec.policy.name, controller, listing)
+    client.watch(controller)
+    listing = L2Listing(client, controller) if Capability.LIST in client.capabilities else None
+    return L2Eviction(client.name, spec.policy.name, controller, listing)

@@ -20,7 +20,7 @@ from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import Supervisor
 from lmcache_core.model.errors import PluginContractError, PluginLoadError
 
 logger = logging.getLogger(__name__)

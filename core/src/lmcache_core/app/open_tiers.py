@@ -107,7 +107,7 @@ def _store(common: CommonParts, cache: L1Cache, l2: L2Tier) -> StoreController:
     settings = common.settings
     return StoreController(
         cache,
-        l2.ports,
+        l2.clients,
         common.offers.store_policy.open_as(StorePolicy, common.plugins),
         RunningSettings.of(settings).store_limits(settings.l1_size_gb),
         common.clock,
@@ -120,7 +120,7 @@ def _prefetch(common: CommonParts, cache: L1Cache, l2: L2Tier, arena: Arena) -> 
     settings = common.settings
     return PrefetchController(
         cache,
-        l2.ports,
+        l2.clients,
         common.offers.prefetch_policy.open_as(PrefetchPolicy, common.plugins),
         settings.l2_prefetch_max_in_flight,
         common.clock,

@@ -15,10 +15,9 @@ from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.completion_thread import CompletionThread
 from lmcache_core.controllers.conditions import Conditions
-from lmcache_core.controllers.policy_seat import PolicySeat
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.threads import CompletionThread, Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Preallocation

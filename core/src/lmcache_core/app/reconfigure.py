@@ -18,13 +18,11 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
 from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
 from lmcache_core.controllers.adapter_conditions import adapter_subject
-from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
-from lmcache_core.controllers.completion_thread import CompletionThread
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.conditions import Conditions, is_well
-from lmcache_core.controllers.message_loop import Change
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import Change, CompletionThread, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +123,7 @@ class AdapterChanges:
     def _take_in(self, adapter: RunningAdapter) -> None:
         """Heard first, then kept from overflowing, then asked and stored to.  In one step, so that a removal that follows
         comes behind it in every inbox."""
-        parts, port = self._parts, adapter.port
+        parts, port = self._parts, adapter.client
         with self._tier.lock:
             if is_late := self._stopped:
                 changes: tuple[Change, ...] = ()
@@ -135,7 +133,7 @@ class AdapterChanges:
                 parts.completions.add(port)
                 for name, run in adapter.eviction.threads() if adapter.eviction else ():
                     parts.supervisor.start(name, run)
-                changes = (parts.prefetch.add_port(port), parts.store.add_port(port))
+                changes = (parts.prefetch.add_adapter(port), parts.store.add_adapter(port))
                 parts.events.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
         if is_late:
             adapter.close(END_SECONDS)
@@ -163,7 +161,7 @@ class AdapterChanges:
             adapter = self._find(name)
             if adapter.removal is None:
                 adapter.removal = AdapterRemoval(
-                    adapter.port,
+                    adapter.client,
                     parts.store,
                     parts.prefetch,
                     parts.completions,
@@ -199,7 +197,7 @@ class AdapterChanges:
             if adapter.removal is not None:
                 raise NotNowError(f"adapter '{name}' is being removed; GET /l2/adapters/{name} says how far that is")
             adapter.is_draining = is_draining
-            change = self._parts.store.drain_port(adapter.port, again=not is_draining)
+            change = self._parts.store.drain_adapter(adapter.client, again=not is_draining)
         change.wait(APPLY_SECONDS)
         logger.info("l2 adapter takes stores adapter=%s stores=%s", name, not is_draining)
         return self._state(adapter)
@@ -209,7 +207,7 @@ class AdapterChanges:
         removal = adapter.removal
         assert removal is not None
         removal.run()
-        if removal.state is not PortState.REMOVED:
+        if removal.state is not AdapterStage.REMOVED:
             return  # the server stops
         self._parts.supervisor.dismiss(_thread_name(adapter.name), 0)
         with self._tier.lock:
@@ -247,10 +245,10 @@ class AdapterChanges:
         return NoSuchAdapterError(f"no L2 adapter is called '{name}'; there are: {names or 'none'}")
 
     def _state(self, adapter: RunningAdapter, *, is_gone: bool = False) -> AdapterState:
-        port, removal, state = adapter.port, adapter.removal, adapter.state
-        if state is PortState.REMOVED and not is_gone:
-            state = PortState.CLOSING  # its name is not free yet
-        objects, size = self._parts.store.left_for(port)
+        port, removal, state = adapter.client, adapter.removal, adapter.state
+        if state is AdapterStage.REMOVED and not is_gone:
+            state = AdapterStage.CLOSING  # its name is not free yet
+        objects, size = self._parts.store.pending_for(port)
         return AdapterState(
             name=adapter.name,
             type=adapter.spec.offer.name,
@@ -261,7 +259,7 @@ class AdapterChanges:
             bytes_left=size,
             jobs_in_flight=port.unanswered,
             lent_bytes=port.lent_bytes,
-            seconds_left=None if removal is None or removal.state is PortState.REMOVED else removal.seconds_left,
+            seconds_left=None if removal is None or removal.state is AdapterStage.REMOVED else removal.seconds_left,
             drained=None if removal is None else removal.drained,
             given_up=port.given_up,
             eviction_policy=adapter.eviction.policy if adapter.eviction else None,

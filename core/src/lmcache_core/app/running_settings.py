@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, create_model, field_validator
 from lmcache_core.app.setting_json import name_or_object
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.settings import validate
-from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.store_waiting import DropRule
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 
 GIB: Final = 2**30
 POLICIES: Final = ("eviction_policy", "l2_store_policy", "l2_prefetch_policy")

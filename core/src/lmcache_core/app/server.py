@@ -20,7 +20,7 @@ from lmcache_core.contracts.conditions import ActiveCondition, ServerState
 from lmcache_core.contracts.readings import Reading
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
-from lmcache_core.controllers.adapter_removal import PortState
+from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well, server_state, state_reason
 from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.model.results import Outcome
@@ -64,7 +64,7 @@ class Server:
             parts.info.chunk_tokens,
             parts.tiers.arena.size_bytes / 2**30,
             parts.tiers.arena.segment or "none",
-            ",".join(port.name for port in parts.tiers.l2.ports) or "none",
+            ",".join(port.name for port in parts.tiers.l2.clients) or "none",
         )
         parts.plugins.started(parts.info)
         if parts.admin_api.server:
@@ -104,9 +104,9 @@ class Server:
         for l2_eviction in parts.tiers.l2.evictions:
             l2_eviction.stop()
         for adapter in parts.tiers.l2.adapters:
-            if adapter.state is not PortState.LINGERING:  # that was closed, and lets go when it does
+            if adapter.state is not AdapterStage.LINGERING:  # that was closed, and lets go when it does
                 seconds = max(deadline - time.monotonic(), min(drain_seconds, HASTY_CLOSE_SECONDS))
-                adapter.port.close(min(seconds, ADAPTER_CLOSE_SECONDS))
+                adapter.client.close(min(seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
         parts.bus.close(JOIN_SECONDS)
         left = parts.supervisor.join(JOIN_SECONDS)
@@ -211,12 +211,12 @@ class Server:
 
 
 def _adapter(adapter: RunningAdapter, conditions: Sequence[ActiveCondition]) -> dict[str, Any]:
-    status = adapter.port.status()  # usage first: where it is low and nothing is being deleted, what was is counted
+    status = adapter.client.status()  # usage first: where it is low and nothing is being deleted, what was is counted
     eviction = adapter.eviction.status() if adapter.eviction else None
-    loads = adapter.port.tally.account().verbs["load"]
+    loads = adapter.client.counters.snapshot().verbs["load"]
     return {
         "type": adapter.spec.offer.name,
-        "index": adapter.port.index,
+        "index": adapter.client.index,
         "state": adapter.state.value,
         "healthy": is_well(adapter_subject(adapter.name), conditions),
         **status,

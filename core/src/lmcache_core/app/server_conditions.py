@@ -15,12 +15,10 @@ from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.conditions import Conditions, counts_of
-from lmcache_core.controllers.plugin_reports import PluginReports, Reporter
+from lmcache_core.controllers.conditions import Conditions, PluginReports, RecentGrowth, Reporter, counts_of
 from lmcache_core.events.lane_status import LaneState
-from lmcache_core.jobs.recent_growth import RecentGrowth
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.registrations import model_conflicts
 
@@ -61,7 +59,7 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
     found: list[Reporter] = []
     for adapter in parts.tiers.l2.adapters:
         if adapter.removal is None:
-            _add(found, adapter_subject(adapter.name), adapter.port.adapter, L2Adapter)
+            _add(found, adapter_subject(adapter.name), adapter.client.adapter, L2Adapter)
     for name, module in parts.engine_port.modules.items():
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
     for seat, kind in parts.policy_seats():
@@ -79,15 +77,15 @@ class _FoundIn:
     def __init__(self, parts: Parts, settings: ServerSettings, clock: Clock) -> None:
         self._parts, self._clock = parts, clock
         self._chunk_tokens, self._chain = settings.chunk_size, HashChain.named(settings.hash_algorithm)
-        self._known: dict[AdapterPort, FoundObjects] = {}
+        self._known: dict[AdapterClient, FoundObjects] = {}
 
     def reporters(self) -> Sequence[Reporter]:
-        ports = [adapter.port for adapter in self._parts.tiers.l2.adapters if adapter.removal is None]
+        clients = [adapter.client for adapter in self._parts.tiers.l2.adapters if adapter.removal is None]
         self._known = {
-            port: self._known.get(port) or FoundObjects(port, self._chunk_tokens, self._chain, self._clock)
-            for port in ports
+            client: self._known.get(client) or FoundObjects(client, self._chunk_tokens, self._chain, self._clock)
+            for client in clients
         }
-        return [Reporter(adapter_subject(port.name), each.conditions) for port, each in self._known.items()]
+        return [Reporter(adapter_subject(client.name), each.conditions) for client, each in self._known.items()]
 
 
 def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Severity = Severity.WARNING) -> None:
@@ -238,7 +236,7 @@ def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
 def _adapters(parts: Parts, watch: AdapterWatch) -> Iterator[Condition]:
     for adapter in parts.tiers.l2.adapters:
         if adapter.removal is None:
-            yield from watch.conditions(adapter.port)
+            yield from watch.conditions(adapter.client)
 
 
 def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:

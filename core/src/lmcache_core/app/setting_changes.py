@@ -27,7 +27,7 @@ from lmcache_core.contracts.events import Publisher, SettingChanged
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_control import ChangedSetting, NotNowError, QuotaRefusedError, ShownSetting
 from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.controllers.policy_change import PolicyChange
+from lmcache_core.controllers.policies import PolicyChange
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
@@ -276,7 +276,7 @@ class SettingChanges:
             parts.prefetch.plan_by(opened.prefetch)
         with parts.tier.lock:
             parts.tier.timeout_seconds = after["l2_timeout_seconds"]
-            for port in parts.tier.ports:
+            for port in parts.tier.clients:
                 port.timeout_seconds = after["l2_timeout_seconds"]
 
     def _tell(

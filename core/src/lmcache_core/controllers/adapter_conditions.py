@@ -7,11 +7,10 @@ from typing import Final, NamedTuple
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.conditions import counts_of
-from lmcache_core.controllers.port_tally import VerbTally
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_counters import VerbCounts
+from lmcache_core.controllers.conditions import RecentGrowth, counts_of
 from lmcache_core.jobs.circuit_breaker import CircuitState
-from lmcache_core.jobs.recent_growth import RecentGrowth
 from lmcache_core.model.results import Outcome
 
 FAILED_SHARE_MAX: Final = 0.01
@@ -35,19 +34,19 @@ class AdapterWatch:
         self._minute = RecentGrowth(clock)
         self._moment = RecentGrowth(clock, MOMENT_SECONDS)
 
-    def conditions(self, port: AdapterPort) -> Iterator[Condition]:
+    def conditions(self, client: AdapterClient) -> Iterator[Condition]:
         """To be asked once per second.  Never blocks for longer than the adapter's `circuit` does."""
-        subject = adapter_subject(port.name)
-        if overdue := port.overdue:
+        subject = adapter_subject(client.name)
+        if overdue := client.overdue:
             yield Condition(
                 "adapter_silent",
                 Severity.WARNING,
-                f"{overdue} jobs have no answer within {port.timeout_seconds:g} s; it is given nothing more until it answers",
+                f"{overdue} jobs have no answer within {client.timeout_seconds:g} s; it is given nothing more until it answers",
                 "see whether its backend hangs; --l2-timeout-seconds says how long it may take",
                 subject,
                 counts_of(overdue=overdue),
             )
-        circuit = port.circuit()
+        circuit = client.circuit()
         if circuit is not None and circuit.state is not CircuitState.CLOSED:
             yield Condition(
                 "adapter_paused",
@@ -58,7 +57,7 @@ class AdapterWatch:
                 subject,
                 counts_of(failures_in_a_row=circuit.failures_in_a_row, openings=circuit.openings),
             )
-        account = port.tally.account()
+        account = client.counters.snapshot()
         yield from self._failing(subject, account.verbs)
         if damaged := self._minute.of((subject, "damaged"), account.damaged):
             yield Condition(
@@ -70,7 +69,7 @@ class AdapterWatch:
                 counts_of(objects=damaged),
             )
 
-    def _failing(self, subject: str, verbs: Mapping[str, VerbTally]) -> Iterator[Condition]:
+    def _failing(self, subject: str, verbs: Mapping[str, VerbCounts]) -> Iterator[Condition]:
         failing: dict[str, _Share] = {}
         for verb, row in verbs.items():
             if share := self._share(subject, verb, row, _FAILED):
@@ -99,7 +98,7 @@ class AdapterWatch:
                 counts_of(refused=refused.bad, objects=refused.answered),
             )
 
-    def _share(self, subject: str, verb: str, row: VerbTally, bad: Collection[str]) -> _Share | None:
+    def _share(self, subject: str, verb: str, row: VerbCounts, bad: Collection[str]) -> _Share | None:
         """Of the last minute's objects, where it is too large, and it has not gone well since."""
         minute, moment = (
             {outcome: growth.of((subject, verb, bad, outcome), count) for outcome, count in row.outcomes.items()}

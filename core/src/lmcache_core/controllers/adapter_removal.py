@@ -16,11 +16,10 @@ from enum import StrEnum
 from typing import Final
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.completion_thread import CompletionThread
-from lmcache_core.controllers.message_loop import Change
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.threads import Change, CompletionThread
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ CLOSE_SECONDS: Final = 5.0
 FORCED_CLOSE_SECONDS: Final = 0.5
 
 
-class PortState(StrEnum):
+class AdapterStage(StrEnum):
     """Where an adapter is between its coming and its going."""
 
     SERVING = "serving"
@@ -52,7 +51,7 @@ class AdapterRemoval:
 
     def __init__(
         self,
-        port: AdapterPort,
+        client: AdapterClient,
         store: StoreController,
         prefetch: PrefetchController,
         completions: CompletionThread,
@@ -60,8 +59,8 @@ class AdapterRemoval:
         deadline_seconds: float,
         end_eviction: Callable[[], None],
     ) -> None:
-        """`end_eviction` is called before the adapter is closed: what else uses the port has ended when it returns."""
-        self.port = port
+        """`end_eviction` is called before the adapter is closed: what else uses the client has ended when it returns."""
+        self.client = client
         self._store = store
         self._prefetch = prefetch
         self._completions = completions
@@ -70,9 +69,9 @@ class AdapterRemoval:
         self._end_eviction = end_eviction
         self._forced = False
         self._stop = threading.Event()
-        self._lost_before = store.lost_for(port)
-        self._drain = store.drain_port(port)
-        self.state = PortState.DRAINING
+        self._lost_before = store.lost_for(client)
+        self._drain = store.drain_adapter(client)
+        self.state = AdapterStage.DRAINING
         self.drained: bool | None = None
         """Did everything that waited get there?  None until that is known."""
 
@@ -96,69 +95,69 @@ class AdapterRemoval:
     def run(self) -> None:
         """Returns early, with the step unfinished, when the server stops: what waits or is under way is the server's to
         finish then."""
-        if self.state is PortState.DRAINING:
+        if self.state is AdapterStage.DRAINING:
             self._wait_while(lambda: not self._is_drained())
             if self._stop.is_set():
                 return
-            self.drained = self._is_drained() and self._store.lost_for(self.port) == self._lost_before
-            self.state = PortState.REMOVING
-        if self.state is PortState.REMOVING:
-            if not (self._made(self._store.remove_port) and self._made(self._prefetch.remove_port)):
+            self.drained = self._is_drained() and self._store.lost_for(self.client) == self._lost_before
+            self.state = AdapterStage.REMOVING
+        if self.state is AdapterStage.REMOVING:
+            if not (self._made(self._store.remove_adapter) and self._made(self._prefetch.remove_adapter)):
                 return
-            self._wait_while(lambda: self.port.unanswered > 0)
+            self._wait_while(lambda: self.client.unanswered > 0)
             if self._stop.is_set():
                 return
-            self.port.abandon()
-            self.port.shut()
-            while self.port.unanswered and not self._stop.wait(LOOK_SECONDS):
+            self.client.abandon()
+            self.client.shut()
+            while self.client.unanswered and not self._stop.wait(LOOK_SECONDS):
                 pass  # the completion thread answers for the adapter, as soon as it runs
             self._end_eviction()
-            self.state = PortState.CLOSING
-        if self.state is PortState.CLOSING:
+            self.state = AdapterStage.CLOSING
+        if self.state is AdapterStage.CLOSING:
             if self._stop.is_set():
                 return
-            self.port.close(FORCED_CLOSE_SECONDS if self._forced else CLOSE_SECONDS)
+            self.client.close(FORCED_CLOSE_SECONDS if self._forced else CLOSE_SECONDS)
             if not self._lets_go():
                 self._say_that_it_lingers()
-                self.state = PortState.LINGERING
-        while self.state is PortState.LINGERING and not self._lets_go():
+                self.state = AdapterStage.LINGERING
+        while self.state is AdapterStage.LINGERING and not self._lets_go():
             if self._stop.is_set():
                 return
-        self._completions.remove(self.port)
-        self.state = PortState.REMOVED
+        self._completions.remove(self.client)
+        self.state = AdapterStage.REMOVED
 
     # --- inside
 
     def _is_drained(self) -> bool:
-        return self._drain.wait(0) and self._store.left_for(self.port) == (0, 0)
+        return self._drain.wait(0) and self._store.pending_for(self.client) == (0, 0)
 
     def _wait_while(self, goes_on: Callable[[], bool]) -> None:
         while goes_on() and self.seconds_left and not self._stop.wait(LOOK_SECONDS):
             pass
 
-    def _made(self, remove_from: Callable[[AdapterPort], Change]) -> bool:
-        """Have a controller let go of the port, however long its thread is down.  False when the server stops before."""
-        change = remove_from(self.port)
+    def _made(self, remove_from: Callable[[AdapterClient], Change]) -> bool:
+        """Have a controller let go of the client, however long its thread is down.  False when the server stops before."""
+        change = remove_from(self.client)
         while not change.wait(LOOK_SECONDS) or change.failed:
             if self._stop.is_set():
                 return False
-            change = remove_from(self.port) if change.failed else change
+            change = remove_from(self.client) if change.failed else change
         return True
 
     def _lets_go(self) -> bool:
         """Of everything that it was lent, within a while?"""
         self._completions.look_again()  # nobody is woken by one that is closed
         for _ in range(int(LINGER_SECONDS / LOOK_SECONDS)):
-            if not self.port.lent_bytes:
+            if not self.client.lent_bytes:
                 return True
             if self._stop.wait(LOOK_SECONDS):
                 break
-        return not self.port.lent_bytes
+        return not self.client.lent_bytes
 
     def _say_that_it_lingers(self) -> None:
         logger.warning(
             "l2 adapter was closed and keeps memory of L1, which stays in quarantine until it lets go "
             "adapter=%s bytes=%d",
-            self.port.name,
-            self.port.lent_bytes,
+            self.client.name,
+            self.client.lent_bytes,
         )

@@ -1,16 +1,130 @@
-"""What one adapter holds, as its eviction policy knows it."""
+"""What one adapter holds, as its eviction policy knows it: objects by number, learned from events and from a listing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import logging
+import struct
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.l2_objects import NumberedObjects
-from lmcache_core.controllers.policy_seat import PolicySeat
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.policies import PolicySeat
 from lmcache_core.model.keys import KeySpace, ObjectKey
+
+if TYPE_CHECKING:
+    from lmcache_core.controllers.l2_eviction import L2EvictionController
+
+logger = logging.getLogger(__name__)
+
+
+_SPACE = struct.Struct("<I")
+
+
+class _Space:
+    """A key space, and how many objects of it are known."""
+
+    __slots__ = ("object_bytes", "objects", "prefix", "space")
+
+    def __init__(self, space: KeySpace, number: int) -> None:
+        self.space = space
+        self.prefix = _SPACE.pack(number)
+        self.objects = 0
+        self.object_bytes = 0
+
+
+class NumberedObjects:
+    """Each object has a small integer, which is reused after its removal.  About 200 bytes per object, none of which the
+    garbage collector walks.  One thread."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._ids: list[bytes | None] = []
+        self._sizes = array("Q")
+        self._free = array("L")
+        self._spaces: list[_Space] = []
+        self._space_numbers: dict[KeySpace, int] = {}
+        self._free_spaces: list[int] = []
+        self.known_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def find(self, key: ObjectKey) -> int:
+        """-1 where it is not known."""
+        space = self._space_numbers.get(key.space)
+        return -1 if space is None else self._numbers.get(self._spaces[space].prefix + key.chunk_hash, -1)
+
+    def add(self, key: ObjectKey, size: int) -> int:
+        """The number of an object that was not known."""
+        space = self._intern(key.space)
+        number = self._free.pop() if self._free else len(self._ids)
+        name = space.prefix + key.chunk_hash
+        if number == len(self._ids):
+            self._ids.append(name)
+            self._sizes.append(size)
+        else:
+            self._ids[number] = name
+            self._sizes[number] = size
+        self._numbers[name] = number
+        space.objects += 1
+        space.object_bytes = size
+        self.known_bytes += size
+        return number
+
+    def remove(self, number: int) -> None:
+        name = self._name(number)
+        del self._numbers[name]
+        self._ids[number] = None
+        self._free.append(number)
+        self.known_bytes -= self._sizes[number]
+        at = _SPACE.unpack_from(name)[0]
+        space = self._spaces[at]
+        space.objects -= 1
+        if not space.objects:
+            del self._space_numbers[space.space]
+            self._free_spaces.append(at)
+
+    def is_known(self, number: int) -> bool:
+        return 0 <= number < len(self._ids) and self._ids[number] is not None
+
+    def key(self, number: int) -> ObjectKey:
+        name = self._name(number)
+        return ObjectKey(self._spaces[_SPACE.unpack_from(name)[0]].space, name[_SPACE.size :])
+
+    def everything(self) -> Iterator[tuple[int, ObjectKey, int]]:
+        """Number, key and size of each; nothing may change meanwhile."""
+        for number in self._numbers.values():
+            yield number, self.key(number), self.size(number)
+
+    def size(self, number: int) -> int:
+        return self._sizes[number]
+
+    def usual_size(self, space: KeySpace) -> int | None:
+        """The objects of one space are of one size: that of the last one that came with it."""
+        number = self._space_numbers.get(space)
+        return None if number is None else self._spaces[number].object_bytes
+
+    def _name(self, number: int) -> bytes:
+        name = self._ids[number]
+        assert name is not None, f"object {number} is not known"
+        return name
+
+    def _intern(self, space: KeySpace) -> _Space:
+        number = self._space_numbers.get(space)
+        if number is None:
+            number = self._free_spaces.pop() if self._free_spaces else len(self._spaces)
+            entry = _Space(space, number)
+            if number == len(self._spaces):
+                self._spaces.append(entry)
+            else:
+                self._spaces[number] = entry
+            self._space_numbers[space] = number
+        return self._spaces[number]
 
 
 class Learned(NamedTuple):
@@ -25,14 +139,14 @@ class L2Contents:
 
     def __init__(
         self,
-        port: AdapterPort,
+        client: AdapterClient,
         policy: EvictionPolicy,
         clock: Clock,
         built_in: Callable[[], EvictionPolicy] | None = None,
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
-        self._port = port
-        self.seat = PolicySeat(f"eviction policy of adapter {port.name}", policy, clock, built_in)
+        self._client = client
+        self.seat = PolicySeat(f"eviction policy of adapter {client.name}", policy, clock, built_in)
         self._clock = clock
         self.objects = NumberedObjects()
 
@@ -83,7 +197,7 @@ class L2Contents:
     def _usual_size(self, key: ObjectKey) -> int:
         if (size := self.objects.usual_size(key.space)) is not None:
             return size
-        usage = self._port.usage()
+        usage = self._client.usage()
         return max(1, usage.used_bytes // usage.objects) if usage and usage.objects > 0 else 1
 
     def _tell(self, method: str, call: Callable[[], None]) -> None:
@@ -101,3 +215,83 @@ class L2Contents:
             facts = RequestFacts(seconds=self._clock.monotonic())
             for number, key, size in self.objects.everything():
                 built_in.on_insert([number], InsertFacts(size, key.space, 0, (key.chunk_hash,), facts))
+
+
+PAGE_KEYS: Final = 1000
+PAGES_AHEAD: Final = 8
+"""So many pages may wait for the controller."""
+PAUSE_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
+"""Pauses after a page that could not be had; after the last one the listing is given up."""
+AGAIN_SECONDS: Final = 600.0
+"""Between two listings of a backend to which other servers store, too."""
+
+
+class L2Listing:
+    """`run` is its thread's body, which ends when everything is listed; when it is started again it goes on where it
+    was.  What several servers share is listed again every `AGAIN_SECONDS`, since nobody tells what the others store.  A
+    backend may block it as long as it likes: nothing else waits for it."""
+
+    def __init__(self, client: AdapterClient, controller: L2EvictionController) -> None:
+        self._client = client
+        self._controller = controller
+        self._stop = threading.Event()
+        self._cursor: str | None = None
+        self._seen: set[str] = set()
+        self._faults = 0
+        self.objects = 0
+        self.state = "listing"
+
+    def run(self) -> None:
+        self._list()
+        while Capability.SHARED in self._client.capabilities and not self._stop.wait(AGAIN_SECONDS):
+            self._cursor, self._faults, self.objects = None, 0, 0
+            self._seen.clear()
+            self.state = "listing"
+            self._list()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _list(self) -> None:
+        while self.state == "listing" and not self._stop.is_set():
+            # Objects that are listed count as large as the average, which an adapter that still learns cannot tell.
+            if self._controller.waiting > PAGES_AHEAD or self._client.is_learning:
+                self._stop.wait(PAUSE_SECONDS)
+            elif not self._list_page():
+                self._rest()
+
+    def _list_page(self) -> bool:
+        """False where the page could not be had."""
+        page = self._client.list_keys(self._cursor, PAGE_KEYS)
+        if page is None or not self._leads_on(page.cursor):
+            return False
+        keys = [key for key in page.keys if isinstance(key, ObjectKey)]
+        self._controller.listed(keys)
+        self.objects += len(keys)
+        self._cursor, self._faults = page.cursor, 0
+        if self._cursor is None:
+            self.state = "done"
+            logger.info("l2 listing done adapter=%s objects=%d", self._client.name, self.objects)
+        return True
+
+    def _leads_on(self, cursor: object) -> bool:
+        """Not in circles."""
+        if cursor is None:
+            return True
+        if not isinstance(cursor, str) or cursor in self._seen:
+            return False
+        self._seen.add(cursor)
+        return True
+
+    def _rest(self) -> None:
+        if self._faults == len(RETRY_SECONDS):
+            self.state = "failed"
+            logger.warning(
+                "l2 listing given up adapter=%s objects=%d; of the others, those that lookups find can still be evicted",
+                self._client.name,
+                self.objects,
+            )
+            return
+        self._faults += 1
+        self._stop.wait(RETRY_SECONDS[self._faults - 1])

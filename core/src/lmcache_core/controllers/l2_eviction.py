@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,70 @@ from typing import Any, Final
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectsEvicted, Publisher
 from lmcache_core.contracts.policies import EvictionPolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
-from lmcache_core.controllers.l2_pressure import L2Pressure
-from lmcache_core.controllers.message_loop import MessageLoop
-from lmcache_core.controllers.policy_seat import PolicySeat
+from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.threads import MessageLoop
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Outcome, Usage
+
+logger = logging.getLogger(__name__)
+
+
+class L2Pressure:
+    """Compares usage with a watermark, cycle of eviction by cycle.  One thread.
+
+    An adapter may count what it holds only now and then.  Who went on deleting by an old count would empty it, so after a
+    cycle nothing is needed until something of that cycle shows."""
+
+    def __init__(self, client: AdapterClient, watermark: float) -> None:
+        self._client = client
+        self._watermark = watermark
+        self._used_before = 0
+        self._stored_bytes = 0
+        self._said: set[str] = set()
+        self.freed_bytes = 0
+        """By the cycle that began last."""
+
+    def begin(self, usage: Usage) -> None:
+        """A cycle begins, on account of this usage."""
+        self._used_before = usage.used_bytes
+        self._stored_bytes = self.freed_bytes = 0
+
+    def stored(self, size: int) -> None:
+        """So many bytes were added."""
+        self._stored_bytes += size
+
+    def freed(self, size: int) -> None:
+        """So many bytes were deleted."""
+        self.freed_bytes += size
+
+    def excess(self) -> Usage | None:
+        """What is used, if that is more than the watermark allows; None too where that is not known."""
+        usage = self._client.usage()
+        if usage is None and self._client.is_learning:
+            return None
+        if usage is None or usage.used_bytes < 0 or not usage.capacity_bytes or usage.capacity_bytes < 0:
+            self._say_once(
+                "does nothing, the adapter does not say how much it holds and may hold",
+                "give it a capacity, or leave out its 'eviction'",
+            )
+            return None
+        if usage.used_bytes <= self._watermark * usage.capacity_bytes:
+            return None
+        if usage.used_bytes == self._used_before and self._stored_bytes < self.freed_bytes:
+            self._say_once(
+                "waits, what was deleted does not show in what the adapter says it holds", "its usage() has to say that"
+            )
+            return None
+        return usage
+
+    def _say_once(self, what: str, remedy: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.warning("l2 eviction %s adapter=%s; %s", what, self._client.name, remedy)
+
 
 SLICE: Final = 256
 """Objects deleted by one job, so that stores come in between."""
@@ -97,7 +154,7 @@ class L2EvictionController(MessageLoop[Message]):
 
     def __init__(
         self,
-        port: AdapterPort,
+        client: AdapterClient,
         policy: EvictionPolicy,
         watermark: float,
         ratio: float,
@@ -108,13 +165,13 @@ class L2EvictionController(MessageLoop[Message]):
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
-        self._port = port
+        self._client = client
         self._watermark = watermark
         self._ratio = ratio
         self._clock = clock
         self._events = events
-        self._pressure = L2Pressure(port, watermark)
-        self._contents = L2Contents(port, policy, clock, built_in)
+        self._pressure = L2Pressure(client, watermark)
+        self._contents = L2Contents(client, policy, clock, built_in)
         self._objects = self._contents.objects
         self._victims: deque[int] = deque()
         self._deletion: _Deletion | None = None
@@ -244,7 +301,7 @@ class L2EvictionController(MessageLoop[Message]):
     def _begin_cycle(self) -> bool:
         """Ask for victims where there is need of room.  False: nothing is to be done now."""
         now = self._clock.monotonic()
-        if now < self._rest_until or not self._port.answers or (usage := self._pressure.excess()) is None:
+        if now < self._rest_until or not self._client.answers or (usage := self._pressure.excess()) is None:
             return False
         self._pressure.begin(usage)
         wanted = max(1, int(usage.used_bytes * self._ratio))
@@ -258,13 +315,13 @@ class L2EvictionController(MessageLoop[Message]):
         return bool(self._victims)
 
     def _busy(self) -> set[int]:
-        return {self._objects.find(key) for key in self._port.in_use()}
+        return {self._objects.find(key) for key in self._client.in_use()}
 
     def _may_evict(self, number: int, busy: set[int]) -> bool:
         return self._objects.is_known(number) and number not in busy and number not in self._stuck
 
     def _delete_some(self) -> None:
-        usage = self._port.usage()
+        usage = self._client.usage()
         if usage is None or not usage.capacity_bytes or usage.used_bytes <= self._goal_bytes or self._is_futile():
             self._victims.clear()  # sizes are estimates where objects were listed, and others may delete, too
             self._end_cycle()
@@ -279,7 +336,7 @@ class L2EvictionController(MessageLoop[Message]):
         deletion = _Deletion(numbers, usage.used_bytes / usage.capacity_bytes)
         keys = [self._objects.key(number) for number in numbers]
         self._deletion = deletion
-        self._port.submit_delete(keys, self._inbox, deletion)
+        self._client.submit_delete(keys, self._inbox, deletion)
 
     def _deleted(self, deletion: _Deletion, outcomes: Sequence[Outcome]) -> None:
         by_outcome: dict[Outcome, list[int]] = {}
@@ -302,12 +359,12 @@ class L2EvictionController(MessageLoop[Message]):
         self.counters.failed += len(failed)
         self._deletion = None
         if evicted:
-            self._events.publish(ObjectsEvicted(self._port.name, len(evicted), freed, deletion.used_ratio))
+            self._events.publish(ObjectsEvicted(self._client.name, len(evicted), freed, deletion.used_ratio))
         self._end_cycle()
 
     def _is_futile(self) -> bool:
         """Does the adapter not answer, or fail again and again?"""
-        return not self._port.answers or self._failed_slices >= FAILED_SLICES_MAX
+        return not self._client.answers or self._failed_slices >= FAILED_SLICES_MAX
 
     def _end_cycle(self) -> None:
         """If that was the last slice and nothing could be deleted, or the adapter fails: not again at once."""

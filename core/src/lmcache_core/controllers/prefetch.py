@@ -19,18 +19,14 @@ from itertools import islice
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, Publisher
 from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.message_loop import Change, MessageLoop
-from lmcache_core.controllers.policy_seat import PolicySeat
-from lmcache_core.controllers.prefetch_load_job import LoadJob
-from lmcache_core.controllers.prefetch_loads import Loads
-from lmcache_core.controllers.prefetch_lookups import LookupJob, Lookups
-from lmcache_core.controllers.prefetch_plan import plan_sources
-from lmcache_core.controllers.prefetch_request import Prefetch
-from lmcache_core.controllers.prefetch_room import PrefetchRoom
-from lmcache_core.controllers.prefetch_slices import ROOM_RETRY_SECONDS, Slices
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
+from lmcache_core.controllers.prefetch_plan import ROOM_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
+from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchBudget
 from lmcache_core.controllers.prefetch_view import PrefetchView
+from lmcache_core.controllers.threads import Change, MessageLoop
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
@@ -49,7 +45,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     def __init__(
         self,
         cache: L1Cache,
-        ports: Sequence[AdapterPort],
+        clients: Sequence[AdapterClient],
         policy: PrefetchPolicy,
         max_in_flight: int,
         clock: Clock,
@@ -62,14 +58,14 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         """`max_in_flight` is the number of prefetches at work at once.  `l1_max_bytes` bounds what all of them may occupy
         of L1; None: no bound.  `built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
-        self._ports = tuple(ports)
+        self._clients = tuple(clients)
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
         self._seat = PolicySeat("prefetch policy", policy, clock, built_in)
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
         self.lookup_timeout_seconds = lookup_timeout_seconds
-        self._room = PrefetchRoom(
+        self._room = PrefetchBudget(
             cache.contents.state_counts().capacity_bytes if l1_max_bytes is None else l1_max_bytes
         )
         self._lookups = Lookups(self._inbox, clock, events)
@@ -89,7 +85,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     @property
     def active(self) -> bool:
         """Is there anything to load from?"""
-        return any(port.answers for port in self._ports)
+        return any(client.answers for client in self._clients)
 
     def submit(self, prefetch: Prefetch) -> None:
         self._inbox.post(prefetch)
@@ -135,23 +131,23 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
 
     # --- changes while the server runs: each is made on the controller's thread, soon
 
-    def add_port(self, port: AdapterPort) -> Change:
+    def add_adapter(self, client: AdapterClient) -> Change:
         """Lookups that begin from then on ask this adapter, too, last of all."""
 
         def turn() -> None:
-            self._ports = (*self._ports, port)
+            self._clients = (*self._clients, client)
 
         return self.change(turn)
 
-    def remove_port(self, port: AdapterPort) -> Change:
+    def remove_adapter(self, client: AdapterClient) -> Change:
         """It is asked for nothing any more, and lookups that wait for it go on without it.  Its loads that are under way
         are still waited for."""
 
         def turn() -> None:
-            self._ports = tuple([other for other in self._ports if other is not port])
-            port.retire()
+            self._clients = tuple([other for other in self._clients if other is not client])
+            client.retire()
             for prefetch in list(self._active):
-                if not prefetch.planned and self._lookups.go_without(prefetch, port):
+                if not prefetch.planned and self._lookups.go_without(prefetch, client):
                     self._load(prefetch)
 
         return self.change(turn)
@@ -266,13 +262,13 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
                 self._begin(prefetch)
 
     def _begin(self, prefetch: Prefetch) -> None:
-        ports = [port for port in self._ports if port.answers]
+        clients = [client for client in self._clients if client.answers]
         prefetch.wanted = prefetch.missing()
         cells = sum(len(row.slots) for row in prefetch.rows)
         hits = sum(len(chunks) for chunks in prefetch.reach().needed)
         self._events.publish(PrefetchSubmitted(prefetch.request_id, cells, hits, len(prefetch.wanted)))
-        self._lookups.submit(prefetch, ports)
-        if not ports:
+        self._lookups.submit(prefetch, clients)
+        if not clients:
             self.given_up += 1
             self._finish(prefetch)
 
@@ -287,7 +283,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if prefetch.over:
             self._end(prefetch)
         else:
-            plan_sources(prefetch, self._seat, self._ports, self._loads.under_way_bytes, self._events)
+            plan_sources(prefetch, self._seat, self._clients, self._loads.under_way_bytes, self._events)
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
@@ -326,7 +322,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
         seconds = self._clock.monotonic() - job.begun
         try:
-            self._seat.policy.on_load(LoadFacts(job.port.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
+            self._seat.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: what it learns is its own affair
             if built_in := self._seat.failed("on_load", error):
                 self._seat.take(built_in, because_it_failed=True)

@@ -9,26 +9,102 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsCame, Publisher
 from lmcache_core.contracts.l2_adapter import LoadItem
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.prefetch_load_job import Loading, LoadJob
-from lmcache_core.controllers.prefetch_places import Leases, Places
-from lmcache_core.controllers.prefetch_request import Cell, Prefetch
-from lmcache_core.controllers.prefetch_room import PrefetchRoom
-from lmcache_core.controllers.reach import ABSENT
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
+from lmcache_core.controllers.prefix_match import ABSENT
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.leases import Lease
+from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Loading:
+    """One object on its way, and every prefetch that waits for it."""
+
+    key: ObjectKey
+    source: Source
+    chunk: int
+    slot: int
+    lease: Lease
+    waiters: list[tuple[Prefetch, Cell]]
+
+    @property
+    def index_key(self) -> bytes:
+        return self.source.record.prefix + self.key.chunk_hash
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadJob:
+    client: AdapterClient
+    loads: tuple[Loading, ...]
+    leases: tuple[Lease, ...]
+    retain: bool
+    number: int
+    request_id: str
+    begun: float
+    object_bytes: int = 0
+    """Of all loads, header pages included."""
+    ahead_bytes: int = 0
+    """What the adapter had under way for prefetches when this was submitted."""
+
+
+_OWNER: Final = Owner(OwnerKind.CONTROLLER, "prefetch")
+Leases = list[tuple[AdapterClient, Lease]]
+"""What was reserved, and for whom to write.  Added to in place, so that it is known when something fails."""
+
+
+class Places:
+    """Belongs to the prefetch controller's thread."""
+
+    def __init__(self, cache: L1Cache) -> None:
+        self._cache = cache
+
+    def reserve(self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases) -> dict[Cell, tuple[int, Lease]]:
+        """Slots for as many of the cells as there is room for, counted from the first one across all shards, so that no
+        shard has all the room and another one none."""
+        places = self._reserve_by_shard(prefetch, cells, leases)
+        if len(places) == len(cells):
+            return places
+        fair = cells[: len(places)]
+        beyond = [cell for cell in places if cell not in set(fair)]
+        for cell in beyond:
+            slot, lease = places.pop(cell)
+            self._cache.discard(lease, [slot])
+        if beyond:
+            places |= self._reserve_by_shard(prefetch, [cell for cell in fair if cell not in places], leases)
+        return places
+
+    def _reserve_by_shard(
+        self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases
+    ) -> dict[Cell, tuple[int, Lease]]:
+        groups: dict[tuple[AdapterClient, bytes], list[Cell]] = {}
+        for cell in cells:
+            source = prefetch.sources[cell][0]
+            groups.setdefault((source.client, source.record.prefix), []).append(cell)
+        places: dict[Cell, tuple[int, Lease]] = {}
+        for (client, _), group in groups.items():
+            record = prefetch.sources[group[0]][0].record
+            hashes = [prefetch.chunk_hashes[cell.chunk] for cell in group]
+            lease, indexes = self._cache.reserve(_OWNER, record, hashes, None)
+            slots = list(lease.slots)
+            if slots:
+                leases.append((client, lease))
+            else:
+                self._cache.leases.end(lease)
+            places |= {group[index]: (slot, lease) for index, slot in zip(indexes, slots, strict=True)}
+        return places
 
 
 class Loads:
@@ -37,7 +113,7 @@ class Loads:
     def __init__(
         self,
         cache: L1Cache,
-        room: PrefetchRoom,
+        room: PrefetchBudget,
         inbox: Inbox[Any],
         clock: Clock,
         events: Publisher,
@@ -59,9 +135,9 @@ class Loads:
         """Submitted and not answered."""
         return len(self._unanswered)
 
-    def under_way_bytes(self, port: AdapterPort) -> int:
+    def under_way_bytes(self, client: AdapterClient) -> int:
         """Of its loads without an answer."""
-        return sum([job.object_bytes for job in self._unanswered if job.port is port])
+        return sum([job.object_bytes for job in self._unanswered if job.client is client])
 
     def find(self, prefetch: Prefetch, cells: Sequence[Cell]) -> list[Cell]:
         """Hold for the prefetch what has come into L1 meanwhile, and wait for what is on its way.  Returns the rest."""
@@ -82,18 +158,18 @@ class Loads:
         leases: Leases = []
         try:
             places = self._places.reserve(prefetch, cells, leases)
-            jobs: dict[AdapterPort, list[Loading]] = {}
+            jobs: dict[AdapterClient, list[Loading]] = {}
             for cell, (slot, lease) in sorted(places.items()):
                 source = prefetch.sources[cell][0]
                 key = ObjectKey(source.record.space, prefetch.chunk_hashes[cell.chunk])
                 loading = Loading(key, source, prefetch.first_chunk + cell.chunk, slot, lease, [(prefetch, cell)])
-                jobs.setdefault(source.port, []).append(loading)
+                jobs.setdefault(source.client, []).append(loading)
         except BaseException:  # whatever it was, it goes on up: but what was reserved for it goes back
             for _, lease in leases:
                 self._cache.leases.end(lease)
             raise
-        for port, loads in jobs.items():
-            self._start(prefetch, port, loads, [lease for at, lease in leases if at is port])
+        for client, loads in jobs.items():
+            self._start(prefetch, client, loads, [lease for at, lease in leases if at is client])
         return len(places)
 
     def answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> list[Prefetch]:
@@ -105,7 +181,7 @@ class Loads:
         published: list[Loading] = []
         try:
             for loading, outcome in zip(job.loads, outcomes, strict=True):
-                is_good = released and self._is_good(job.port, loading, outcome)
+                is_good = released and self._is_good(job.client, loading, outcome)
                 waiters = self._part(loading)
                 if is_good:
                     good.append(loading)
@@ -156,7 +232,9 @@ class Loads:
         prefetch.loading[cell] = loading.source
         return True
 
-    def _start(self, prefetch: Prefetch, port: AdapterPort, loads: Sequence[Loading], leases: Sequence[Lease]) -> None:
+    def _start(
+        self, prefetch: Prefetch, client: AdapterClient, loads: Sequence[Loading], leases: Sequence[Lease]
+    ) -> None:
         size = 0
         items = []
         for loading in loads:
@@ -167,7 +245,7 @@ class Loads:
             items.append(LoadItem(loading.key, self._cache.buffer(loading.slot)))
         self._numbers += 1
         job = LoadJob(
-            port,
+            client,
             tuple(loads),
             tuple(leases),
             prefetch.retain,
@@ -175,13 +253,13 @@ class Loads:
             prefetch.request_id,
             self._clock.monotonic(),
             sum([item.buffer.length for item in items]),
-            self.under_way_bytes(port),
+            self.under_way_bytes(client),
         )
         self._unanswered[job] = None
         if self._events.wants(LoadSubmitted):
-            self._events.publish(LoadSubmitted(port.name, job.number, job.request_id, len(items), job.object_bytes))
+            self._events.publish(LoadSubmitted(client.name, job.number, job.request_id, len(items), job.object_bytes))
         self._room.lend(job, size)
-        port.submit_load(items, self._inbox, job)
+        client.submit_load(items, self._inbox, job)
 
     def _part(self, loading: Loading) -> list[tuple[Prefetch, Cell]]:
         """The object is on its way no more."""
@@ -195,10 +273,10 @@ class Loads:
         for lease in job.leases:
             self._cache.leases.quarantine(lease)
 
-    def _is_good(self, port: AdapterPort, loading: Loading, outcome: Outcome) -> bool:
+    def _is_good(self, client: AdapterClient, loading: Loading, outcome: Outcome) -> bool:
         """Only an object that is whole, unaltered and the one asked for may become visible."""
         reason = f"the adapter says {outcome.value}"
-        checks, is_checked = self._cache.checks, Capability.VERIFIES in port.capabilities
+        checks, is_checked = self._cache.checks, Capability.VERIFIES in client.capabilities
         moved: bytes | None = None
         if outcome is Outcome.DONE and (checks is not None or not is_checked):
             try:
@@ -207,15 +285,15 @@ class Loads:
                     checks.note([loading.slot])
                     moved = checks.noted(loading.slot)
             except OSError as error:  # L1 is a file, and its disk fails
-                logger.error("l1 lost what was loaded into it adapter=%s reason=%s", port.name, error)
+                logger.error("l1 lost what was loaded into it adapter=%s reason=%s", client.name, error)
                 return False
         if outcome is Outcome.DONE and not is_checked:
             verdict = check(self._cache.buffer(loading.slot).view, loading.key, moved)
             outcome, reason = verdict.outcome, verdict.reason
         if outcome in (Outcome.DAMAGED, Outcome.FOREIGN):
             self.rejected += 1
-            port.reject(loading.key, outcome)
-            self._events.publish(ObjectRejected(port.name, loading.key.object_id.hex(), outcome.value, reason))
+            client.reject(loading.key, outcome)
+            self._events.publish(ObjectRejected(client.name, loading.key.object_id.hex(), outcome.value, reason))
         return outcome is Outcome.DONE
 
     def _ended(self, job: LoadJob, loaded: Sequence[Loading]) -> None:
@@ -226,7 +304,7 @@ class Loads:
         seconds = self._clock.monotonic() - job.begun
         failed = len(job.loads) - len(loaded)
         self._events.publish(
-            LoadCompleted(job.port.name, job.number, job.request_id, len(loaded), failed, size, seconds)
+            LoadCompleted(job.client.name, job.number, job.request_id, len(loaded), failed, size, seconds)
         )
 
     def _tell_came(self, job: LoadJob, good: Sequence[Loading]) -> None:

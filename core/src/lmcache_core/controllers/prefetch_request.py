@@ -1,15 +1,16 @@
-"""A lookup that goes on in L2, as the prefetch controller sees it: a table of shards by chunks that is being filled."""
+"""A lookup that goes on in L2, as the prefetch controller sees it: a table of shards by chunks that is being filled, and
+how much of L1 all of them may occupy."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lmcache_core.contracts.policies import RequestFacts
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.reach import ABSENT, Reach, longest_prefix, needed_from, reach_of
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch, longest_prefix, match_of, needed_from
 from lmcache_core.l1.cache import NO_REQUEST
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState
@@ -28,7 +29,7 @@ class Source(NamedTuple):
     """Where a cell can be had: in one of its shard's layouts, from one adapter."""
 
     record: SpaceRecord
-    port: AdapterPort
+    client: AdapterClient
 
 
 class Wanted(NamedTuple):
@@ -62,7 +63,7 @@ class Prefetch:
     lease: Lease
     rows: list[PrefetchRow]
     chunk_hashes: Sequence[bytes]
-    on_done: Callable[[Reach, int], None]
+    on_done: Callable[[PrefixMatch, int], None]
     begun: float
     request: RequestFacts = NO_REQUEST
     sparse: bool = False
@@ -72,11 +73,11 @@ class Prefetch:
     """Where its chunks stand in their prompt."""
 
     wanted: list[Wanted] = field(default_factory=list)
-    asked: set[AdapterPort] = field(default_factory=set)
+    asked: set[AdapterClient] = field(default_factory=set)
     """Adapters whose answer to the lookup counts and has not come."""
-    found: dict[AdapterPort, Bitmap] = field(default_factory=dict)
+    found: dict[AdapterClient, Bitmap] = field(default_factory=dict)
     """By adapter, which of `wanted` it has."""
-    pinned: dict[AdapterPort, list[ObjectKey]] = field(default_factory=dict)
+    pinned: dict[AdapterClient, list[ObjectKey]] = field(default_factory=dict)
     """By adapter, what it keeps for this prefetch until it is told otherwise."""
     planned: bool = False
     retain: bool = False
@@ -109,7 +110,7 @@ class Prefetch:
         """Is everything there that can still be had?"""
         return not self.todo and not any(cell.chunk in self.needed[cell.row] for cell in self.loading)
 
-    def reach(self) -> Reach:
+    def reach(self) -> PrefixMatch:
         """What is there."""
         return self._reach([row.flags() for row in self.rows])
 
@@ -149,7 +150,7 @@ class Prefetch:
         self.stale = True
         sources = self.sources.get(cell, [])
         self.sources[cell] = [
-            other for other in sources if other.port is not source.port or other.record is not source.record
+            other for other in sources if other.client is not source.client or other.record is not source.record
         ]
 
     def give_in(self) -> None:
@@ -167,5 +168,57 @@ class Prefetch:
     def _windows(self) -> list[int | None]:
         return [row.window for row in self.rows]
 
-    def _reach(self, flags: Sequence[bytearray]) -> Reach:
-        return reach_of(flags, self._windows(), len(self.chunk_hashes), sparse=self.sparse)
+    def _reach(self, flags: Sequence[bytearray]) -> PrefixMatch:
+        return match_of(flags, self._windows(), len(self.chunk_hashes), sparse=self.sparse)
+
+
+class PrefetchBudget:
+    """Belongs to the prefetch controller's thread, but `used_bytes` may be read by any."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lent: dict[Hashable, int] = {}
+        self._held: dict[tuple[Prefetch, ...], int] = {}
+        """Bytes by who waited for them."""
+
+    @property
+    def used_bytes(self) -> int:
+        held = sum(size for who, size in list(self._held.items()) if any(map(_is_held, who)))
+        return held + sum(list(self._lent.values()))
+
+    @property
+    def left_bytes(self) -> int:
+        return self.limit_bytes - self.used_bytes
+
+    @property
+    def waits_for_readers(self) -> bool:
+        """Is some of it held for requests that have their answer?"""
+        return any(prefetch.answered and _is_held(prefetch) for who in self._held for prefetch in who)
+
+    def lend(self, job: Hashable, size_bytes: int) -> None:
+        """Slots of so many bytes are with an adapter, for this job."""
+        self._lent[job] = size_bytes
+
+    def give_back(self, job: Hashable) -> None:
+        """The adapter touches them no more.  Saying so again does nothing."""
+        self._lent.pop(job, None)
+
+    def hold(self, prefetches: Sequence[Prefetch], size_bytes: int) -> None:
+        """So much was loaded for these together.  It counts, once, until the leases of all their lookups hold nothing:
+        their requests have ended, or workers have taken everything over."""
+        who = tuple(dict.fromkeys(prefetches))
+        self._held[who] = self._held.get(who, 0) + size_bytes
+
+    def holds(self, prefetch: Prefetch) -> bool:
+        """Does what was loaded for it take room?"""
+        return any(prefetch in who for who in self._held)
+
+    def sweep(self) -> None:
+        """Forget what is held no more."""
+        for who in list(self._held):
+            if not any(map(_is_held, who)):
+                del self._held[who]
+
+
+def _is_held(prefetch: Prefetch) -> bool:
+    return prefetch.lease.state is not LeaseState.ENDED and bool(prefetch.lease.slots)

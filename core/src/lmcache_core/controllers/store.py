@@ -19,17 +19,14 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import StorePolicy
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.job_answer import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.message_loop import Change, MessageLoop
-from lmcache_core.controllers.policy_seat import PolicySeat
-from lmcache_core.controllers.store_backlog import StoreBacklog
-from lmcache_core.controllers.store_batch import Batch
-from lmcache_core.controllers.store_holds import StoreHolds
-from lmcache_core.controllers.store_ledger import StoreAccount
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
+from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.store_counters import StoreCounts
 from lmcache_core.controllers.store_plan import plan_stores
 from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue, StoreView
-from lmcache_core.controllers.store_unit import StoreUnit
+from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreReferences, StoreUnit
+from lmcache_core.controllers.threads import Change, MessageLoop
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.read_checks import ReadChecks
@@ -42,7 +39,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def __init__(
         self,
         cache: L1Cache,
-        ports: Sequence[AdapterPort],
+        clients: Sequence[AdapterClient],
         policy: StorePolicy,
         limits: StoreLimits,
         clock: Clock,
@@ -55,13 +52,13 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._cache = cache
         self._seat = PolicySeat("store policy", policy, clock, built_in)
         self._limits = limits
-        self._queues = tuple([StoreQueue(port, limits) for port in ports])
+        self._queues = tuple([StoreQueue(client, limits) for client in clients])
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self._open = bool(ports)
+        self._open = bool(clients)
         self._clock = clock
         self._events = events
         self._backlog = StoreBacklog()
-        self._holds = StoreHolds(cache, self._backlog)
+        self._holds = StoreReferences(cache, self._backlog)
         self._jobs = 0
         self._batches = 0
         self._trimmed: Batch | None = None
@@ -110,39 +107,39 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     # --- changes while the server runs: each is made on the controller's thread, soon
 
-    def add_port(self, port: AdapterPort) -> Change:
+    def add_adapter(self, client: AdapterClient) -> Change:
         """Objects that come from then on go to this adapter, too."""
-        return self.change(lambda: self._line_up((*self._queues, StoreQueue(port, self._limits))))
+        return self.change(lambda: self._line_up((*self._queues, StoreQueue(client, self._limits))))
 
-    def drain_port(self, port: AdapterPort, *, again: bool = False) -> Change:
+    def drain_adapter(self, client: AdapterClient, *, again: bool = False) -> Change:
         """Objects that come from then on do not go to it, or go there `again`; those that wait for it do."""
 
         def turn() -> None:
             for queue in self._queues:
-                queue.open = again if queue.port is port else queue.open
+                queue.open = again if queue.client is client else queue.open
             self._line_up(self._queues)
 
         return self.change(turn)
 
-    def remove_port(self, port: AdapterPort) -> Change:
+    def remove_adapter(self, client: AdapterClient) -> Change:
         """What waits for it is dropped.  Its jobs that are under way are still waited for, each for itself."""
 
         def turn() -> None:
             for queue in self._queues:
-                if queue.port is port:
+                if queue.client is client:
                     self._line_up(tuple([other for other in self._queues if other is not queue]))
                     self._drop(queue, queue.drop_all(DropReason.ADAPTER_REMOVED), DropReason.ADAPTER_REMOVED)
 
         return self.change(turn)
 
-    def left_for(self, port: AdapterPort) -> tuple[int, int]:
+    def pending_for(self, client: AdapterClient) -> tuple[int, int]:
         """Objects and bytes on their way to it, waiting or handed over.  Any thread."""
-        account = self._account(port)
+        account = self._account(client)
         return (account.waiting + account.in_flight, account.backlog_bytes) if account else (0, 0)
 
-    def lost_for(self, port: AdapterPort) -> int:
+    def lost_for(self, client: AdapterClient) -> int:
         """Objects that were to go there and did not get there, since it came.  Any thread."""
-        account = self._account(port)
+        account = self._account(client)
         return account.failed + account.dropped if account else 0
 
     def limit(self, limits: StoreLimits) -> Change:
@@ -180,7 +177,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def views(self) -> dict[str, StoreView]:
         """By adapter."""
         now = self._clock.monotonic()
-        return {queue.port.name: queue.view(now) for queue in self._queues}
+        return {queue.client.name: queue.view(now) for queue in self._queues}
 
     def status(self) -> dict[str, object]:
         """`backlog_bytes` is what L1 holds for L2; objects that go to several adapters count once in it."""
@@ -189,7 +186,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             "backlog_bytes": self.backlog_bytes,
             "backlog_max_bytes": self._limits.backlog_bytes,
             "refused": self.refused,
-            "adapters": {queue.port.name: queue.status(now) for queue in self._queues},
+            "adapters": {queue.client.name: queue.status(now) for queue in self._queues},
         }
 
     # --- on the controller's thread
@@ -278,7 +275,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         return replace(batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size)
 
     def _pump(self, queue: StoreQueue) -> None:
-        if not queue.port.answers:
+        if not queue.client.answers:
             self._drop(queue, queue.drop_all(DropReason.ADAPTER_DOWN), DropReason.ADAPTER_DOWN)
             return
         now = self._clock.monotonic()
@@ -293,15 +290,15 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._drop(queue, *queue.drop_excess(now))
 
     def _submit(self, job: StoreJob) -> None:
-        port = job.queue.port
+        client = job.queue.client
         if self._cache.checks is not None:
             self._leave_out_changed(self._cache.checks, job)
             if not job.units:
                 job.queue.settle(job, (), self._clock.monotonic())
                 return
         self._holds.seal(job.units, self._clock.wall_ns())
-        self._events.publish(StoreSubmitted(port.name, job.number, len(job.units), job.size_bytes))
-        port.submit_store([unit.item for unit in job.units], self._inbox, job)
+        self._events.publish(StoreSubmitted(client.name, job.number, len(job.units), job.size_bytes))
+        client.submit_store([unit.item for unit in job.units], self._inbox, job)
 
     def _leave_out_changed(self, checks: ReadChecks, job: StoreJob) -> None:
         """What was overwritten in L1 since it was published goes to no adapter."""
@@ -322,7 +319,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         if job.queue.settle(job, outcomes, now):
             self._events.publish(
                 StoreCompleted(
-                    job.queue.port.name,
+                    job.queue.client.name,
                     job.number,
                     stored,
                     failed,
@@ -355,7 +352,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _publish_drop(self, queue: StoreQueue, units: Sequence[StoreUnit], reason: DropReason) -> None:
         if units:
             size = sum(unit.size_bytes for unit in units)
-            self._events.publish(StoresDropped(queue.port.name, len(units), size, reason))
+            self._events.publish(StoresDropped(queue.client.name, len(units), size, reason))
 
-    def _account(self, port: AdapterPort) -> StoreAccount | None:
-        return next((queue.ledger.account() for queue in self._queues if queue.port is port), None)
+    def _account(self, client: AdapterClient) -> StoreCounts | None:
+        return next((queue.counters.snapshot() for queue in self._queues if queue.client is client), None)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
-from lmcache_core.controllers.policy_seat import PolicySeat
-from lmcache_core.controllers.store_batch import Batch
+from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.store_units import Batch
 
 
 def plan_stores(

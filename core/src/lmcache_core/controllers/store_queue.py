@@ -1,22 +1,142 @@
-"""What is on its way to one adapter: waiting here, or handed over in jobs."""
+"""The queue of stores to one adapter: what waits, what is dropped, and what was handed over in jobs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from lmcache_core.contracts.policies import AdapterFacts
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.store_ledger import StoreAccount, StoreLedger
-from lmcache_core.controllers.store_unit import StoreUnit
-from lmcache_core.controllers.store_waiting import DropRule, WaitingStores
-from lmcache_core.controllers.throughput import Throughput
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.store_counters import StoreCounters, StoreCounts
+from lmcache_core.controllers.store_units import StoreUnit
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+
+
+class DropRule(StrEnum):
+    """Which waiting object is given up when there are too many.  Within one batch it is always the one that lies deepest
+    in its prompt: a prefix is of use without its end, and an end is of none without its prefix."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    DEEPEST = "deepest"
+
+
+_RANK: dict[DropRule, Callable[[StoreUnit, int], tuple[int, int]]] = {
+    DropRule.NEWEST: lambda unit, ticket: (-unit.batch, -ticket),
+    DropRule.OLDEST: lambda unit, ticket: (unit.batch, -ticket),
+    DropRule.DEEPEST: lambda unit, ticket: (-unit.depth, -ticket),
+}
+
+
+class WaitingStores:
+    """First in, first out; `drop` takes out the one that the rule gives up first.  One thread."""
+
+    def __init__(self, rule: DropRule) -> None:
+        self._rank = _RANK[rule]
+        self._tickets = 0
+        self._units: OrderedDict[int, StoreUnit] = OrderedDict()
+        self._victims: list[tuple[tuple[int, int], int]] | None = None
+        """A heap, with the tickets of units that are gone already in between.  None while nothing is dropped: then it would
+        cost more than all the rest."""
+
+    def follow(self, rule: DropRule) -> None:
+        """From now on what is dropped is chosen by this rule."""
+        self._rank = _RANK[rule]
+        self._victims = None
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __iter__(self) -> Iterator[StoreUnit]:
+        return iter(self._units.values())
+
+    @property
+    def oldest(self) -> StoreUnit | None:
+        """The one that has waited longest."""
+        return next(iter(self._units.values()), None)
+
+    def add(self, unit: StoreUnit) -> None:
+        self._tickets += 1
+        self._units[self._tickets] = unit
+        if self._victims is None:
+            return
+        if len(self._victims) > 2 * len(self._units) + 64:
+            self._victims = None
+        else:
+            heapq.heappush(self._victims, (self._rank(unit, self._tickets), self._tickets))
+
+    def take(self) -> StoreUnit:
+        """The one that has waited longest.  Raises KeyError when nothing waits."""
+        return self._units.popitem(last=False)[1]
+
+    def drop(self) -> StoreUnit:
+        """The one that the rule gives up first.  Raises IndexError when nothing waits."""
+        if self._victims is None:
+            self._victims = [(self._rank(unit, ticket), ticket) for ticket, unit in self._units.items()]
+            heapq.heapify(self._victims)
+        while True:
+            _, ticket = heapq.heappop(self._victims)
+            unit = self._units.pop(ticket, None)
+            if unit is not None:
+                return unit
+
+    def withdraw(self, lease: Lease) -> list[StoreUnit]:
+        """Take out everything that this lease holds."""
+        gone = {ticket: unit for ticket, unit in self._units.items() if unit.lease is lease}
+        for ticket in gone:
+            del self._units[ticket]
+        return list(gone.values())
+
+
+HALF_LIFE_SECONDS: Final = 10.0
+
+
+class Throughput:
+    """Bytes per second over the time in which the backend had as much to do as it is ever given at once.
+
+    What it did while it had less says nothing about how fast it is, so that time does not count.  Older time counts
+    for less, by half per half-life, and a backend that has stopped becomes slower as one looks.  One thread."""
+
+    def __init__(self, evidence_bytes: int, half_life_seconds: float = HALF_LIFE_SECONDS) -> None:
+        """Nothing is said before so many bytes have passed."""
+        self._evidence = evidence_bytes
+        self._half_life = half_life_seconds
+        self._passed = 0
+        self._bytes = 0.0
+        self._seconds = 0.0
+        self._busy_since: float | None = None
+
+    def advance(self, now: float, saturated: bool) -> None:
+        """Account for the time since the last call; `saturated` is how it goes on."""
+        if self._busy_since is not None:
+            self._bytes, self._seconds = self._aged(now - self._busy_since)
+        self._busy_since = now if saturated else None
+
+    def done(self, size: int) -> None:
+        """So many bytes were taken."""
+        if self._busy_since is not None:
+            self._passed += size
+            self._bytes += size
+
+    def bytes_per_second(self, now: float) -> float | None:
+        """None until it is known."""
+        if self._passed < self._evidence:
+            return None
+        taken, seconds = (
+            self._aged(now - self._busy_since) if self._busy_since is not None else (self._bytes, self._seconds)
+        )
+        return taken / seconds if seconds > 0 else None
+
+    def _aged(self, elapsed: float) -> tuple[float, float]:
+        weight = 0.5 ** (elapsed / self._half_life)
+        return self._bytes * weight, self._seconds * weight + elapsed
+
 
 JOB_OBJECTS: Final = 32
 JOB_BYTES: Final = 64 << 20
@@ -83,7 +203,7 @@ class StoreJob:
 class StoreView(NamedTuple):
     """How stores to one adapter fare."""
 
-    account: StoreAccount
+    account: StoreCounts
     oldest_seconds: float
     """How long what waits longest has waited."""
     bytes_per_second: float | None
@@ -91,11 +211,11 @@ class StoreView(NamedTuple):
 
 
 class StoreQueue:
-    """Owned by the store controller's thread; only `ledger` and `status` are for others, too."""
+    """Owned by the store controller's thread; only `counters` and `status` are for others, too."""
 
-    def __init__(self, port: AdapterPort, limits: StoreLimits) -> None:
-        self.port = port
-        self.ledger = StoreLedger()
+    def __init__(self, client: AdapterClient, limits: StoreLimits) -> None:
+        self.client = client
+        self.counters = StoreCounters()
         self.open = True
         """False: nothing is added any more, what is here goes on."""
         self._bound(limits)
@@ -107,7 +227,7 @@ class StoreQueue:
     @property
     def facts(self) -> AdapterFacts:
         """For the store policy: nothing is to go to an adapter that is being drained."""
-        facts = self.port.facts
+        facts = self.client.facts
         return facts if self.open else facts._replace(healthy=False)
 
     def limit(self, limits: StoreLimits) -> None:
@@ -118,7 +238,7 @@ class StoreQueue:
     @property
     def room_bytes(self) -> int:
         """May be added without anything being dropped for it."""
-        return max(0, self._limits.backlog_bytes - self.ledger.backlog_bytes)
+        return max(0, self._limits.backlog_bytes - self.counters.backlog_bytes)
 
     def add(self, units: Sequence[StoreUnit]) -> None:
         """These are to go there.  One whose object is on its way already need not wait for that."""
@@ -131,7 +251,7 @@ class StoreQueue:
                 unit.remaining += 1
                 admitted += 1
                 size += unit.item.buffer.length
-        self.ledger.admit(admitted, size, len(units) - admitted)
+        self.counters.admit(admitted, size, len(units) - admitted)
         self._note_oldest()
 
     def next_job(self, number: int, now: float) -> StoreJob | None:
@@ -143,7 +263,7 @@ class StoreQueue:
         while self._waiting and len(units) < JOB_OBJECTS and (not units or size < self._job_bytes):
             units.append(self._waiting.take())
             size += units[-1].size_bytes
-        self.ledger.submit(len(units), size)
+        self.counters.submit(len(units), size)
         self._note_oldest()
         self._in_flight_bytes += size
         self._speed.advance(now, self._in_flight_bytes >= self._window)
@@ -171,7 +291,7 @@ class StoreQueue:
             self._speed.done(stored_bytes)
         self._in_flight_bytes -= job.size_bytes
         self._speed.advance(now, self._in_flight_bytes >= self._window)
-        self.ledger.settle(stored, stored_bytes, failed, failed_bytes)
+        self.counters.settle(stored, stored_bytes, failed, failed_bytes)
         return True
 
     def drop_excess(self, now: float) -> tuple[list[StoreUnit], DropReason]:
@@ -182,7 +302,7 @@ class StoreQueue:
             by_time = rate * self._limits.backlog_seconds
             if by_time < limit:
                 limit, reason = by_time, DropReason.BACKLOG_SECONDS
-        excess = self.ledger.backlog_bytes - limit
+        excess = self.counters.backlog_bytes - limit
         units: list[StoreUnit] = []
         while excess > 0 and self._waiting:
             units.append(self._waiting.drop())
@@ -204,9 +324,9 @@ class StoreQueue:
 
     def view(self, now: float) -> StoreView:
         """Any thread."""
-        since = self.ledger.waiting_since
+        since = self.counters.waiting_since
         oldest = 0.0 if since is None else max(0.0, now - since)
-        return StoreView(self.ledger.account(), oldest, self._speed.bytes_per_second(now))
+        return StoreView(self.counters.snapshot(), oldest, self._speed.bytes_per_second(now))
 
     def status(self, now: float) -> dict[str, object]:
         account, oldest_seconds, rate = self.view(now)
@@ -227,9 +347,9 @@ class StoreQueue:
         if not units:
             return
         self._under_way.difference_update(unit.item.key for unit in units)
-        self.ledger.drop(len(units), sum(unit.size_bytes for unit in units), reason)
+        self.counters.drop(len(units), sum(unit.size_bytes for unit in units), reason)
         self._note_oldest()
 
     def _note_oldest(self) -> None:
         oldest = self._waiting.oldest
-        self.ledger.waiting_since = None if oldest is None else oldest.since
+        self.counters.waiting_since = None if oldest is None else oldest.since

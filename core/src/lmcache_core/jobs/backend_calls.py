@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol
 
-from lmcache_core.jobs.author import Author
+from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker
 from lmcache_core.jobs.executor import Executor, Method, Result
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.retry import RetryPolicy
+from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+
+
+class Author(Protocol):
+    """What an author writes, plain or `async`; `BlockingL2Adapter` says what each means."""
+
+    @property
+    def max_object_bytes(self) -> int | None: ...
+    @property
+    def contains_is_local(self) -> bool: ...
+    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+    def contains(self, key: ObjectKey) -> bool | Awaitable[bool]: ...
+    def delete(self, key: ObjectKey) -> Outcome | Awaitable[Outcome]: ...
+    def discard(self, key: ObjectKey, outcome: Outcome) -> bool | Awaitable[bool]: ...
+    def is_transient(self, error: Exception) -> bool: ...
+    def unpin(self, keys: Sequence[ObjectKey]) -> None: ...
 
 
 class BackendCalls:

@@ -6,11 +6,50 @@ start to end without ever being suspended; on an event loop they take turns.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from lmcache_core.jobs.object_guard import Turn
 from lmcache_core.model.results import Outcome
+
+Queued = TypeVar("Queued")
+
+URGENT_RUN_MAX: Final = 16
+"""So many urgent tasks are taken in a row while others wait; then one of the others has its turn."""
+
+
+class TaskQueue(Generic[Queued]):
+    """Two queues with one outlet.  Its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self._urgent: deque[Queued] = deque()
+        self._others: deque[Queued] = deque()
+        self._urgent_run = 0
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._others)
+
+    def add(self, tasks: Iterable[Queued]) -> None:
+        self._others.extend(tasks)
+
+    def add_urgent(self, tasks: Iterable[Queued]) -> None:
+        self._urgent.extend(tasks)
+
+    def take(self) -> Queued | None:
+        """The next task, or None when there is none."""
+        if self._urgent and (self._urgent_run < URGENT_RUN_MAX or not self._others):
+            self._urgent_run += 1
+            return self._urgent.popleft()
+        self._urgent_run = 0
+        return self._others.popleft() if self._others else None
+
+    def clear(self) -> list[Queued]:
+        """Everything that waits, no longer waiting."""
+        waiting = [*self._urgent, *self._others]
+        self._urgent.clear()
+        self._others.clear()
+        return waiting
+
 
 Result = TypeVar("Result")
 Method = Callable[..., Result | Awaitable[Result]]
@@ -18,6 +57,13 @@ Method = Callable[..., Result | Awaitable[Result]]
 
 STOP_SECONDS: Final = 0.75
 """So long may it take at least to let go of what was opened, and at most to end what still runs in the background."""
+
+
+class Turn(Protocol):
+    """An event of threads or of an event loop, set when a change of an object may begin."""
+
+    def set(self) -> object:
+        """Set it.  Called without a lock, by the owner of the previous turn."""
 
 
 class Task(Protocol):

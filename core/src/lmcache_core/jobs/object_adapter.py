@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -12,18 +12,96 @@ from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
-from lmcache_core.jobs.backend_calls import BackendCalls
+from lmcache_core.jobs.backend_calls import Author, BackendCalls
 from lmcache_core.jobs.circuit_breaker import CircuitBreaker, CircuitState, CircuitStatus
-from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.executor import Executor, Task
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.job_table import Job, JobTable
-from lmcache_core.jobs.object_guard import ObjectGuard
-from lmcache_core.jobs.object_task import LookupTask, ObjectTask, TaskRun, UnreportedTask, Verb
-from lmcache_core.jobs.object_verbs import ObjectVerbs
+from lmcache_core.jobs.job_table import CompletionQueue, Job, JobTable
+from lmcache_core.jobs.object_verbs import ObjectGuard, ObjectVerbs
 from lmcache_core.jobs.retry import RetryPolicy
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
+
+Verb = Callable[[Author, Job, Any], Coroutine[Any, Any, Outcome]]
+
+
+class ObjectTask(Task):
+    """A verb for one object, the `index`th of its job."""
+
+    __slots__ = ("_author", "_index", "_job", "_subject", "_table", "_verb")
+
+    def __init__(self, table: JobTable, verb: Verb, author: Author, job: Job, index: int, subject: Any) -> None:
+        self._table = table
+        self._verb = verb
+        self._author = author
+        self._job = job
+        self._index = index
+        self._subject = subject
+
+    def run(self) -> Coroutine[Any, Any, Outcome]:
+        return self._verb(self._author, self._job, self._subject)
+
+    def settle(self, outcome: Outcome) -> bool:
+        return self._table.settle(self._job, self._index, outcome)
+
+    def give_up(self) -> None:
+        self._table.give_up(self._job, self._index, Outcome.TIMED_OUT)
+
+
+class LookupTask(ObjectTask):
+    """Takes the pin back where nobody was told of it."""
+
+    __slots__ = ()
+
+    def settle(self, outcome: Outcome) -> bool:
+        reported = self._table.settle(self._job, self._index, outcome)
+        if not reported and outcome is Outcome.DONE:
+            self._author.unpin((self._subject,))
+        return reported
+
+
+class TaskRun(Task):
+    """Several tasks that hardly ever wait, one after the other, as one piece of work.  Where it is cut short, so are those
+    that have not ended."""
+
+    __slots__ = ("_ended", "_tasks")
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._ended = 0
+
+    async def run(self) -> Outcome:
+        for task in self._tasks:
+            outcome = await task.run()
+            self._ended += 1
+            task.settle(outcome)
+        return Outcome.DONE
+
+    def settle(self, outcome: Outcome) -> bool:
+        for task in self._tasks[self._ended :]:
+            task.settle(outcome)
+        return True
+
+    def give_up(self) -> None:
+        for task in self._tasks[self._ended :]:
+            task.give_up()
+
+
+class UnreportedTask(Task):
+    """Work that no job waits for."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, Outcome]]) -> None:
+        self._work = work
+
+    def run(self) -> Coroutine[Any, Any, Outcome]:
+        return self._work()
+
+    def settle(self, outcome: Outcome) -> bool:
+        return True
+
+    def give_up(self) -> None:
+        pass
+
 
 LOOKUPS_TOGETHER: Final = 64
 """Where lookups are answered from memory, so many are one task of an event loop: about a millisecond, for which transfers
@@ -128,7 +206,7 @@ class ObjectL2Adapter(L2Adapter):
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
         """Takes effect at once for lookups and loads; `discard` follows where stores run.  Where it does not come to
         that, or fails, the next `reject` or store of the key tries again."""
-        if self.__guard.condemn(key.object_id, outcome):
+        if self.__guard.quarantine(key.object_id, outcome):
             self.__executor.submit([UnreportedTask(partial(self.__verbs.discard, self, key))])
 
     def close(self, deadline_seconds: float) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lmcache_core.jobs.completion_queue import CompletionQueue
-from lmcache_core.jobs.job_table import Job, JobTable
+from lmcache_core.jobs.job_table import CompletionQueue, Job, JobTable
 from lmcache_core.model.results import Outcome
 from lmcache_core.serde.object_work import ObjectWork
 

@@ -16,9 +16,9 @@ from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
-from lmcache_core.jobs.completion_queue import CompletionQueue
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.worker_pool import WorkerPool
+from lmcache_core.jobs.job_table import CompletionQueue
+from lmcache_core.jobs.thread_executor import WorkerPool
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import KeyPage, Outcome, Usage

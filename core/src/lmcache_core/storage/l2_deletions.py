@@ -18,8 +18,8 @@ from typing import Any, Final
 from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.controllers.adapter_port import AdapterPort
-from lmcache_core.controllers.job_answer import JobAnswer
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import JobAnswer
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
@@ -101,7 +101,7 @@ class L2Deletions:
         self._stopping.set()
 
     def _begin(
-        self, port: AdapterPort, batches: Callable[[], Iterator[Sequence[ObjectKey]]], *, everything: bool = False
+        self, port: AdapterClient, batches: Callable[[], Iterator[Sequence[ObjectKey]]], *, everything: bool = False
     ) -> Deletion:
         deletion = Deletion(f"deletion-{secrets.token_hex(8)}", port.name)
         with self._lock:
@@ -127,7 +127,7 @@ class L2Deletions:
     def _run(
         self,
         deletion: Deletion,
-        port: AdapterPort,
+        port: AdapterClient,
         batches: Callable[[], Iterator[Sequence[ObjectKey]]],
         everything: bool,
     ) -> None:
@@ -148,7 +148,7 @@ class L2Deletions:
             deletion.ended_at = self._clock.monotonic()
             deletion.done.set()
 
-    def _delete(self, deletion: Deletion, port: AdapterPort, batches: Iterable[Sequence[ObjectKey]]) -> None:
+    def _delete(self, deletion: Deletion, port: AdapterClient, batches: Iterable[Sequence[ObjectKey]]) -> None:
         futile = 0
         for batch in batches:
             for begin in range(0, len(batch), SLICE):
@@ -170,7 +170,7 @@ class L2Deletions:
                     deletion.state = DeletionState.FAILED
                     return
 
-    def _delete_other_versions(self, deletion: Deletion, port: AdapterPort) -> None:
+    def _delete_other_versions(self, deletion: Deletion, port: AdapterClient) -> None:
         removed = port.delete_other_versions()
         if removed is None:
             deletion.error = f"adapter '{port.name}' fails to delete objects of other format versions; the log says why"
@@ -179,7 +179,7 @@ class L2Deletions:
             deletion.deleted += removed
 
     def _delete_slice(
-        self, port: AdapterPort, keys: Sequence[ObjectKey], inbox: Inbox[Any]
+        self, port: AdapterClient, keys: Sequence[ObjectKey], inbox: Inbox[Any]
     ) -> Sequence[Outcome] | None:
         """None when the server stops before the adapter has answered."""
         if self._stopping.is_set():
@@ -197,7 +197,7 @@ class L2Deletions:
                     return answer.outcomes
         return None
 
-    def _listed(self, port: AdapterPort, only: KeyFilter) -> Iterator[Sequence[ObjectKey]]:
+    def _listed(self, port: AdapterClient, only: KeyFilter) -> Iterator[Sequence[ObjectKey]]:
         cursor: str | None = None
         while not self._stopping.is_set():
             page = self._keys.page(port, cursor, SLICE, only)

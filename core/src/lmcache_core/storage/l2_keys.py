@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage
 from lmcache_core.storage.key_filter import KeyFilter
@@ -55,13 +55,13 @@ class L2KeyPage(NamedTuple):
 class L2Keys:
     """Safe from any thread.  Adapters may block as long as they like: each call has a thread of its own."""
 
-    def __init__(self, ports: Callable[[], Sequence[AdapterPort]], page_seconds: float = PAGE_SECONDS) -> None:
+    def __init__(self, ports: Callable[[], Sequence[AdapterClient]], page_seconds: float = PAGE_SECONDS) -> None:
         self._ports = ports
         self._page_seconds = page_seconds
         self._lock = threading.Lock()  # guards the dictionary
-        self._turns: WeakKeyDictionary[AdapterPort, threading.Semaphore] = WeakKeyDictionary()
+        self._turns: WeakKeyDictionary[AdapterClient, threading.Semaphore] = WeakKeyDictionary()
 
-    def port(self, name: str | None, needed: Capability) -> AdapterPort:
+    def port(self, name: str | None, needed: Capability) -> AdapterClient:
         """The adapter of this name, or the only one.  Raises NoSuchAdapterError, AdapterNotNamedError and NotOfferedError."""
         ports = self._ports()
         names = ", ".join(port.name for port in ports)
@@ -76,7 +76,7 @@ class L2Keys:
             raise NotOfferedError(f"adapter '{port.name}' does not offer {one.name}, which this needs")
         return port
 
-    def page(self, port: AdapterPort, cursor: str | None, limit: int, only: KeyFilter) -> L2KeyPage:
+    def page(self, port: AdapterClient, cursor: str | None, limit: int, only: KeyFilter) -> L2KeyPage:
         """About `limit` keys from the adapter's cursor on (None: from the start).  Fewer, and even none, do not mean that
         it is the last page.  Raises AdapterSilentError and AdapterFailedError."""
         until = time.monotonic() + self._page_seconds
@@ -96,7 +96,7 @@ class L2Keys:
             if cursor is None or len(found) >= limit or time.monotonic() >= until:
                 return L2KeyPage(tuple(found), cursor)
 
-    def _call(self, port: AdapterPort, cursor: str | None, limit: int, seconds: float) -> KeyPage:
+    def _call(self, port: AdapterClient, cursor: str | None, limit: int, seconds: float) -> KeyPage:
         with self._lock:
             turns = self._turns.setdefault(port, threading.Semaphore(CALLS_MAX))
         begun = time.monotonic()

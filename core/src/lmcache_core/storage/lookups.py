@@ -17,7 +17,7 @@ from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
-from lmcache_core.controllers.reach import ABSENT, Reach, prefix_reach, reach_of
+from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch, match_of, prefix_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
@@ -78,16 +78,16 @@ def hold_shard(
     return slots, records
 
 
-def reach_in_l1(lookup: Lookup) -> Reach:
+def reach_in_l1(lookup: Lookup) -> PrefixMatch:
     """How far the lookup gets with what L1 has."""
     rows, chunks = lookup.rows, lookup.prompt_chunks
     if rows and not lookup.sparse and all(row.in_l1 is row.slots for row in rows):
-        return prefix_reach(chunks, lookup.windows)
+        return prefix_of(chunks, lookup.windows)
     flags = [bytearray([slot != ABSENT for slot in row.slots]) for row in rows]
-    return reach_of(flags, lookup.windows, chunks, sparse=lookup.sparse)
+    return match_of(flags, lookup.windows, chunks, sparse=lookup.sparse)
 
 
-def is_all(reach: Reach, lookup: Lookup) -> bool:
+def is_all(reach: PrefixMatch, lookup: Lookup) -> bool:
     """Is there nothing left to look for?"""
     found = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
     return found == lookup.prompt_chunks or not lookup.rows
@@ -293,7 +293,7 @@ class Lookups:
         lookup.prefetch = prefetch
         self._prefetch.submit(prefetch)
 
-    def _finish(self, lookup: Lookup, reach: Reach) -> None:
+    def _finish(self, lookup: Lookup, reach: PrefixMatch) -> None:
         with self._lock:
             if lookup.over or lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
                 return  # it was replaced or ended meanwhile, and answered then

@@ -14,7 +14,7 @@ from lmcache_core.contracts.events import CacheCleared, LeasesExpired, Publisher
 from lmcache_core.contracts.storage import Hold, LookupRequest, SparseLookupRequest, StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_batch import Batch
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.l1.index import SpaceRecord

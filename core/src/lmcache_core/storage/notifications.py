@@ -22,7 +22,7 @@ from lmcache_core.contracts.events import (
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.contracts.storage import LookupRequest, PromptFacts, Shard, SparseLookupRequest
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_batch import Batch
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.model.keys import KeySpace

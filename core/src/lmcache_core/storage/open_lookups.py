@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import PromptFacts
 from lmcache_core.controllers.prefetch_request import Prefetch
-from lmcache_core.controllers.reach import ABSENT, Reach
+from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
@@ -197,7 +197,7 @@ class Lookup:
         """The answer of a lookup that is over or was never heard of."""
         return Bitmap(0) if self.sparse else 0
 
-    def settle(self, reach: Reach) -> list[int]:
+    def settle(self, reach: PrefixMatch) -> list[int]:
         """The answer is known: hold exactly what it takes.  Returns the slots to let go."""
         self.answer = reach.answer
         self.hit_chunks = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
@@ -232,7 +232,7 @@ class Lookup:
         """What policies may know of its request."""
         return RequestFacts(seconds, request_number(self.request_id), self.prompt_chunks, self.hit_chunks)
 
-    def _count_l2(self, reach: Reach) -> None:
+    def _count_l2(self, reach: PrefixMatch) -> None:
         chunks: set[int] = set()
         for row, needed in zip(self.rows, reach.needed, strict=True):
             brought = [chunk for chunk in needed if row.in_l1[chunk] == ABSENT]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers.reach import ABSENT
+from lmcache_core.controllers.prefix_match import ABSENT
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

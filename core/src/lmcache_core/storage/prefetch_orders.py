@@ -20,7 +20,7 @@ from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
-from lmcache_core.controllers.reach import Reach, reach_of
+from lmcache_core.controllers.prefix_match import PrefixMatch, match_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.storage.addresses import AddressedChunks
@@ -79,9 +79,9 @@ class _Part(NamedTuple):
     chunk_hashes: Sequence[bytes]
     begun: float
 
-    def reach(self, sparse: bool) -> Reach:
+    def reach(self, sparse: bool) -> PrefixMatch:
         flags = [row.flags() for row in self.rows]
-        return reach_of(flags, [None] * len(self.rows), len(self.chunk_hashes), sparse=sparse)
+        return match_of(flags, [None] * len(self.rows), len(self.chunk_hashes), sparse=sparse)
 
 
 @dataclass(slots=True, eq=False)
@@ -199,7 +199,7 @@ class PrefetchOrders:
         return _Part(lease, rows, wanted, self._clock.monotonic())
 
     def _prefetch_of(self, order: _Order, part: _Part) -> Prefetch:
-        def came(reach: Reach, loaded: int) -> None:
+        def came(reach: PrefixMatch, loaded: int) -> None:
             self._take(order, part, reach, loaded)
             self._go_on(order)
 
@@ -216,7 +216,7 @@ class PrefetchOrders:
             first_chunk=order.at,
         )
 
-    def _take(self, order: _Order, part: _Part, reach: Reach, loaded: int) -> None:
+    def _take(self, order: _Order, part: _Part, reach: PrefixMatch, loaded: int) -> None:
         """The part has brought what it could: pin that, or let go of it."""
         slots = [row.slots[chunk] for row, needed in zip(part.rows, reach.needed, strict=True) for chunk in needed]
         pinned, note = self._pin(order.pin, part.lease, slots) if order.pin else (0, "")

@@ -27,7 +27,7 @@ def test_settings_are_checked_as_at_the_start(start: StartServer, values: dict[s
     server = start()
     with pytest.raises(ConfigError, match=says):
         server._parts.changes.adapters.add(values)
-    assert server._parts.tiers.l2.ports == ()
+    assert server._parts.tiers.l2.clients == ()
     with pytest.raises(NoSuchAdapterError, match="no L2 adapter is called 'memory'; there are: none"):
         server._parts.changes.adapters.drain("memory")
 
@@ -42,13 +42,13 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
     def open_late(self: AdapterOpener, *arguments: Any) -> Any:
         let_go.wait(30)
         adapter = really_open(self, *arguments)
-        close = adapter.port.adapter.close
+        close = adapter.client.adapter.close
 
         def close_and_say(seconds: float) -> None:
             close(seconds)
             closed.set()
 
-        monkeypatch.setattr(adapter.port.adapter, "close", close_and_say)
+        monkeypatch.setattr(adapter.client.adapter, "close", close_and_say)
         return adapter
 
     monkeypatch.setattr(AdapterOpener, "open", open_late)
@@ -57,7 +57,7 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
         server._parts.changes.adapters.add(MEMORY)
     let_go.set()
     assert closed.wait(10)
-    assert server._parts.tiers.l2.ports == ()
+    assert server._parts.tiers.l2.clients == ()
 
 
 def test_there_is_a_most_of_adapters(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

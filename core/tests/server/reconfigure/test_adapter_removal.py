@@ -22,10 +22,10 @@ from core.tests.server.changing_server import (
 from core.tests.server.test_controller_faults import trip, wait_for
 from lmcache_core.contracts.server_control import NotNowError
 from lmcache_core.controllers import adapter_removal
-from lmcache_core.controllers.adapter_removal import AdapterRemoval, PortState
+from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreJob
-from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.controllers.threads import Supervisor
 from lmcache_devkit import Fault, FaultInjectAdapter
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -52,7 +52,7 @@ def test_a_stalled_adapter_is_removed_within_its_deadline(start: StartServer) ->
 
 def test_a_lookup_goes_on_with_another_adapter_when_its_own_is_removed(start: StartServer) -> None:
     server = start(injected(), MEMORY)
-    faulty = server._parts.tiers.l2.ports[0].adapter
+    faulty = server._parts.tiers.l2.clients[0].adapter
     assert isinstance(faulty, FaultInjectAdapter)
     with FakeEngine(server.info.engine_endpoint) as engine:
         store_in_l2(engine, server, prompt(1))
@@ -62,7 +62,7 @@ def test_a_lookup_goes_on_with_another_adapter_when_its_own_is_removed(start: St
         found: list[int] = []
         asking = threading.Thread(target=lambda: found.append(engine.scheduler.lookup_hits(key)), daemon=True)
         asking.start()
-        wait_for(lambda: server._parts.tiers.l2.ports[0].unanswered > 0)
+        wait_for(lambda: server._parts.tiers.l2.clients[0].unanswered > 0)
         server._parts.changes.adapters.remove(FAULT_INJECT, 0.0, False)
         asking.join(10)
         assert found == [CHUNKS]
@@ -77,7 +77,7 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
 ) -> None:
     monkeypatch.setattr(adapter_removal, "LINGER_SECONDS", 0.1)
     server = start(injected(lost=1.0))
-    adapters, port = server._parts.changes.adapters, server._parts.tiers.l2.ports[0]
+    adapters, port = server._parts.changes.adapters, server._parts.tiers.l2.clients[0]
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: port.lent_bytes > 0)
@@ -97,9 +97,9 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
 def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(MEMORY)
     adapters, let_go = server._parts.changes.adapters, threading.Event()
-    close = server._parts.tiers.l2.ports[0].adapter.close
+    close = server._parts.tiers.l2.clients[0].adapter.close
     monkeypatch.setattr(
-        server._parts.tiers.l2.ports[0].adapter, "close", lambda seconds: (let_go.wait(30), close(seconds))
+        server._parts.tiers.l2.clients[0].adapter, "close", lambda seconds: (let_go.wait(30), close(seconds))
     )
     adapters.remove("memory", 1.0, False)
     wait_for(lambda: state_of(server, "memory") == "closing")
@@ -120,7 +120,7 @@ def test_a_removal_that_trips_goes_on(start: StartServer, monkeypatch: pytest.Mo
     server._parts.changes.adapters.remove("memory", 1.0, False)
     wait_for(lambda: state_of(server, "memory") == "removed")
     assert tripped
-    assert server._parts.tiers.l2.ports == ()
+    assert server._parts.tiers.l2.clients == ()
 
 
 def test_more_force_ends_a_removal_sooner(start: StartServer) -> None:
@@ -151,7 +151,7 @@ def test_an_adapter_can_be_gone_before_its_slots_are_back(start: StartServer, mo
     monkeypatch.setattr(StoreController, "_release", release_late)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        wait_for(lambda: server._parts.tiers.l2.ports[0].lent_bytes > 0)
+        wait_for(lambda: server._parts.tiers.l2.clients[0].lent_bytes > 0)
         server._parts.changes.adapters.remove(FAULT_INJECT, 0.0, True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "removed")
         assert server._parts.changes.adapters.state(FAULT_INJECT).lent_bytes == 0
@@ -186,7 +186,7 @@ def test_it_is_removed_once_its_name_is_free(start: StartServer, monkeypatch: py
 
     monkeypatch.setattr(Supervisor, "dismiss", late)
     server._parts.changes.adapters.remove("memory", 1.0, False)
-    wait_for(lambda: adapter.removal is not None and adapter.removal.state is PortState.REMOVED)
+    wait_for(lambda: adapter.removal is not None and adapter.removal.state is AdapterStage.REMOVED)
     assert state_of(server, "memory") == "closing"
     go_on.set()
     wait_for(lambda: state_of(server, "memory") == "removed")

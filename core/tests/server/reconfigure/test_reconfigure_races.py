@@ -76,16 +76,16 @@ def slow_opening(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
 def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     parts = server._parts
-    add_port = parts.tiers.prefetch.add_port
+    add_adapter = parts.tiers.prefetch.add_adapter
     remover = threading.Thread(target=lambda: parts.changes.adapters.remove("memory", 0.0, True), daemon=True)
 
     def add_slowly(port: Any) -> Any:
         remover.start()
         remover.join(0.3)
-        return add_port(port)
+        return add_adapter(port)
 
     with recorded(server, monkeypatch) as events:
-        monkeypatch.setattr(parts.tiers.prefetch, "add_port", add_slowly)
+        monkeypatch.setattr(parts.tiers.prefetch, "add_adapter", add_slowly)
         parts.changes.adapters.add(MEMORY)
         wait_for(lambda: state_of(server, "memory") == "removed")
         remover.join(10)
@@ -194,7 +194,7 @@ def test_operators_who_do_not_agree(start: StartServer) -> None:
     for state in parts.changes.adapters.states():
         with suppress(NoSuchAdapterError):  # its removal is just over
             parts.changes.adapters.remove(state.name, 0.0, True)
-    wait_for(lambda: not parts.tiers.l2.ports)
+    wait_for(lambda: not parts.tiers.l2.clients)
     assert (parts.tiers.store.views(), parts.tiers.store.active, parts.tiers.prefetch.active) == ({}, False, False)
     wait_for(lambda: not parts.tiers.eviction.changing)
     nothing_is_left(server)

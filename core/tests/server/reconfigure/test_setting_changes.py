@@ -47,9 +47,9 @@ def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pyt
     assert (parts.tiers.eviction._watermark, parts.tiers.eviction._ratio) == (0.5, 0.3)
     assert parts.tiers.storage.allocation_wait_seconds == 0.001
     assert not parts.engine_port.gate.admits("")
-    assert [port.timeout_seconds for port in parts.tiers.l2.ports] == [4.5]
+    assert [port.timeout_seconds for port in parts.tiers.l2.clients] == [4.5]
     assert parts.changes.adapters.add(MEMORY).name == "memory-2"
-    assert [port.timeout_seconds for port in parts.tiers.l2.ports] == [4.5, 4.5]
+    assert [port.timeout_seconds for port in parts.tiers.l2.clients] == [4.5, 4.5]
     shown = {row.name: row for row in parts.changes.settings.shown()}
     assert shown["l2_adapter"].value == [MEMORY, MEMORY]
     ratio = shown["eviction_ratio"]

@@ -22,7 +22,7 @@ from lmcache_vllm.scheduler_lookups import PATIENCE_SECONDS, SchedulerLookups
 from lmcache_vllm.server_port import Server, ServerPort
 from lmcache_vllm.settings import Settings
 from lmcache_vllm.stats import Tally
-from lmcache_vllm.store_ledger import StoreLedger
+from lmcache_vllm.store_ledger import StoreCounters
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class SchedulerSide:
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
         self._tally = Tally()
         self._lookups = SchedulerLookups(settings, placement, port, self._tally, clock, patience_seconds)
-        self._ledger = StoreLedger(workers)
+        self._ledger = StoreCounters(workers)
         self._states: dict[str, RequestState] = {}
         self._ending: set[str] = set()  # requests that are over while workers load for them
         self._planned_loads: list[Transfer] = []

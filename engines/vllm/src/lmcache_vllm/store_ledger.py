@@ -14,7 +14,7 @@ class _Store(NamedTuple):
     """Those that are not done with it."""
 
 
-class StoreLedger:
+class StoreCounters:
     """Gives transfers their ids, and knows when every worker is done with a store. One thread."""
 
     def __init__(self, workers: int) -> None:

@@ -16,7 +16,7 @@ from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.async_adapter import AsyncL2Adapter
-from lmcache_core.jobs.completion_queue import CompletionQueue
+from lmcache_core.jobs.job_table import CompletionQueue
 from lmcache_core.jobs.object_adapter import ObjectL2Adapter
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage

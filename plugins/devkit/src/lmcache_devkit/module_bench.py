@@ -14,7 +14,7 @@ from lmcache_core.builtin.policies import open_load_from_first, open_store_every
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields, Worker
 from lmcache_core.contracts.storage import StoredSpace
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
@@ -87,7 +87,7 @@ class ModuleBench:
         self._arena = anonymous_arena(L1_BYTES)
         self.cache = L1Cache(self._arena, 4096)
         self._l2 = CueAdapter()
-        self._port = AdapterPort(0, "l2", self._l2, self._l2.capabilities, self.clock, 30.0)
+        self._port = AdapterClient(0, "l2", self._l2, self._l2.capabilities, self.clock, 30.0)
         ports = [self._port] if l2 else []
         self._store = StoreController(
             self.cache, ports, open_store_everywhere(None), StoreLimits(1 << 20), self.clock, self.events

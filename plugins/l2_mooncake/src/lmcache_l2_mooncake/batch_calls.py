@@ -29,7 +29,7 @@ class CallSlots:
         self._starting = False
 
     def add(self, lane: BatchCalls[object, object]) -> None:
-        """Lanes that were added earlier go first."""
+        """TaskQueue that were added earlier go first."""
         self._lanes.append(lane)
 
     def wake(self) -> None:

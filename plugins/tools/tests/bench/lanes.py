@@ -1,4 +1,4 @@
-"""Lanes that tests move objects with, without a thread of their own."""
+"""TaskQueue that tests move objects with, without a thread of their own."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
-from lmcache_core.controllers.adapter_port import AdapterPort
+from lmcache_core.controllers.adapter_counters import VerbCounts
 from lmcache_core.controllers.conditions import is_well
-from lmcache_core.controllers.port_tally import VerbTally
 from lmcache_core.jobs.circuit_breaker import CircuitState
 
 if TYPE_CHECKING:
@@ -131,16 +131,16 @@ KINDS: Final = (
 
 
 def adapter_readings(parts: Parts, conditions: Sequence[ActiveCondition]) -> Iterator[Reading]:
-    for port in parts.tiers.l2.ports:
-        tally = port.tally.account()
+    for client in parts.tiers.l2.clients:
+        tally = client.counters.snapshot()
         for verb, row in tally.verbs.items():
-            yield from _jobs(port.name, verb, row)
-        yield BUSY_SECONDS.of(tally.busy_seconds, port.name)
-        yield IO.of(tally.verbs["store"].done_bytes, port.name, "write")
-        yield IO.of(tally.verbs["load"].done_bytes, port.name, "read")
-        yield REJECTED.of(tally.rejected, port.name)
-        yield HEALTHY.of(is_well(adapter_subject(port.name), conditions), port.name)
-        yield from _adapter(port)
+            yield from _jobs(client.name, verb, row)
+        yield BUSY_SECONDS.of(tally.busy_seconds, client.name)
+        yield IO.of(tally.verbs["store"].done_bytes, client.name, "write")
+        yield IO.of(tally.verbs["load"].done_bytes, client.name, "read")
+        yield REJECTED.of(tally.rejected, client.name)
+        yield HEALTHY.of(is_well(adapter_subject(client.name), conditions), client.name)
+        yield from _adapter(client)
     for eviction in parts.tiers.l2.evictions:
         counters = eviction.controller.counters
         yield EVICTED.of(counters.evicted, eviction.adapter)
@@ -150,7 +150,7 @@ def adapter_readings(parts: Parts, conditions: Sequence[ActiveCondition]) -> Ite
         yield NOT_EVICTED.of(counters.failed, eviction.adapter, "failed")
 
 
-def _jobs(name: str, verb: str, row: VerbTally) -> Iterator[Reading]:
+def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Reading]:
     yield JOBS.of(row.jobs, name, verb)
     yield JOBS_IN_FLIGHT.of(row.jobs - row.answered, name, verb)
     yield JOB_SECONDS.of(row.seconds, name, verb)
@@ -158,16 +158,16 @@ def _jobs(name: str, verb: str, row: VerbTally) -> Iterator[Reading]:
         yield OBJECTS.of(count, name, verb, outcome)
 
 
-def _adapter(port: AdapterPort) -> Iterator[Reading]:
-    yield TIMEOUTS.of(port.timeouts, port.name)
-    yield FAULTS.of(port.faults, port.name)
-    circuit = port.circuit()
+def _adapter(client: AdapterClient) -> Iterator[Reading]:
+    yield TIMEOUTS.of(client.timeouts, client.name)
+    yield FAULTS.of(client.faults, client.name)
+    circuit = client.circuit()
     if circuit is not None:
         for state in CircuitState:
-            yield CIRCUIT.of(state is circuit.state, port.name, state.value)
-    usage = port.usage()
+            yield CIRCUIT.of(state is circuit.state, client.name, state.value)
+    usage = client.usage()
     if usage is not None:
-        yield USED.of(usage.used_bytes, port.name)
-        yield HELD_OBJECTS.of(usage.objects, port.name)
+        yield USED.of(usage.used_bytes, client.name)
+        yield HELD_OBJECTS.of(usage.objects, client.name)
         if usage.capacity_bytes is not None:
-            yield CAPACITY.of(usage.capacity_bytes, port.name)
+            yield CAPACITY.of(usage.capacity_bytes, client.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.readings import Reading, ReadingKind
-from lmcache_core.controllers.port_tally import PortAccount
+from lmcache_core.controllers.adapter_counters import AdapterCounts
 from lmcache_core.model.results import Outcome
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ KINDS: Final = (
 
 def prefetch_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
-    for port in parts.tiers.l2.ports:
-        states["healthy" if port.answers else "unhealthy"] += 1
-        yield from _loads(port.name, port.index, port.tally.account())
+    for client in parts.tiers.l2.clients:
+        states["healthy" if client.answers else "unhealthy"] += 1
+        yield from _loads(client.name, client.index, client.counters.snapshot())
     for state, count in states.items():
         yield LOAD_ADAPTERS.of(count, state)
     view = parts.tiers.prefetch.view()
@@ -142,7 +142,7 @@ def prefetch_readings(parts: Parts) -> Iterator[Reading]:
     yield PREFETCH_WAITS.of(view.room_waits)
 
 
-def _loads(name: str, index: int, account: PortAccount) -> Iterator[Reading]:
+def _loads(name: str, index: int, account: AdapterCounts) -> Iterator[Reading]:
     lookups, loads = account.verbs["lookup"], account.verbs["load"]
     yield LOOKUP_JOBS.of(lookups.jobs, name)
     yield LOOKUP_OBJECTS.of(lookups.objects, name)

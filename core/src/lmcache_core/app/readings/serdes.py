@@ -45,16 +45,16 @@ KINDS: Final = (OBJECTS, INPUT, OUTPUT, SECONDS, FAILURES, REFUSED)
 
 
 def serde_readings(parts: Parts) -> Iterator[Reading]:
-    for port in parts.tiers.l2.ports:
-        if not isinstance(port.adapter, SerdeAdapter):
+    for client in parts.tiers.l2.clients:
+        if not isinstance(client.adapter, SerdeAdapter):
             continue
-        tally = port.adapter.chain.tally
+        tally = client.adapter.chain.tally
         for (serde, direction), row in tally.rows().items():
-            labels = (port.name, serde, direction)
+            labels = (client.name, serde, direction)
             yield OBJECTS.of(row.objects, *labels)
             yield INPUT.of(row.input_bytes, *labels)
             yield OUTPUT.of(row.output_bytes, *labels)
             yield SECONDS.of(row.seconds, *labels)
             yield FAILURES.of(row.failures, *labels)
         for reason, count in tally.refusals().items():
-            yield REFUSED.of(count, port.name, reason)
+            yield REFUSED.of(count, client.name, reason)

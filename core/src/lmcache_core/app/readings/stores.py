@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.readings import Reading, ReadingKind
-from lmcache_core.controllers.port_tally import VerbTally
-from lmcache_core.controllers.store_ledger import StoreAccount
+from lmcache_core.controllers.adapter_counters import VerbCounts
+from lmcache_core.controllers.store_counters import StoreCounts
 from lmcache_core.model.results import Outcome
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ KINDS: Final = (
 
 def store_readings(parts: Parts) -> Iterator[Reading]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
-    for port in parts.tiers.l2.ports:
-        states["healthy" if port.answers else "unhealthy"] += 1
-        yield from _jobs(port.name, port.index, port.tally.account().verbs["store"])
+    for client in parts.tiers.l2.clients:
+        states["healthy" if client.answers else "unhealthy"] += 1
+        yield from _jobs(client.name, client.index, client.counters.snapshot().verbs["store"])
     for state, count in states.items():
         yield STORE_ADAPTERS.of(count, state, _L1_TAG)
     for name, view in parts.tiers.store.views().items():
@@ -141,7 +141,7 @@ def store_readings(parts: Parts) -> Iterator[Reading]:
     yield TURNED_AWAY.of(parts.tiers.store.refused)
 
 
-def _jobs(name: str, index: int, row: VerbTally) -> Iterator[Reading]:
+def _jobs(name: str, index: int, row: VerbCounts) -> Iterator[Reading]:
     yield STORE_JOBS.of(row.jobs, name)
     yield STORE_OBJECTS.of(row.objects, name)
     yield STORE_JOBS_DONE.of(row.answered, name)
@@ -149,7 +149,7 @@ def _jobs(name: str, index: int, row: VerbTally) -> Iterator[Reading]:
     yield STORES_IN_FLIGHT.of(row.jobs - row.answered, name, str(index))
 
 
-def _account(name: str, account: StoreAccount) -> Iterator[Reading]:
+def _account(name: str, account: StoreCounts) -> Iterator[Reading]:
     """Of one moment, so that what was admitted is what ended and what is pending."""
     yield STORE_ADMITTED.of(account.admitted, name)
     yield STORE_ADMITTED_BYTES.of(account.admitted_bytes, name)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, get_args
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.controllers.pending_jobs import PendingJob, Verb
+from lmcache_core.controllers.adapter_jobs import PendingJob, Verb
 from lmcache_core.model.results import Outcome
 
 
 @dataclass(slots=True)
-class VerbTally:
+class VerbCounts:
     """Jobs of one kind since the start.  At every moment:
 
     objects == sum(outcomes.values()) + pending_objects
@@ -47,10 +47,10 @@ class Declined(NamedTuple):
     object_bytes: int = 0
 
 
-class PortAccount(NamedTuple):
+class AdapterCounts(NamedTuple):
     """All of one moment."""
 
-    verbs: Mapping[str, VerbTally]
+    verbs: Mapping[str, VerbCounts]
     busy_seconds: float
     """In which there was a job without an answer."""
     rejected: int
@@ -61,13 +61,13 @@ class PortAccount(NamedTuple):
     """Of the rejected ones: ours by name, but short, torn or altered."""
 
 
-class PortTally:
+class AdapterCounters:
     """Safe from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all below
-        self._verbs = {verb: VerbTally() for verb in get_args(Verb)}
+        self._verbs = {verb: VerbCounts() for verb in get_args(Verb)}
         self._pending = 0
         self._busy_since = self._idle_since = 0.0
         self._busy_seconds = 0.0
@@ -127,12 +127,12 @@ class PortTally:
         with self._lock:
             self.faults += 1
 
-    def account(self) -> PortAccount:
+    def snapshot(self) -> AdapterCounts:
         with self._lock:
             now = self._clock.monotonic()
             busy = self._busy_seconds + (max(0.0, now - self._busy_since) if self._pending else 0.0)
             verbs = {verb: replace(row, outcomes=dict(row.outcomes)) for verb, row in self._verbs.items()}
-            return PortAccount(verbs, busy, self._rejected, self._declined, self._damaged)
+            return AdapterCounts(verbs, busy, self._rejected, self._declined, self._damaged)
 
 
 def _sizes(job: PendingJob) -> list[int]:

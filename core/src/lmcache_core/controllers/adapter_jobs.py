@@ -1,14 +1,55 @@
-"""The jobs that an adapter was given and has not done with."""
+"""Jobs of one adapter: those without an answer, and the messages that their submitters get."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from lmcache_core.contracts.completion import Completion, JobId
 from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswer:
+    """The outcomes of a job.  `token` is what it was submitted with."""
+
+    token: Any
+    outcomes: tuple[Outcome, ...]
+    released: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A job that kept its buffers beyond its answer has let go of them."""
+
+    token: Any
+
+
+Answer = JobAnswer | JobReleased
+
+
+class AdapterListener(Protocol):
+    """Is told what an adapter has, as its answers say so.  Called on the client's threads; must neither block nor raise."""
+
+    def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """The adapter has these objects now, of so many bytes each."""
+
+    def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
+        """It was over time with these, and has them or has them not; as long as their buffers are lent, they may come."""
+
+    def hit(self, keys: Sequence[ObjectKey]) -> None:
+        """A lookup found these."""
+
+    def deleting(self, keys: Sequence[ObjectKey]) -> None:
+        """Somebody else is about to delete these; `deleted` follows."""
+
+    def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
+        """That is over.  Some of them are gone, unless they have come again since."""
+
 
 EARLY_MAX: Final = 1024
 """Completions kept for jobs that are still being submitted; more can only be for jobs that never were."""

@@ -18,10 +18,8 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
-from lmcache_core.controllers.job_answer import JobAnswer, JobReleased
-from lmcache_core.controllers.pending_jobs import PendingJob, PendingJobs, Verb
-from lmcache_core.controllers.port_tally import PortTally
-from lmcache_core.controllers.port_watcher import PortWatcher
+from lmcache_core.controllers.adapter_counters import AdapterCounters
+from lmcache_core.controllers.adapter_jobs import AdapterListener, JobAnswer, JobReleased, PendingJob, PendingJobs, Verb
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
@@ -30,7 +28,7 @@ from lmcache_core.model.results import KeyPage, Outcome, Usage
 logger = logging.getLogger(__name__)
 
 
-class AdapterPort:
+class AdapterClient:
     """Safe from any thread.  Completions are handled on the completion thread, those that come before `submit_*` has
     returned on the submitter's."""
 
@@ -44,10 +42,10 @@ class AdapterPort:
         self._clock = clock
         self.timeout_seconds = timeout_seconds
         """How long a job may take; may be set at any time, for what is submitted from then on."""
-        self.tally = PortTally(clock)
+        self.counters = AdapterCounters(clock)
         self._jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
-        self._watcher: PortWatcher | None = None
+        self._watcher: AdapterListener | None = None
         self._wake: Callable[[], None] = lambda: None
         self._closing = False
         self._listing = threading.Condition()  # guards the next, and that no listing begins once it is being closed
@@ -63,7 +61,7 @@ class AdapterPort:
     @property
     def faults(self) -> int:
         """Times that the adapter raised or broke its contract."""
-        return self.tally.faults
+        return self.counters.faults
 
     @property
     def overdue(self) -> int:
@@ -110,7 +108,7 @@ class AdapterPort:
             self._guard("unpin", lambda: self.adapter.unpin(keys))
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
-        self.tally.rejected(outcome)
+        self.counters.rejected(outcome)
         if not self._shut:
             self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
@@ -213,7 +211,7 @@ class AdapterPort:
 
     # --- before anything runs
 
-    def watch(self, watcher: PortWatcher) -> None:
+    def watch(self, watcher: AdapterListener) -> None:
         self._watcher = watcher
 
     def call_when_armed(self, function: Callable[[], None]) -> None:
@@ -239,7 +237,7 @@ class AdapterPort:
         """The descriptor was closed: nothing will be heard of this adapter any more but what waits already."""
         self.deliver()
         if not self._closing:
-            self.tally.fault()
+            self.counters.fault()
             logger.error(
                 "l2 adapter has closed its completions, its jobs time out from now on adapter=%s; remove it and add it again",
                 self.name,
@@ -252,7 +250,7 @@ class AdapterPort:
         while self._undelivered:
             completion = self._undelivered.popleft()
             if not isinstance(completion, JobDone | BuffersReleased):
-                self.tally.fault()
+                self.counters.fault()
                 logger.error(
                     "l2 adapter completed with %.80r, which is no completion adapter=%s", completion, self.name
                 )
@@ -281,11 +279,11 @@ class AdapterPort:
             return
         now = self._clock.monotonic()
         pending = PendingJob(verb, subjects, token, inbox, now + self.timeout_seconds, now)
-        self.tally.given(pending)
+        self.counters.given(pending)
         try:
             job = call(subjects)
         except (Exception, SystemExit):
-            self.tally.fault()
+            self.counters.fault()
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
             self._answer(pending, (Outcome.FAILED,) * len(subjects), released=True)
             return
@@ -324,13 +322,13 @@ class AdapterPort:
                 if self._jobs.settle(job, pending, released=True):
                     pending.inbox.post(JobReleased(pending.token))
                     return
-                self.tally.fault()
+                self.counters.fault()
                 logger.error("l2 adapter let go of a job that it had not answered adapter=%s", self.name)
                 self._answer(pending, (Outcome.FAILED,) * pending.size, released=True)
 
     def _answer(self, pending: PendingJob, outcomes: tuple[Outcome, ...], released: bool) -> None:
         """The first answer of a job, and the only one that counts."""
-        self.tally.answered(pending, outcomes)
+        self.counters.answered(pending, outcomes)
         pending.inbox.post(JobAnswer(pending.token, outcomes, released))
 
     def _checked(self, outcomes: Any, pending: PendingJob) -> tuple[Outcome, ...]:
@@ -339,7 +337,7 @@ class AdapterPort:
             checked = tuple(outcomes)
             if set(map(type, checked)) <= {Outcome}:
                 return checked
-        self.tally.fault()
+        self.counters.fault()
         logger.error("l2 adapter gave %.80r as the outcomes of %d keys adapter=%s", outcomes, pending.size, self.name)
         return (Outcome.FAILED,) * pending.size
 
@@ -368,7 +366,7 @@ class AdapterPort:
         try:
             return call()
         except (Exception, SystemExit):
-            self.tally.fault()
+            self.counters.fault()
             logger.exception("l2 adapter failed adapter=%s call=%s", self.name, what)
             return None
 

@@ -17,7 +17,7 @@ ABSENT = -1
 Flags = bytes | bytearray
 
 
-class Reach(NamedTuple):
+class PrefixMatch(NamedTuple):
     """What every shard has."""
 
     answer: int | Bitmap
@@ -26,15 +26,15 @@ class Reach(NamedTuple):
     """By shard: the chunks that have to stay for it, rising."""
 
 
-def reach_of(shards: Sequence[Flags], windows: Sequence[int | None], chunks: int, *, sparse: bool) -> Reach:
+def match_of(shards: Sequence[Flags], windows: Sequence[int | None], chunks: int, *, sparse: bool) -> PrefixMatch:
     if sparse:
         found = in_every(shards, chunks)
-        return Reach(Bitmap(chunks, found), (found,) * len(shards))
-    return prefix_reach(longest_prefix(shards, windows, chunks) if shards else 0, windows)
+        return PrefixMatch(Bitmap(chunks, found), (found,) * len(shards))
+    return prefix_of(longest_prefix(shards, windows, chunks) if shards else 0, windows)
 
 
-def prefix_reach(end: int, windows: Sequence[int | None]) -> Reach:
-    return Reach(end, tuple([range(needed_from(end, window), end) for window in windows]))
+def prefix_of(end: int, windows: Sequence[int | None]) -> PrefixMatch:
+    return PrefixMatch(end, tuple([range(needed_from(end, window), end) for window in windows]))
 
 
 def longest_prefix(shards: Sequence[Flags], windows: Sequence[int | None], limit: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class StoreAccount(NamedTuple):
+class StoreCounts(NamedTuple):
     """Objects since the start, all of one moment:
 
     admitted == stored + failed + dropped + waiting + in_flight
@@ -52,7 +52,7 @@ class StoreAccount(NamedTuple):
         )
 
 
-class StoreLedger:
+class StoreCounters:
     """Written by the store controller, read by anybody: each change is complete when it is seen."""
 
     def __init__(self) -> None:
@@ -110,9 +110,9 @@ class StoreLedger:
             self._dropped[reason] += objects
             self._dropped_bytes[reason] += size
 
-    def account(self) -> StoreAccount:
+    def snapshot(self) -> StoreCounts:
         with self._lock:
-            return StoreAccount(
+            return StoreCounts(
                 admitted=self._admitted,
                 stored=self._stored,
                 failed=self._failed.total(),

@@ -1,18 +1,115 @@
-"""What L1 keeps for L2: held, and its header page as it is, until every adapter is done with it."""
+"""Objects on their way from L1 to L2: referenced in L1, and counted, until every adapter is done with them."""
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from lmcache_core.controllers.store_backlog import StoreBacklog
-from lmcache_core.controllers.store_unit import StoreUnit
-from lmcache_core.l1.cache import L1Cache
+from lmcache_core.contracts.l2_adapter import StoreItem
+from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.l1.cache import NO_REQUEST, L1Cache
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.object_header import seal
 
 
-class StoreHolds:
+class StoreBacklog:
+    """Counts what was admitted twice over: until it was looked at, and until no adapter may store it any more.  Safe from
+    any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the three below
+        self._size_bytes = 0
+        self._unseen_bytes = 0
+        self._refused = 0
+        self._idle = threading.Event()
+        self._idle.set()
+
+    @property
+    def size_bytes(self) -> int:
+        """Objects that go to several adapters count once.  What an adapter keeps beyond its answer does not count."""
+        return self._size_bytes
+
+    @property
+    def refused(self) -> int:
+        """Objects that were not admitted."""
+        return self._refused
+
+    def admit(self, count: int, size: int, unseen_max: int, *, hit: bool) -> bool:
+        """So many objects come.  False where more than may be would not have been looked at; those that were there before
+        and only `hit` are not counted as refused then, and are not let in as the first either, if they are too large."""
+        with self._lock:
+            full = self._unseen_bytes + size > unseen_max and (hit or self._unseen_bytes > 0)
+            if not full:
+                self._unseen_bytes += size
+                self._size_bytes += size
+                self._idle.clear()
+            elif not hit:
+                self._refused += count
+        return not full
+
+    def seen(self, size: int) -> None:
+        """So much of it was looked at."""
+        with self._lock:
+            self._unseen_bytes -= size
+
+    def shrink(self, size: int) -> None:
+        """So much of it is not on its way any more."""
+        with self._lock:
+            self._size_bytes -= size
+            if self._size_bytes == 0:
+                self._idle.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Until nothing is on its way.  False when something still is."""
+        return self._idle.wait(seconds)
+
+
+@dataclass(slots=True, eq=False)
+class StoreUnit:
+    """Held in L1 by `lease` until every adapter that it goes to is done with it."""
+
+    slot: int
+    lease: Lease
+    item: StoreItem
+    batch: int
+    """Number of the batch that it came with; later ones have larger numbers."""
+    depth: int
+    """Its place in its prompt, in chunks; what lies in front of it is what makes it useful."""
+    since: float
+    """When it began to be on its way."""
+    request_id: str = ""
+    leave_l1: bool = False
+    remaining: int = 1
+    """Adapters that are not done with it, and one more while they are being chosen."""
+    kept: int = 0
+    """How many of them have answered and still read it."""
+    counted: bool = True
+    """Is it part of the backlog?"""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.item.buffer.length
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Slots that became visible together, in prompt order, held by `lease`."""
+
+    lease: Lease
+    slots: tuple[int, ...]
+    chunks: Sequence[int]
+    """Position of each in its prompt."""
+    size_bytes: int
+    hit: bool = False
+    """True: they have been there, and were hit."""
+    request_id: str = ""
+    request: RequestFacts = NO_REQUEST
+    """What policies may know of it."""
+
+
+class StoreReferences:
     """Belongs to the store controller's thread."""
 
     def __init__(self, cache: L1Cache, backlog: StoreBacklog) -> None:
