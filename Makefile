@@ -33,10 +33,11 @@ PROJECT_READY := .venv/.ready
 NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
+DOCS_READY := .venv-docs/.ready
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
-.PHONY: help setup demo test test-all bench check size wheels clean
+.PHONY: help setup demo test test-all bench check docs size wheels clean
 
 help:
 	@echo "make setup     the project in .venv, and a real engine (vLLM on the CPU) in .venv-engine"
@@ -45,9 +46,10 @@ help:
 	@echo "make test-all  the checks and all tests, the public server beside ours included"
 	@echo "make bench     this server beside the public one, in turns: tables and plots for docs/internals/benchmarks.md"
 	@echo "make check     ruff, mypy and the import rules"
+	@echo "make docs      the documentation as a site, with search, in site"
 	@echo "make size      how large each distribution is, and what it brings: docs/internals/size.md"
 	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
-	@echo "make clean     remove both environments, the demo's model and all caches of tools"
+	@echo "make clean     remove the environments, the demo's model and all caches of tools"
 
 setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(MODEL) $(SYSTEM_READY)
 
@@ -57,7 +59,7 @@ demo: setup
 test: setup check
 	.venv/bin/python -m pytest -m "not slow" $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
-test-all: setup check
+test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
 	.venv/bin/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
@@ -70,6 +72,9 @@ check: $(PROJECT_READY)
 	.venv/bin/mypy $(TYPED)
 	.venv/bin/python -m scripts.import_rules
 
+docs: $(DOCS_READY)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
 size: $(PROJECT_READY)
 	@.venv/bin/python -m scripts.size | tee docs/internals/size.md
 
@@ -77,7 +82,7 @@ wheels:
 	@$(PYTHON) -m scripts.build_wheels dist
 
 clean:
-	rm -rf .venv .venv-engine $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-engine .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
@@ -85,6 +90,11 @@ $(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps -r requirements-dev.txt
 	@.venv/bin/python -m scripts.cpu_torch requirements-dev.txt $(TORCH_INDEX)
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps --no-build-isolation $(patsubst %,-e %,$(filter-out $(NATIVE),$(DISTRIBUTIONS)))
+	@touch $@
+
+$(DOCS_READY): requirements-docs.txt
+	@test -x .venv-docs/bin/pip || $(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m scripts.pip_progress "docs" --no-deps -r $<
 	@touch $@
 
 $(NATIVE_READY): $(PROJECT_READY) $(NATIVE_SOURCES)

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import machine
 from benchmarks.cpu_clock import CpuMeter, cpu_seconds
@@ -33,13 +34,16 @@ from demo.l2_folder import L2Folder
 from demo.prompts import random_prompt
 from demo.server_process import ServerProcess
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MODELS: Final = Path(__file__).parent / "models"
 KV_BYTES_PER_TOKEN: Final = 64 << 10
 CHUNK_TOKENS: Final = 256
 STORE_SECONDS: Final = 300.0
 ANSWER_SECONDS: Final = 1800.0
 REGISTER_SECONDS: Final = 60.0
-PICTURE: Final = Path(__file__).parents[1] / "docs" / "internals" / "benchmarks-first-token.png"
+PICTURES: Final = Path(__file__).parents[1] / "docs" / "internals"
 
 
 @dataclass(frozen=True)
@@ -255,12 +259,16 @@ def shown(results: Results, tokens: int) -> str:
     return "\n".join(lines)
 
 
-def draw(results: Results, path: Path) -> None:
-    """One group of bars for each prompt length and tier, on a logarithmic axis."""
-    import matplotlib as mpl
+def draw(results: Results, folder: Path) -> list[Path]:
+    """Draw the time to the first token.  Returns the files."""
+    from benchmarks import plots  # matplotlib, which a measurement does not need
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    return plots.save(partial(_bars, results), folder, "benchmarks-first-token")
+
+
+def _bars(results: Results) -> Figure:
+    """One group of bars for each prompt length and tier, on a logarithmic axis."""
+    import matplotlib.pyplot as plt  # only for the picture
 
     figures = sorted(
         (figure for figure in results.samples if not figure.startswith("cold_server") and "_cpu_" not in figure),
@@ -273,7 +281,7 @@ def draw(results: Results, path: Path) -> None:
             if spread := results.spread(figure, subject):
                 y = row + (place - (len(subjects) - 1) / 2) * 0.8 / len(subjects)
                 bar = axes.barh(y, spread.median, 0.7 / len(subjects), color=f"C{place}")
-                axes.plot([spread.least, spread.most], [y, y], color="black", linewidth=1)
+                axes.plot([spread.least, spread.most], [y, y], color="#808080", linewidth=1)
                 axes.annotate(
                     f"{spread.median:.2f}", (spread.most, y), (4, 0), "data", "offset points", va="center", fontsize=7
                 )
@@ -290,8 +298,7 @@ def draw(results: Results, path: Path) -> None:
     axes.legend(
         unique.values(), unique.keys(), fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False
     )
-    picture.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(picture)
+    return picture
 
 
 def _case(figure: str) -> str:
@@ -311,7 +318,7 @@ def main() -> None:
         kept = load(args.draw)
         for tokens in sorted({int(figure.rpartition("_")[2]) for figure in kept.samples}):
             print(f"{tokens} tokens\n\n{shown(kept, tokens)}\n")
-        draw(kept, PICTURE)
+        draw(kept, PICTURES)
         return
     subjects = [each for each in SUBJECTS if not args.only or each.name in args.only.split(",")]
     begun, started = time.monotonic(), datetime.datetime.now(datetime.UTC)

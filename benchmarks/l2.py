@@ -171,8 +171,8 @@ def page(results: Results) -> str:
         "Every median reaches its aim." if not missed else "Not reached:\n\n" + "\n".join(f"* {m}" for m in missed)
     )
     how = (
-        "A cell is the adapter's median speed, and in bold the median of its pairs' ratios (least to most).  CPU is that of "
-        "the adapter's process, digests included, over the depths."
+        "A cell is the adapter's median speed in GB/s, and in bold the median of its pairs' ratios (least to most).  CPU is "
+        "that of the adapter's process, digests included, over the depths."
     )
     return "\n\n".join((taken, subjects, how, text(results), verdict))
 

@@ -36,7 +36,10 @@ _PARTNER_NAMES: Final = {"fio": "fio", "memcpy": "a copy in memory", "public": "
 
 
 def _more(partner: str) -> list[str]:
-    spread = {"fio": ["fio's own spread", "CPU, s/GB", "fio's CPU, s/GB"], "memcpy": ["CPU, s/GB", "copy's CPU, s/GB"]}
+    spread = {
+        "fio": ["fio's spread, up to", "CPU, s/GB", "fio's CPU, s/GB"],
+        "memcpy": ["CPU, s/GB", "copy's CPU, s/GB"],
+    }
     return spread.get(partner, [])
 
 
@@ -73,7 +76,7 @@ def _line(results: Results, subject: Subject, cells: list[Cell], partner: str) -
         return shown
     spreads = [results.spread(cell.figure(SPEED), other) for cell in cells]
     widest = max((spread.most / spread.least for spread in spreads if spread and spread.least), default=0.0)
-    variation = [f"up to {number(widest, 1)} x"] if partner == "fio" else []
+    variation = [f"{number(widest, 1)} x"] if partner == "fio" else []
     return [*shown, *variation, *(_cpu(results, cells, name) for name in (own, other))]
 
 
@@ -86,7 +89,7 @@ def _pair(results: Results, cell: Cell, own: str, ratio: Spread | None) -> str:
     if speed is None or ratio is None:
         return ""
     middle, least, most = (number(value, 2) for value in ratio)
-    return f"{number(speed.median, 2)} GB/s, **{middle}** ({least} to {most})"
+    return f"{number(speed.median, 2)}, **{middle}** ({least} to {most})"
 
 
 def _cpu(results: Results, cells: list[Cell], name: str) -> str:

@@ -1,9 +1,13 @@
-"""Results as pictures: one line per case, one dot per subject, a bar where it should be, on a logarithmic axis."""
+"""Results as pictures: one line per case, one dot per subject, a bar where it should be, on a logarithmic axis.
+
+Every picture is drawn twice, for light and for dark pages, and the page shows the one that fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +17,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from benchmarks.catalogue import FIGURES
@@ -20,18 +25,20 @@ from benchmarks.results import Results
 
 STYLES: Final = {
     "echo": ("#9a9a9a", "D", "echo: the least a server can do"),
-    "native": ("#0b6e4f", "o", "this server, native"),
+    "native": ("#1f8f6b", "o", "this server, native"),
     "pure": ("#4fb286", "o", "this server, pure Python"),
     "public": ("#c8553d", "s", "public LMCache 0.5.6"),
 }
 """Colour, marker and what the legend says."""
-DPI: Final = 110
 WIDTH: Final = 8.0
+THEMES: Final = {"light": "default", "dark": "dark_background"}
+"""The styles of matplotlib for each kind of page."""
+GRID: Final = "#80808055"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    file: str
+    name: str
     title: str
     axis: str
     figures: Sequence[str]
@@ -39,7 +46,7 @@ class Picture:
 
 PICTURES: Final = (
     Picture(
-        "benchmarks-lookup.png",
+        "benchmarks-lookup",
         "Server CPU of one lookup cycle",
         "ms of CPU, all threads",
         (
@@ -51,7 +58,7 @@ PICTURES: Final = (
         ),
     ),
     Picture(
-        "benchmarks-beside.png",
+        "benchmarks-beside",
         "A noop while another engine looks up 131,072 tokens without pause",
         "ms",
         (
@@ -71,15 +78,33 @@ def draw(results: Results, folder: Path) -> list[Path]:
         figures = [name for name in picture.figures if name in results.samples]
         if not figures:
             continue
-        figure, axes = plt.subplots(figsize=(WIDTH, 1.3 + 0.55 * len(figures)), layout="constrained")
-        _cases(axes, results, figures)
-        axes.set_title(picture.title, loc="left", fontsize=11)
-        axes.set_xlabel(f"{picture.axis}; less is better, a bar is where it should be")
-        path = folder / picture.file
-        figure.savefig(path, dpi=DPI, metadata={"Software": None})
-        plt.close(figure)
-        drawn.append(path)
+        drawn += save(partial(_picture, results, picture, figures), folder, picture.name)
     return drawn
+
+
+def save(drawing: Callable[[], Figure], folder: Path, name: str) -> list[Path]:
+    """Write `name-light.svg` and `name-dark.svg`, the same bytes for the same figure.  Returns the files."""
+    paths = []
+    for theme, style in THEMES.items():
+        with plt.style.context(style), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+            figure = drawing()
+            paths.append(folder / f"{name}-{theme}.svg")
+            figure.savefig(paths[-1], transparent=True, metadata={"Date": None, "Creator": None})
+            plt.close(figure)
+    return paths
+
+
+def shown(title: str, name: str) -> str:
+    """Markdown that shows one of a picture's two files, in the site and on GitHub."""
+    return "\n".join(f"![{title}]({name}-{theme}.svg#gh-{theme}-mode-only)" for theme in THEMES)
+
+
+def _picture(results: Results, picture: Picture, figures: Sequence[str]) -> Figure:
+    figure, axes = plt.subplots(figsize=(WIDTH, 1.3 + 0.55 * len(figures)), layout="constrained")
+    _cases(axes, results, figures)
+    axes.set_title(picture.title, loc="left", fontsize=11)
+    axes.set_xlabel(f"{picture.axis}; less is better, a bar is where it should be")
+    return figure
 
 
 def _cases(axes: Axes, results: Results, names: Sequence[str]) -> None:
@@ -105,7 +130,7 @@ def _cases(axes: Axes, results: Results, names: Sequence[str]) -> None:
     axes.margins(x=0.12)
     axes.set_yticks(range(len(names)), [_label(name) for name in names])
     axes.invert_yaxis()
-    axes.grid(axis="x", which="major", color="#dddddd")
+    axes.grid(axis="x", which="major", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -11,6 +11,7 @@ import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 from benchmarks import plots
@@ -23,6 +24,7 @@ DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 PAGE: Final = DOCS / "internals" / "benchmarks.md"
 RUN: Final = "run"
 SOAK: Final = "soak"
+COLUMNS: Final = 120
 
 
 def replaced(page: str, part: str, text: str) -> str:
@@ -32,7 +34,19 @@ def replaced(page: str, part: str, text: str) -> str:
     pattern = re.compile(re.escape(begin) + r".*?" + re.escape(end), re.DOTALL)
     if len(pattern.findall(page)) != 1:
         raise ValueError(f"the page needs one '{begin}' with its '{end}'")
-    return pattern.sub(lambda _: f"{begin}\n\n{text.strip()}\n\n{end}", page)
+    return pattern.sub(lambda _: f"{begin}\n\n{wrapped(text.strip())}\n\n{end}", page)
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs and list items in lines of at most 120 characters; tables as they are."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if len(line) <= COLUMNS or line.startswith("|"):
+            lines.append(line)
+        else:
+            hanging = "  " if line.startswith("* ") else ""
+            lines += wrap(line, COLUMNS, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def run_text(results: Results) -> str:
@@ -48,13 +62,13 @@ def run_text(results: Results) -> str:
         f"loopback TCP and back take {number(limits.get('loopback_us', 0), 0)} us (p50)."
     )
     parts = [taken, *_busy(machine), _subjects(results)]
-    pictures = {"lookups": "benchmarks-lookup.png", "round-trips": "benchmarks-beside.png"}
+    pictures = {"lookups": "benchmarks-lookup", "round-trips": "benchmarks-beside"}
     for shown in TABLES:
         if not (text := table(results, shown)):
             continue
         parts += [f"### {shown.heading}", shown.says, text]
         if shown.name in pictures:
-            parts.append(f"![{shown.heading}]({pictures[shown.name]})")
+            parts.append(plots.shown(shown.heading, pictures[shown.name]))
     return "\n\n".join(parts)
 
 
@@ -67,7 +81,7 @@ def write(results: Results | None, soak: Path | None = None, page: Path = PAGE) 
     if soak is not None:
         samples = soak_report.load(soak)
         text = replaced(text, SOAK, soak_report.text(samples))
-        written.append(soak_report.draw(samples, page.parent))
+        written += soak_report.draw(samples, page.parent)
     page.write_text(text)
     return written
 

@@ -1,6 +1,6 @@
-"""Writes the table of fields in each page of docs/operate/backends, from the settings model of the page's adapter.
+"""Writes the list of fields in each page of docs/operate/backends, from the settings model of the page's adapter.
 
-A page says where its table belongs by the two marks below; what stands between them is replaced.  `python -m
+A page says where its list belongs by the two marks below; what is between them is replaced.  `python -m
 scripts.plugin_docs` does it together with the other generated parts.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.reference import fields_table
+from lmcache_core.app.reference import fields_list
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "operate" / "backends"
 BEGIN: Final = (
@@ -21,9 +21,9 @@ BEGIN: Final = (
 END: Final = "<!-- End of the fields. -->"
 
 OTHER_NAMES: Final = {"valkey": "redis", "resp": "redis"}
-"""Adapters that are another one under another name: its page is theirs, and has its table."""
+"""Adapters that are another one under another name: its page is theirs, and has its list."""
 _TOGETHER: Final = {"nixl_store": "nixl", "nixl_store_dynamic": "nixl"}
-"""Adapters that share a page, on which each has a table of its own."""
+"""Adapters that share a page, on which each has a list of its own."""
 
 
 def pages_with_fields() -> dict[Path, str]:
@@ -47,20 +47,20 @@ def page_of(adapter: str) -> Path:
 
 
 def begin_of(adapter: str) -> str:
-    """The mark before its table."""
+    """The mark before its list."""
     return BEGIN.replace("Fields,", f"Fields of {adapter},") if adapter in _TOGETHER else BEGIN
 
 
 def end_of(adapter: str) -> str:
-    """The mark behind its table."""
+    """The mark behind its list."""
     return END.replace("fields.", f"fields of {adapter}.") if adapter in _TOGETHER else END
 
 
 def with_fields(text: str, plugins: LoadedPlugins, adapter: str) -> str:
-    """The page with its table as it should be.  Raises ValueError when a mark is missing or there are several."""
+    """The page with its list as it should be.  Raises ValueError when a mark is missing or there are several."""
     begin, end = begin_of(adapter), end_of(adapter)
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
         raise ValueError(f"{page_of(adapter).name} needs these two lines once each, in this order: {begin} and {end}")
     before, _, rest = text.partition(begin)
-    table = fields_table(plugins, OfferKind.L2_ADAPTER, adapter)
-    return f"{before}{begin}\n\n{table}\n{end}{rest.partition(end)[2]}"
+    entries = fields_list(plugins, OfferKind.L2_ADAPTER, adapter)
+    return f"{before}{begin}\n\n{entries}\n{end}{rest.partition(end)[2]}"

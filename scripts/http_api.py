@@ -1,4 +1,4 @@
-"""Writes what follows from the admin API's code: docs/reference/openapi.json, and the table of routes in
+"""Writes what follows from the admin API's code: docs/reference/openapi.json, and the list of routes in
 docs/reference/http-api.md.
 
 python -m scripts.http_api           # write them
@@ -11,15 +11,17 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from lmcache_core.admin.api import api_about, every_core_route
+from lmcache_core.app.reference import entry
 from lmcache_http.application import described_routes
 from lmcache_http.openapi import openapi_document
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
-_TABLE = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)
+_LIST = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)
 _USUAL = {"401", "403", "408", "413", "414", "421", "422", "431", "500", "503"}
 
 
@@ -27,22 +29,29 @@ def documents() -> dict[Path, str]:
     """Every generated file, by where it belongs."""
     document = openapi_document(api_about(), described_routes(every_core_route()))
     page = FOLDER / "http-api.md"
-    table = routes_table(document)
+    routes = routes_list(document)
     return {
         FOLDER / "openapi.json": json.dumps(document, indent=1, sort_keys=True) + "\n",
-        page: _TABLE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", page.read_text()),
+        page: _LIST.sub(lambda found: f"{found[1]}\n{routes}\n{found[2]}", page.read_text()),
     }
 
 
-def routes_table(document: dict[str, Any]) -> str:
-    """One row for each method of each path, by what it is about."""
+def routes_list(document: dict[str, Any]) -> str:
+    """One entry for each method of each path, by what it is about."""
     rows = []
     for path, methods in document["paths"].items():
         for method, about in methods.items():
             own = [status for status in about["responses"] if status not in _USUAL]
             rows.append((about["tags"][0], f"`{method.upper()} {path}`", about["summary"], ", ".join(own)))
-    lines = ["| about | route | what it does | answers, besides the usual |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in sorted(rows))])
+    lines = []
+    for about, of_tag in groupby(sorted(rows), lambda row: row[0]):
+        lines += [
+            f"### {about}",
+            "",
+            *(entry(route, (statuses,), summary) for _, route, summary, statuses in of_tag),
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,11 +7,12 @@ python -m scripts.metric_docs --check   # say whether it is out of date, exit 1 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from lmcache_core.app.readings.catalogue import READING_KINDS
+from lmcache_core.app.reference import entry
 from lmcache_observability.metrics import block_life, chunk_kinds, distributions, own_gauges
 from lmcache_observability.metrics.metric_kind import MetricKind, MetricType
 from lmcache_observability.metrics.prometheus_name import label_name, prometheus_name
@@ -41,7 +42,7 @@ says how many are missing. They are worked off some 250 ms later than what they 
 may show fewer measurements than things that happened, and never more.
 
 **Names** are those of the public server where it has a metric of the same meaning and unit, and begin with
-`lmcache.` otherwise. The tables have the name in Prometheus; in OTLP it is the one in the last column.
+`lmcache.` otherwise. The lists have the name in Prometheus first.
 
 **Labels.** The first 256 models, salts, and so on, have series of their own (`label_values_max`), and all others
 are added up as `_other`, so that sums stay exact. Names that clients choose are shown without control characters,
@@ -89,21 +90,16 @@ def page() -> str:
     )
     parts = ["# Metrics\n", _MARK + "\n", _INTRODUCTION]
     for title, about, kinds in tables:
-        parts += [f"## {title}\n", f"{about}\n", _table(kinds)]
+        parts += [f"## {title}\n", f"{about}\n", "".join(f"{_entry(kind)}\n" for kind in kinds)]
     return "\n".join(parts)
 
 
-def _table(kinds: Iterable[MetricKind]) -> str:
-    head = ("In Prometheus", "Type", "Labels", "Meaning", "In OTLP (unit)")
-    lines = [head, ["---"] * len(head), *map(_row, kinds)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _row(kind: MetricKind) -> Sequence[str]:
+def _entry(kind: MetricKind) -> str:
     name = prometheus_name(kind) + ("_total" if kind.type is MetricType.COUNTER else "")
-    labels = ", ".join(f"`{label_name(label)}`" for label in kind.labels) or "-"
+    labels = ", ".join(f"`{label_name(label)}`" for label in kind.labels)
     unit = f" ({kind.unit})" if kind.unit else ""
-    return f"`{name}`", kind.type.value, labels, kind.description.rstrip("."), f"`{kind.name}`{unit}"
+    facts = (kind.type.value, f"labels {labels}" if labels else "")
+    return entry(f"`{name}`", facts, f"{kind.description.rstrip('.')}. In OTLP: `{kind.name}`{unit}.")
 
 
 def main(arguments: Sequence[str]) -> int:

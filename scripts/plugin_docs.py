@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 
 import lmcache_devkit as kit
 from lmcache_client.operations import KNOWN_REQUESTS, OPERATIONS
+from lmcache_core.app.reference import entry
 from lmcache_core.contracts import events
 from lmcache_core.contracts.events import Event
 from lmcache_devkit import OfferSuite
@@ -47,9 +49,9 @@ def events_page() -> str:
         ),
     ]
     for kind in event_types():
-        parts += [f"## `{kind.__name__}`\n", f"{_sentence(kind)}\n"]
-        rows = [(f"`{field.name}`", _field_type(field.type)) for field in msgspec.structs.fields(kind)]
-        parts.append(_table(("Field", "Type"), rows))
+        parts += [f"## `{kind.__name__}`\n", "\n".join([*textwrap.wrap(_sentence(kind), 120), ""])]
+        fields = msgspec.structs.fields(kind)
+        parts.append("".join(f"{entry(f'`{field.name}`', (), _field_type(field.type))}\n" for field in fields))
     return "\n".join(parts)
 
 
@@ -100,7 +102,7 @@ def conformance_page() -> str:
             continue
         laws = _laws(suite)
         parts += [f"## `{name}` ({suite.kind.replace('_', ' ')})\n"]
-        parts += [f"* **{law}**{f': {about}' if about else ''}" for law, about in laws]
+        parts += [entry(f"**{law}**", (), about) if about else f"* **{law}**" for law, about in laws]
         parts.append("")
     return "\n".join(parts).rstrip("\n") + "\n"
 

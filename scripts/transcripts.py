@@ -4,7 +4,9 @@ python -m scripts.transcripts                       # every page that has any
 python -m scripts.transcripts docs/operate/doctor.md
 
 A transcript is a fenced block of kind `console` below a line `<!-- transcript -->`; a line in it that begins with `$ ` is a
-command, and what follows it is replaced.  A server runs meanwhile, with an adapter, a tenant and an engine that has used it.
+command, with the lines behind a backslash, and what follows it is replaced.  Long lines are folded.
+
+A server runs meanwhile, with an adapter, a tenant and an engine that has used it.
 Its ports are 5555 and 8080, which must be free; its files are shown as if they were in /var/lib/lmcache.
 """
 
@@ -16,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +31,8 @@ from lmcache_devkit import FakeEngine
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _TRANSCRIPT: Final = re.compile(r"<!-- transcript -->\n```console\n(?P<body>.*?)```\n", re.DOTALL)
+_COMMAND: Final = re.compile(r"^\$ (?:.*\\\n)*.*$", re.MULTILINE)
+_COLUMNS: Final = 120
 _SHOWN_FOLDER: Final = "/var/lib/lmcache"
 _MODEL: Final = {
     "model_type": "llama",
@@ -42,8 +47,12 @@ _MODEL: Final = {
 
 def commands_of(page: str) -> list[str]:
     """Every command that a page's transcripts show."""
-    bodies = [found["body"] for found in _TRANSCRIPT.finditer(page)]
-    return [line.removeprefix("$ ") for body in bodies for line in body.splitlines() if line.startswith("$ ")]
+    return [joined(command) for found in _TRANSCRIPT.finditer(page) for command in _COMMAND.findall(found["body"])]
+
+
+def joined(command: str) -> str:
+    """A command as one line, without the prompt."""
+    return re.sub(r" \\\n *", " ", command.removeprefix("$ "))
 
 
 def pages() -> list[Path]:
@@ -55,8 +64,8 @@ def renewed(page: str, names: Mapping[str, str], environment: Mapping[str, str])
     """The page with what its commands say now.  `names` are words of the docs and what they really are."""
 
     def run_again(found: re.Match[str]) -> str:
-        lines = [line for line in found["body"].splitlines() if line.startswith("$ ")]
-        said = "".join(f"{line}\n{_said(line.removeprefix('$ '), names, environment)}" for line in lines)
+        commands = _COMMAND.findall(found["body"])
+        said = "".join(f"{command}\n{folded(_said(joined(command), names, environment))}" for command in commands)
         return f"<!-- transcript -->\n```console\n{said}```\n"
 
     return _TRANSCRIPT.sub(run_again, page)
@@ -81,6 +90,16 @@ def _said(command: str, names: Mapping[str, str], environment: Mapping[str, str]
     for shown, real in names.items():
         text = text.replace(real, shown)
     return text if done.returncode == 0 else f"{text}[exit code {done.returncode}]\n"
+
+
+def folded(text: str) -> str:
+    """Lines of at most 120 columns, as a terminal of that width would have them; each part but the first is indented."""
+    return "".join(
+        "\n".join(textwrap.wrap(line, _COLUMNS, subsequent_indent="      ", drop_whitespace=True)) + "\n"
+        if len(line) > _COLUMNS
+        else line + "\n"
+        for line in text.splitlines()
+    )
 
 
 @contextmanager
@@ -116,7 +135,7 @@ def main(given: Sequence[str]) -> None:
         (folder / "llama-3-8b" / "config.json").write_text(json.dumps(_MODEL))
         with server_in_use(folder):
             names = {_SHOWN_FOLDER: name}
-            environment = {**quiet_environment(), "COLUMNS": "120"}
+            environment = {**quiet_environment(), "COLUMNS": str(_COLUMNS)}
             for page in [Path(path) for path in given] or pages():
                 page.write_text(renewed(page.read_text(), names, environment))
 

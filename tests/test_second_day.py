@@ -559,7 +559,7 @@ def test_a_fault_is_said_everywhere_and_is_over_when_it_is_mended(
         assert site.health() == STATES[row.severity]
         assert (condition, row.severity, subject) in site.metric()
         assert row.severity == "info" or alert(row.severity) in RUNBOOKS
-        assert f"| `{condition}` |" in LISTED
+        assert f"* `{condition}` (" in LISTED
         assert f"condition began name={condition} subject={subject} " in caplog.text
         assert main(["status", "--url", f"http://127.0.0.1:{site.port}"]) == (row.severity != "info")
         assert condition in capsys.readouterr().out

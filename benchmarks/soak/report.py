@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
 import matplotlib.pyplot as plt
 import msgspec
+from matplotlib.figure import Figure
 
+from benchmarks import plots
 from benchmarks.soak.samples import Sample, Soak
 from benchmarks.soak.trend import Trend
 
 MB: Final = 1e6
-PICTURE: Final = "benchmarks-soak.png"
+PICTURE: Final = "benchmarks-soak"
 PANELS: Final[Sequence[tuple[str, Callable[[Sample], float]]]] = (
     ("anonymous memory, MB", lambda sample: sample.anonymous_bytes / MB),
     ("file descriptors", lambda sample: sample.descriptors),
@@ -62,21 +61,22 @@ def text(soak: Soak) -> str:
     return "\n\n".join([stood, _memory(soak), "\n".join(lines), *did_wrong])
 
 
-def draw(soak: Soak, folder: Path) -> Path:
-    """Memory, descriptors, leases and objects over the hours that the run stands for.  Returns the file."""
+def draw(soak: Soak, folder: Path) -> list[Path]:
+    """Draw memory, descriptors, leases and objects over the hours that the run represents.  Returns the files."""
+    return plots.save(partial(_panels, soak), folder, PICTURE)
+
+
+def _panels(soak: Soak) -> Figure:
     figure, axes = plt.subplots(len(PANELS), 1, figsize=(8.0, 6.4), sharex=True, layout="constrained")
     hours = [sample.seconds * soak.compression / 3600 for sample in soak.samples]
     for panel, (name, value) in zip(axes, PANELS, strict=True):
-        panel.plot(hours, [value(sample) for sample in soak.samples], color="#0b6e4f", linewidth=1.2)
-        panel.axvspan(0, min(soak.warm_up_seconds, soak.minutes * 60) * soak.compression / 3600, color="#eeeeee")
+        panel.plot(hours, [value(sample) for sample in soak.samples], color="#1f8f6b", linewidth=1.2)
+        panel.axvspan(0, min(soak.warm_up_seconds, soak.minutes * 60) * soak.compression / 3600, color=plots.GRID)
         panel.set_ylim(bottom=0)
         panel.set_title(name, loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("hours that the run stands for; grey: warm-up")
-    path = folder / PICTURE
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-    return path
+    axes[-1].set_xlabel("hours that the run represents; grey: warm-up")
+    return figure
 
 
 def _memory(soak: Soak) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import plots
 from benchmarks.catalogue import FIGURES, TABLES, Aim, Figure, Table
 from benchmarks.report import PAGE, RUN, SOAK, replaced, run_text, write
 from benchmarks.results import Results, Spread, load, newest
@@ -124,6 +125,7 @@ def test_writing_draws_the_pictures_that_the_page_shows(tmp_path: Path) -> None:
     found = results()
     found.samples["lookup_64_known_cpu_ms"] = found.samples.pop("x_ms")
     written = write(found, page=page)
-    assert [path.name for path in written] == ["page.md", "benchmarks-lookup.png"]
-    assert "(benchmarks-lookup.png)" in page.read_text()
-    assert written[1].read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in written] == ["page.md", "benchmarks-lookup-light.svg", "benchmarks-lookup-dark.svg"]
+    assert plots.shown("Lookups", "benchmarks-lookup") in page.read_text()
+    assert [path.read_text().count("</svg>") for path in written[1:]] == [1, 1]
+    assert write(found, page=page)[1].read_bytes() == written[1].read_bytes()

@@ -64,7 +64,7 @@ def test_the_table_of_fields_is_what_the_generator_writes(adapter: str, plugins:
     assert adapter_fields.begin_of(adapter) in text, f"{page.name} has no mark for its table of fields"
     assert plugin_docs.documents()[page] == text, "run: python -m scripts.plugin_docs"
     model = plugins.model(OfferKind.L2_ADAPTER, adapter)
-    assert [name for name in (model.model_fields if model else ()) if f"\n| `{name}` |" not in text] == []
+    assert [name for name in (model.model_fields if model else ()) if f"\n* `{name}` (" not in text] == []
 
 
 @pytest.mark.parametrize("adapter", OWN)

@@ -71,7 +71,7 @@ def test_every_operation_is_documented() -> None:
 
 def test_every_capability_is_documented() -> None:
     text = (REFERENCE / "capabilities.md").read_text()
-    assert [each.name for each in Capability if f"| `{each.name}` |" not in text] == []
+    assert [each.name for each in Capability if f"* `{each.name}`: " not in text] == []
 
 
 def test_every_settings_field_of_every_offer_is_documented(plugins: LoadedPlugins) -> None:

@@ -22,7 +22,7 @@ def test_the_document_is_what_the_generator_writes() -> None:
 def test_every_setting_is_in_it() -> None:
     text = server_reference(load_plugins(["builtin"]))
     assert [name for name in ServerSettings.model_fields if f"`LMCACHE_{name.upper()}`" not in text] == []
-    assert "| `max_size_gb` | number, > 0 | `1` |" in text
+    assert "* `max_size_gb` (number, > 0, default `1`): " in text
 
 
 def test_one_offer_alone() -> None:

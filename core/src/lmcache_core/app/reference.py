@@ -7,6 +7,7 @@ python -m lmcache_core.app.reference fs                           # one offer of
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from pydantic.fields import FieldInfo
@@ -31,15 +32,15 @@ command line wins over the environment, the environment over the file, the file 
 stop the start; an unknown `LMCACHE_` variable is a warning. Sizes in GB are GiB. The key in the file is the variable
 without `LMCACHE_`, in lower case. A switch is `--name` or `--no-name`, and `true` or `false` elsewhere.
 """
-_FIELD_HEAD = ("Field", "Type", "Default", "Meaning")
+_LINE_MAX = 120
 
 
 def server_reference(plugins: LoadedPlugins) -> str:
     """The whole document: every setting of the server, and what core's own offers take."""
     parts = [_HEAD]
     for group in GROUPS:
-        rows = [_setting_row(name, field) for name, field in group_fields(group)]
-        parts.append(_section(str(group.__doc__), ("Flag", "Variable", "Type", "Default", "Meaning"), rows))
+        entries = [_setting_entry(name, field) for name, field in group_fields(group)]
+        parts.append(_section(str(group.__doc__), entries))
     own = [row for row in plugins.rows() if row.candidate.origin is Origin.BUILTIN]
     offers = [offered for row in own for offered in row.offers if offered.offer.settings]
     parts += [offer_reference(plugins, offered.kind, offered.offer.name) for offered in offers]
@@ -51,52 +52,44 @@ def offer_reference(plugins: LoadedPlugins, kind: OfferKind, name: str) -> str:
     model = plugins.model(kind, name)
     intro = " ".join((model.__doc__ or "").split()) if model else "It takes no settings."
     title = f"{kind.label[:1].upper()}{kind.label[1:]} `{name}`"
-    return _section(title, _FIELD_HEAD, _field_rows(plugins, kind, name), intro)
+    return _section(title, _field_entries(plugins, kind, name), intro)
 
 
-def fields_table(plugins: LoadedPlugins, kind: OfferKind, name: str) -> str:
-    """The fields of one offer as a table alone, empty for one without; ends with a line break."""
-    return "\n".join([*_table(_FIELD_HEAD, _field_rows(plugins, kind, name)), ""])
+def fields_list(plugins: LoadedPlugins, kind: OfferKind, name: str) -> str:
+    """The fields of one offer as a list alone, empty for one without; ends with a line break."""
+    return "".join(f"{entry}\n" for entry in _field_entries(plugins, kind, name))
 
 
-def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], intro: str = "") -> str:
-    lines = [f"## {title}", ""]
-    if intro:
-        lines += [intro, ""]
-    return "\n".join([*lines, *_table(head, rows)]) + "\n"
+def entry(name: str, facts: Iterable[str], text: str) -> str:
+    """One item of a reference, in lines that a screen holds: `* name (facts): text`."""
+    known = ", ".join(fact for fact in facts if fact)
+    item = f"{name} ({known}): {text}" if known else f"{name}: {text}"
+    lines = textwrap.wrap(item, _LINE_MAX, initial_indent="* ", subsequent_indent="  ",
+                          break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = [head, ["---"] * len(head), *rows]
-    if len(cells) == 2:
-        return []
-    return [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in cells]
+def _section(title: str, entries: Sequence[str], intro: str = "") -> str:
+    about = "\n".join(textwrap.wrap(intro, _LINE_MAX, break_long_words=False, break_on_hyphens=False))
+    parts = [f"## {title}", about, "\n".join(entries)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _field_rows(plugins: LoadedPlugins, kind: OfferKind, name: str) -> list[list[str]]:
+def _field_entries(plugins: LoadedPlugins, kind: OfferKind, name: str) -> list[str]:
     model = plugins.model(kind, name)
-    return [_field_row(field, info) for field, info in model.model_fields.items()] if model else []
+    return [_field_entry(field, info) for field, info in model.model_fields.items()] if model else []
 
 
-def _setting_row(name: str, field: FieldInfo) -> list[str]:
+def _setting_entry(name: str, field: FieldInfo) -> str:
     default = default_text(field)
-    return [
-        f"`{flag_of(name, field)}`",
-        f"`{variable_of(name)}`",
-        type_text(field),
-        f"`{default}`" if default else "",
-        str(field.description),
-    ]
+    facts = (f"`{variable_of(name)}`", type_text(field), f"default `{default}`" if default else "")
+    return entry(f"`{flag_of(name, field)}`", facts, str(field.description))
 
 
-def _field_row(name: str, field: FieldInfo) -> list[str]:
-    default = "required" if field.is_required() else default_text(field)
-    return [
-        f"`{name}`",
-        type_text(field),
-        f"`{default}`" if default and default != "required" else default,
-        field.description or "",
-    ]
+def _field_entry(name: str, field: FieldInfo) -> str:
+    default = default_text(field)
+    known = "required" if field.is_required() else f"default `{default}`" if default else ""
+    return entry(f"`{name}`", (type_text(field), known), field.description or "")
 
 
 def main(names: Sequence[str]) -> str:

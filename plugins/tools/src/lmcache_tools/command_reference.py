@@ -14,6 +14,7 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.plugins.plugin_commands import plugin_commands_with_parsers
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
+from lmcache_core.app.reference import entry
 from lmcache_core.app.settings import GROUPS
 from lmcache_tools.command_tree import core_parsers
 
@@ -82,11 +83,8 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
         for action in group._group_actions
         if not isinstance(action, argparse._HelpAction)
     ]
-    if rows:
-        yield "| Argument | Meaning |"
-        yield "| --- | --- |"
-        for name, text in rows:
-            yield f"| {name} | {text.replace('%%', '%').replace('|', chr(92) + '|')} |"
+    for name, text in rows:
+        yield entry(name, (), text.replace("%%", "%"))
 
 
 def _name(action: argparse.Action) -> str:

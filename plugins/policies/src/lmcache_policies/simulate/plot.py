@@ -28,7 +28,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     axes = figure.add_subplot()
     sizes = [capacity.blocks for capacity in outcome.capacities]
     rates = [100 * outcome.rate(foresight.hits) for foresight in outcome.clairvoyant]
-    axes.plot(sizes, rates, color="black", linewidth=2.5, linestyle=":", marker=".", label="clairvoyant", zorder=1)
+    axes.plot(sizes, rates, color="gray", linewidth=2.5, linestyle=":", marker=".", label="clairvoyant", zorder=1)
     for index, (contender, results) in enumerate(outcome.policies):
         below = 2.0 * (1 - index / len(outcome.policies))  # wider than what is drawn over it, where lines coincide
         axes.plot(
