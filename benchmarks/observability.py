@@ -31,7 +31,7 @@ from benchmarks.rows.site import Figures, Site
 from demo.environment import quiet_environment
 from demo.server_process import LMCACHE, ServerProcess
 from lmcache_core import Event, LookupFinished, LookupHashes
-from lmcache_core.app.readings.catalogue import READING_KINDS
+from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
@@ -116,9 +116,9 @@ def alone() -> Figures:
         calls[type(event)](event)
     metrics.batch_done()
     pairs = [(f"model-{number % 100}", f"salt-{number // 100}") for number in range(PAIRS_IN_READINGS)]
-    by_tenant = [kind for kind in READING_KINDS if kind.labels == ("model_name", "cache_salt")]
+    by_tenant = [kind for kind in SAMPLE_KINDS if kind.labels == ("model_name", "cache_salt")]
     metrics.begin(
-        FakeServerView(kinds=READING_KINDS, values=[kind.of(1, *pair) for kind in by_tenant for pair in pairs])
+        FakeServerView(kinds=SAMPLE_KINDS, values=[kind.of(1, *pair) for kind in by_tenant for pair in pairs])
     )
     begun = time.thread_time()
     figures["scrape_mib"] = len(metrics.expose("").body) / MIB

@@ -145,7 +145,7 @@ from .contracts.policies import (
     StorePolicy as StorePolicy,
     WantedObject as WantedObject,
 )
-from .contracts.readings import Reading as Reading, ReadingKind as ReadingKind, Spread as Spread
+from .contracts.samples import Sample as Sample, SampleKind as SampleKind, Histogram as Histogram
 from .contracts.request_module import (
     ChunkHasher as ChunkHasher,
     ModuleContext as ModuleContext,

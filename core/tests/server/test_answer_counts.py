@@ -15,7 +15,7 @@ from lmcache_client.operations import Operation
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.events import RequestAnswered
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
-from lmcache_core.jobs.durations import BOUNDS_SECONDS
+from lmcache_core.contracts.samples import BOUNDS_SECONDS
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.router import Router
 from lmcache_core.server.threads import AffinePool, Pool
@@ -79,7 +79,7 @@ def site() -> Iterator[Site]:
 
 
 def counted(site: Site) -> dict[tuple[str, str], int]:
-    return {what: sum(spread.counts) for what, spread in site.router.answered().items()}
+    return {what: sum(histogram.counts) for what, histogram in site.router.answered().items()}
 
 
 def test_outcomes_are_told_apart(site: Site) -> None:
@@ -98,10 +98,10 @@ def test_outcomes_are_told_apart(site: Site) -> None:
 
 def test_a_deferred_call_counts_when_it_is_answered(site: Site) -> None:
     assert site.client.call(WAIT, 0.05) == 5
-    spread = site.router.answered()["wait", "ok"]
+    histogram = site.router.answered()["wait", "ok"]
     (event,) = site.events.of(RequestAnswered)
-    assert spread.min == spread.max == spread.sum == event.seconds >= 0.04
-    (bucket,) = [index for index, count in enumerate(spread.counts) if count]
+    assert histogram.min == histogram.max == histogram.sum == event.seconds >= 0.04
+    (bucket,) = [index for index, count in enumerate(histogram.counts) if count]
     assert ([0.0, *BOUNDS_SECONDS])[bucket] < event.seconds <= ([*BOUNDS_SECONDS, float("inf")])[bucket]
 
 

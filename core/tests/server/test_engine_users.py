@@ -201,7 +201,7 @@ def test_another_user_is_refused_and_told_how_it_is_admitted(
     assert f"user {OTHER}" in caplog.text
     assert engine.lookup(TOKENS) == 4
     assert until(lambda: "engines_forbidden" in {each["name"] for each in server.status()["conditions"]})
-    found = {(each.name, each.labels): each.value for each in server.view.readings()}
+    found = {(each.name, each.labels): each.value for each in server.view.samples()}
     assert found["lmcache.connections.handshakes", ("forbidden",)] == 1
 
 

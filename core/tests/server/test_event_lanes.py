@@ -54,8 +54,8 @@ def test_the_view_answers_as_the_server_does(start_server: StartServer) -> None:
     assert view.info == server.info
     assert view.conditions() == server.conditions() == ()
     assert view.status()["server"]["instance_id"] == server.info.instance_id
-    names = {kind.name for kind in view.reading_kinds}
-    assert {reading.name for reading in view.readings()} <= names
+    names = {kind.name for kind in view.sample_kinds}
+    assert {sample.name for sample in view.samples()} <= names
 
 
 def test_a_subscriber_that_hangs_is_a_condition_and_does_not_make_the_server_unhealthy(

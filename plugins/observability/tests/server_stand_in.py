@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmcache_core import ActiveCondition, Reading, ReadingKind, ServerInfo
+from lmcache_core import ActiveCondition, Sample, SampleKind, ServerInfo
 
 
 class ServerStandIn:
     info = ServerInfo("instance", "boot", "tcp://127.0.0.1:1", None, 256, "0.1.0")
-    reading_kinds: Sequence[ReadingKind] = ()
+    sample_kinds: Sequence[SampleKind] = ()
 
-    def readings(self) -> Sequence[Reading]:
+    def samples(self) -> Sequence[Sample]:
         return ()
 
     def status(self) -> Mapping[str, Any]:

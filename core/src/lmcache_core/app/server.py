@@ -13,11 +13,11 @@ from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
-from lmcache_core.app.readings.catalogue import READING_KINDS, readings
+from lmcache_core.app.samples.catalogue import SAMPLE_KINDS, samples
 from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
-from lmcache_core.contracts.readings import Reading
+from lmcache_core.contracts.samples import Sample
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
@@ -41,7 +41,7 @@ class Server:
         self._parts = parts
         self._begun = time.monotonic()
         self._stopped = False
-        self._view = RunningServerView(parts.info, READING_KINDS, self._read, self.status, self.conditions)
+        self._view = RunningServerView(parts.info, SAMPLE_KINDS, self._read, self.status, self.conditions)
 
     @property
     def view(self) -> RunningServerView:
@@ -124,8 +124,8 @@ class Server:
         """What is not as it should be now, the severest first."""
         return self._parts.conditions.active()
 
-    def _read(self) -> list[Reading]:
-        return readings(self._parts, time.monotonic() - self._begun, self.conditions())
+    def _read(self) -> list[Sample]:
+        return samples(self._parts, time.monotonic() - self._begun, self.conditions())
 
     def status(self) -> dict[str, Any]:
         """What an operator wants to see; every figure is of now."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmcache_core.contracts.conditions import ActiveCondition
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
 
 
@@ -16,12 +16,12 @@ class RunningServerView:
     """A `ServerView` over functions of the server, which may be called from any thread."""
 
     info: ServerInfo
-    reading_kinds: Sequence[ReadingKind]
-    read: Callable[[], Sequence[Reading]]
+    sample_kinds: Sequence[SampleKind]
+    read: Callable[[], Sequence[Sample]]
     tell_status: Callable[[], Mapping[str, Any]]
     tell_conditions: Callable[[], Sequence[ActiveCondition]]
 
-    def readings(self) -> Sequence[Reading]:
+    def samples(self) -> Sequence[Sample]:
         return self.read()
 
     def status(self) -> Mapping[str, Any]:

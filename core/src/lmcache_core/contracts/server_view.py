@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from lmcache_core.contracts.conditions import ActiveCondition
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
 
 
@@ -17,10 +17,10 @@ class ServerView(Protocol):
     def info(self) -> ServerInfo: ...
 
     @property
-    def reading_kinds(self) -> Sequence[ReadingKind]:
-        """Every measure that `readings` can have values of, the same while the server runs."""
+    def sample_kinds(self) -> Sequence[SampleKind]:
+        """Every measure that `samples` can have values of, the same while the server runs."""
 
-    def readings(self) -> Sequence[Reading]:
+    def samples(self) -> Sequence[Sample]:
         """All values, of this moment.  Takes some microseconds for each of them, 25 ms with 1,024 tenants, so that it is for
         scrapes and not for requests."""
 

@@ -22,8 +22,7 @@ from lmcache_client.codec import (
 from lmcache_client.errors import ProtocolError
 from lmcache_client.operations import KNOWN_REQUESTS
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
-from lmcache_core.contracts.readings import Spread
-from lmcache_core.jobs.durations import Durations
+from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import Envelope
 
@@ -44,10 +43,10 @@ class AnswerTimes:
         """How many were answered negatively: with an error, or refused."""
         return sum(rows[outcome].total for rows in self._rows.values() for outcome in (ERROR, REFUSED))
 
-    def spreads(self) -> dict[tuple[str, str], Spread]:
+    def histograms(self) -> dict[tuple[str, str], Histogram]:
         """By operation and outcome, those that happened."""
         return {
-            (name, outcome): times.spread()
+            (name, outcome): times.histogram()
             for name, rows in self._rows.items()
             for outcome, times in rows.items()
             if times.total

@@ -23,7 +23,7 @@ from lmcache_client.errors import ProtocolError
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
-from lmcache_core.contracts.readings import Spread
+from lmcache_core.contracts.samples import Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.server.calls import (
@@ -130,11 +130,11 @@ class Router:
             self._requests, refused, self._port.dropped, len(waiting), waiting.size_bytes, waiting.closed
         )
 
-    def answered(self) -> dict[tuple[str, str], Spread]:
+    def answered(self) -> dict[tuple[str, str], Histogram]:
         """How long answered requests took, from their arrival, by operation and outcome (`ok`, `error` or `refused`).  Any
         thread."""
         with self._answering:
-            return self._answers.spreads()
+            return self._answers.histograms()
 
     @property
     def unhandled(self) -> UnhandledRequests:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from lmcache_core.jobs.durations import Durations
+from lmcache_core.contracts.samples import Durations
 from lmcache_core.model.model_name import parse_model_name
 
 PAIRS_MAX: Final = 1024

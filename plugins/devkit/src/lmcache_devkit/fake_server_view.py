@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lmcache_core.contracts.conditions import ActiveCondition
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
 
 
@@ -20,16 +20,16 @@ class FakeServerView:
     """A `ServerView` whose answers are attributes that a test may change: `kinds`, `values`, `said` and `active`."""
 
     info: ServerInfo = field(default_factory=_info)
-    kinds: Sequence[ReadingKind] = ()
-    values: Sequence[Reading] = ()
+    kinds: Sequence[SampleKind] = ()
+    values: Sequence[Sample] = ()
     said: Mapping[str, Any] = field(default_factory=dict)
     active: Sequence[ActiveCondition] = ()
 
     @property
-    def reading_kinds(self) -> Sequence[ReadingKind]:
+    def sample_kinds(self) -> Sequence[SampleKind]:
         return self.kinds
 
-    def readings(self) -> Sequence[Reading]:
+    def samples(self) -> Sequence[Sample]:
         return self.values
 
     def status(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from lmcache_core import Reading
+from lmcache_core import Sample
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.dashboard.recent_events import Happened
 from lmcache_observability.dashboard.snapshot import snapshot
@@ -18,7 +18,7 @@ from plugins.observability.tests.dashboard.status import status
 
 
 def shown(
-    readings: Sequence[Reading] = (),
+    samples: Sequence[Sample] = (),
     ceilings: Sequence[Ceiling] = (),
     moments: Sequence[Moment] = (),
     slow: Sequence[SlowRequest] = (),
@@ -27,7 +27,7 @@ def shown(
     **said: Any,
 ) -> dict[str, Any]:
     """As its page reads it."""
-    told = snapshot(FakeServerView(said=status(**said)), readings, ceilings, moments, slow, happened, missing)
+    told = snapshot(FakeServerView(said=status(**said)), samples, ceilings, moments, slow, happened, missing)
     decoded: dict[str, Any] = json.loads(json.dumps(told))
     return decoded
 
@@ -74,13 +74,13 @@ def test_curves_have_their_figures() -> None:
 def test_an_adapter_has_its_own_figures() -> None:
     adapter = {"name": "s3", "type": "s3", "state": "serving", "healthy": True, "circuit": None, "jobs_in_flight": 2}
     other = {**adapter, "name": "fs", "healthy": False, "circuit": {"state": "open"}}
-    readings = [
-        Reading("lmcache_mp.l2_usage_bytes", 10.0, ("s3",)),
-        Reading("lmcache_mp.l2_usage_bytes", 20.0, ("fs",)),
-        Reading("lmcache.l2.store.ended", 5.0, ("fs", "stored")),
-        Reading("lmcache.l2.store.ended", 1.0, ("fs", "failed")),
+    samples = [
+        Sample("lmcache_mp.l2_usage_bytes", 10.0, ("s3",)),
+        Sample("lmcache_mp.l2_usage_bytes", 20.0, ("fs",)),
+        Sample("lmcache.l2.store.ended", 5.0, ("fs", "stored")),
+        Sample("lmcache.l2.store.ended", 1.0, ("fs", "failed")),
     ]
-    s3, fs = shown(readings, l2=[adapter, other])["adapters"]
+    s3, fs = shown(samples, l2=[adapter, other])["adapters"]
     assert (s3["used_bytes"], s3["stored"], s3["failed"], s3["state"], s3["circuit"]) == (10, None, 0, "serving", None)
     assert (fs["used_bytes"], fs["stored"], fs["failed"], fs["state"], fs["circuit"]) == (20, 5, 1, "degraded", "open")
 

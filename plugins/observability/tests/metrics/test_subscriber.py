@@ -1,4 +1,4 @@
-"""The subscriber as a whole: one snapshot of readings, exact sums, and everything in one exposition."""
+"""The subscriber as a whole: one snapshot of samples, exact sums, and everything in one exposition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lmcache_core import (
     ChunksRetrieved,
     ChunksStored,
     Event,
+    Histogram,
     L2LookupCompleted,
     LoadCompleted,
     PrefetchCompleted,
-    Reading,
-    ReadingKind,
-    Spread,
+    Sample,
+    SampleKind,
     StoreCompleted,
 )
 from lmcache_devkit.fake_server_view import FakeServerView
@@ -28,10 +28,10 @@ from lmcache_observability.metrics.subscriber import EVENTS_MAX, MetricsSubscrib
 from plugins.observability.tests.metrics.events import MODEL, answered, asked, came, left, lookup, read
 from plugins.observability.tests.metrics.told import told
 
-COUNTED = ReadingKind("lmcache_mp.lookups", "requests", "Lookups", True, ("model_name", "cache_salt"))
-AGE = ReadingKind("lmcache.age", "s", "Oldest", False, ("cache_salt",))
-USED = ReadingKind("lmcache.used", "By", "Used", False, ("cache_salt",))
-TOOK = ReadingKind("lmcache.lookup.duration", "s", "Taken", True, ("model_name", "tier"), (0.1, 1.0))
+COUNTED = SampleKind("lmcache_mp.lookups", "requests", "Lookups", True, ("model_name", "cache_salt"))
+AGE = SampleKind("lmcache.age", "s", "Oldest", False, ("cache_salt",))
+USED = SampleKind("lmcache.used", "By", "Used", False, ("cache_salt",))
+TOOK = SampleKind("lmcache.lookup.duration", "s", "Taken", True, ("model_name", "tier"), (0.1, 1.0))
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -90,7 +90,7 @@ def test_readings_are_taken_once_for_each_scrape(metrics: MetricsSubscriber, ser
     taken = list[None]()
 
     class Counting(FakeServerView):
-        def readings(self) -> list[Reading]:
+        def samples(self) -> list[Sample]:
             taken.append(None)
             return [COUNTED.of(1, "m", "s"), AGE.of(1, "s")]
 
@@ -154,7 +154,7 @@ def test_what_is_gathered_is_bounded_where_no_batch_ends(metrics: MetricsSubscri
 def test_exemplars_name_the_engine_s_trace_or_the_one_that_spans_have(
     metrics: MetricsSubscriber, server: FakeServerView
 ) -> None:
-    server.values = [TOOK.spread_of(Spread((0, 1, 1), 40.5, 0.5, 40.0), MODEL, "l1")]
+    server.values = [TOOK.histogram_of(Histogram((0, 1, 1), 40.5, 0.5, 40.0), MODEL, "l1")]
     event = answered("r", 1, 1)
     publish(metrics, [replace(event, trace_context=TRACEPARENT)])
     publish(metrics, [L2LookupCompleted(adapter="d", job=1, request_id="r", keys=1, found=1, seconds=0.3)])
@@ -185,8 +185,8 @@ def test_ceilings_are_for_the_dashboard_too(metrics: MetricsSubscriber) -> None:
     assert {tuple(sample.labels.values()): sample.value for sample in samples}["start", "t"] == 0.5
 
 
-def test_before_the_server_has_begun_there_are_no_readings() -> None:
+def test_before_the_server_has_begun_there_are_no_samples() -> None:
     metrics = open_metrics(told())
-    assert metrics.readings() == ()
+    assert metrics.samples() == ()
     assert not any(family.numbers or family.distributions for family in metrics.families())
     metrics.close()

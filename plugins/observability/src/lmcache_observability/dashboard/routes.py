@@ -66,7 +66,7 @@ def open_dashboard(settings: None, context: HttpContext) -> Sequence[HttpRoute]:
         return HttpAnswer(
             snapshot(
                 context.server,
-                context.server.readings(),
+                context.server.samples(),
                 metrics.ceilings() if isinstance(metrics, MetricsSubscriber) else (),
                 metrics.history.moments() if isinstance(metrics, MetricsSubscriber) else (),
                 slow.slowest.list(SLOW_REQUESTS, time.time()) if isinstance(slow, SlowRequestsSubscriber) else (),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lmcache_core import Reading, ServerView
+from lmcache_core import Sample, ServerView
 from lmcache_observability.dashboard.recent_events import Happened
 from lmcache_observability.metrics.ceiling import ALL, Ceiling
 from lmcache_observability.metrics.history import FIGURES, Moment
@@ -28,7 +28,7 @@ _AT: Final = {curve: [figure.name for figure in FIGURES].index(name) for curve, 
 
 def snapshot(
     server: ServerView,
-    readings: Sequence[Reading],
+    samples: Sequence[Sample],
     ceilings: Sequence[Ceiling],
     moments: Sequence[Moment],
     slow: Sequence[SlowRequest],
@@ -38,7 +38,7 @@ def snapshot(
     """As JSON.  What the server does not say is None or left out of its list; `missing` names the subscribers that would have
     known."""
     status = server.status()
-    figures = Figures(readings)
+    figures = Figures(samples)
     chunks = status["chunks"]
     return {
         "server": {
@@ -86,12 +86,12 @@ def snapshot(
 
 
 class Figures:
-    """Readings, added up by the labels that somebody asks for."""
+    """Samples, added up by the labels that somebody asks for."""
 
-    def __init__(self, readings: Sequence[Reading]) -> None:
-        self._by_name: dict[str, list[Reading]] = {}
-        for reading in readings:
-            self._by_name.setdefault(reading.name, []).append(reading)
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._by_name: dict[str, list[Sample]] = {}
+        for sample in samples:
+            self._by_name.setdefault(sample.name, []).append(sample)
 
     def of(self, name: str, *labels: str) -> float | None:
         """The sum of those values that carry all of `labels`; None where there is none."""

@@ -1,1 +1,1 @@
-"""The subscriber `metrics`: exact totals from the server's readings, distributions from its events."""
+"""The subscriber `metrics`: exact totals from the server's samples, distributions from its events."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from lmcache_core import Reading
+from lmcache_core import Sample
 from lmcache_observability.metrics.ceiling import Ceiling
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Figure:
 
 
 CEILING: Final = "ceiling"
-"""Not a reading: what a cache without limits would have hit in the last minutes."""
+"""Not a sample: what a cache without limits would have hit in the last minutes."""
 ACTUAL: Final = "actual"
 """What this one hit of the same chunks: to be compared with `CEILING`, which rates of single steps are not."""
 _LARGEST: Final = frozenset({"lmcache.l2.store.oldest_age", "lmcache_mp.l1_usage_ratio"})
@@ -90,7 +90,7 @@ class History:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, read: Callable[[], Sequence[Reading]], ceiling: Callable[[], Ceiling | None]) -> None:
+    def start(self, read: Callable[[], Sequence[Sample]], ceiling: Callable[[], Ceiling | None]) -> None:
         """Take the figures of `read` every `STEP_SECONDS` from now on."""
         self._thread = threading.Thread(target=self._run, args=(read, ceiling), name="metrics-history", daemon=True)
         self._thread.start()
@@ -105,9 +105,9 @@ class History:
         since = time.time() - seconds
         return [moment for moment in self._moments.copy() if moment.at >= since]
 
-    def take(self, at: float, readings: Sequence[Reading], ceiling: Ceiling | None) -> None:
+    def take(self, at: float, samples: Sequence[Sample], ceiling: Ceiling | None) -> None:
         """Add one moment; nothing the first time, because rates need two."""
-        now = totals(readings)
+        now = totals(samples)
         if ceiling is not None:
             now = {**now, CEILING: ceiling.ceiling, ACTUAL: ceiling.actual}
         if self._before and at > self._before[0]:
@@ -115,7 +115,7 @@ class History:
             self._moments.append(Moment(at, tuple(_value(figure, before, now, seconds) for figure in FIGURES)))
         self._before = at, now
 
-    def _run(self, read: Callable[[], Sequence[Reading]], ceiling: Callable[[], Ceiling | None]) -> None:
+    def _run(self, read: Callable[[], Sequence[Sample]], ceiling: Callable[[], Ceiling | None]) -> None:
         while not self._stop.wait(STEP_SECONDS):
             try:
                 self.take(time.time(), read(), ceiling())
@@ -123,10 +123,10 @@ class History:
                 logger.exception("no figures for the history")
 
 
-def totals(readings: Sequence[Reading]) -> Totals:
+def totals(samples: Sequence[Sample]) -> Totals:
     """Only of what `FIGURES` is made of."""
     found: dict[str, float] = {}
-    for name, value, labels, _ in readings:
+    for name, value, labels, _ in samples:
         for key in _KEYS.get(name, ()):
             if key.value and key.value not in labels:
                 continue

@@ -1,4 +1,4 @@
-"""Metrics that are neither readings nor distributions: hit rates, and pushes to a collector."""
+"""Metrics that are neither samples nor distributions: hit rates, and pushes to a collector."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from lmcache_core import (
     ObjectsCame,
     ObjectsLeft,
     ObjectsRead,
-    Reading,
+    Sample,
     ServerView,
     Subscriber,
     Subscriptions,
@@ -30,8 +30,8 @@ from lmcache_observability.metrics.metric_kind import Family
 from lmcache_observability.metrics.nearest_type import nearest_type
 from lmcache_observability.metrics.own_gauges import hit_rate_families, push_family
 from lmcache_observability.metrics.prometheus_text import Exposition, exposition
-from lmcache_observability.metrics.reading_families import ReadingFamilies
 from lmcache_observability.metrics.request_traces import RequestTraces
+from lmcache_observability.metrics.sample_families import SampleFamilies
 from lmcache_observability.metrics.scrape_port import ScrapePort
 from lmcache_observability.metrics.settings import MetricsSettings
 
@@ -77,7 +77,7 @@ class MetricsSubscriber(Subscriber):
         self._settle_at = 0.0
         self._hash_bytes = 0
         self._server: ServerView | None = None
-        self._readings: ReadingFamilies | None = None
+        self._samples: SampleFamilies | None = None
         self._target: Mapping[str, str] = {}
         self.history = History()
         self._push = push
@@ -94,14 +94,14 @@ class MetricsSubscriber(Subscriber):
 
     def begin(self, server: ServerView) -> None:
         info = server.info
-        self._server, self._readings = server, ReadingFamilies(server.reading_kinds, self._labels)
+        self._server, self._samples = server, SampleFamilies(server.sample_kinds, self._labels)
         self._traces.begin_server(info.boot_id)
         self._target = {
             "service.name": "lmcache",
             "service.instance.id": info.instance_id,
             "service.version": info.version,
         }
-        self.history.start(server.readings, self._ceiling_of_late)
+        self.history.start(server.samples, self._ceiling_of_late)
         if self._push:
             self._push.start(self.families, self._target)
         if self._port:
@@ -127,7 +127,7 @@ class MetricsSubscriber(Subscriber):
             self._port.close()
 
     def families(self) -> list[Family]:
-        """Every metric, those without a value, too.  Any thread; one snapshot of the server's readings for all of them."""
+        """Every metric, those without a value, too.  Any thread; one snapshot of the server's samples for all of them."""
         with self._lock:
             self._settle()
             of_events = self._distributions.families()
@@ -135,7 +135,7 @@ class MetricsSubscriber(Subscriber):
             ceilings = self._chunks.ceilings(time.monotonic()) if self._chunks else []
             exemplars = self._distributions.exemplars()
         # later, so that no event counts of what is not counted yet
-        found = self._readings.of(self._server.readings(), exemplars) if self._readings and self._server else []
+        found = self._samples.of(self._server.samples(), exemplars) if self._samples and self._server else []
         found += [*of_events, *hit_rate_families(ceilings)]
         if self._push:
             found.append(push_family(self._push.pushes))
@@ -151,9 +151,9 @@ class MetricsSubscriber(Subscriber):
             self._settle()
             return self._chunks.ceilings(time.monotonic()) if self._chunks else []
 
-    def readings(self) -> Sequence[Reading]:
+    def samples(self) -> Sequence[Sample]:
         """The server's, of this moment; none before it has begun.  Any thread."""
-        return self._server.readings() if self._server else ()
+        return self._server.samples() if self._server else ()
 
     def _gather(self, event: Event) -> None:
         self._gathered.append(event)

@@ -1,125 +1,124 @@
-"""Readings of what engines asked for and got, by model and cache salt."""
+"""Samples of what engines asked for and got, by model and cache salt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lmcache_core.contracts.readings import Reading, ReadingKind
-from lmcache_core.jobs.durations import BOUNDS_SECONDS, Durations
+from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, SampleKind
 from lmcache_core.storage.counters import Tally, Tenant
 
 _TENANT: Final = ("model_name", "cache_salt")
 
-LOOKUPS: Final = ReadingKind(
-    "lmcache_mp.lookups", "requests", "Lookups that were answered.", counts=True, labels=_TENANT
+LOOKUPS: Final = SampleKind(
+    "lmcache_mp.lookups", "requests", "Lookups that were answered.", is_counter=True, labels=_TENANT
 )
-LOOKUP_TIMES: Final = ReadingKind(
+LOOKUP_TIMES: Final = SampleKind(
     "lmcache.lookup.duration",
     "s",
     "From a lookup to its answer; `tier` is where its hit came from (none, l1 or l2).",
-    counts=True,
+    is_counter=True,
     labels=("model_name", "tier"),
     bounds=BOUNDS_SECONDS,
 )
-EARLY_EXITS: Final = ReadingKind(
+EARLY_EXITS: Final = SampleKind(
     "lmcache_mp.lookup_early_exit",
     "requests",
     "Lookups that could find nothing: no worker of the model is registered (no_worker), or the salt is not served "
     "(unsalted).  They are among lmcache_mp.lookups, too.",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "reason"),
 )
-ABANDONED: Final = ReadingKind(
+ABANDONED: Final = SampleKind(
     "lmcache.lookup.abandoned",
     "{lookup}",
     "Lookups that were superseded, ended or timed out before there was an answer; nothing else counts them.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-REQUESTED: Final = ReadingKind(
+REQUESTED: Final = SampleKind(
     "lmcache_mp.lookup_requested",
     "tokens",
     "Tokens of the prompts of answered lookups, last partial chunks included.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-HIT: Final = ReadingKind(
-    "lmcache_mp.lookup_hit", "tokens", "Of these, tokens that were found.", counts=True, labels=_TENANT
+HIT: Final = SampleKind(
+    "lmcache_mp.lookup_hit", "tokens", "Of these, tokens that were found.", is_counter=True, labels=_TENANT
 )
-HIT_L1: Final = ReadingKind(
-    "lmcache_mp.lookup_hit_l1", "tokens", "Of these, tokens that L1 had at once.", counts=True, labels=_TENANT
+HIT_L1: Final = SampleKind(
+    "lmcache_mp.lookup_hit_l1", "tokens", "Of these, tokens that L1 had at once.", is_counter=True, labels=_TENANT
 )
-HIT_L2: Final = ReadingKind(
+HIT_L2: Final = SampleKind(
     "lmcache_mp.lookup_hit_l2",
     "tokens",
     "Of the tokens that were found, those that were brought from L2.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-MISSED: Final = ReadingKind(
+MISSED: Final = SampleKind(
     "lmcache.lookup.missed",
     "{token}",
     "Tokens that were not found: those requested without those found.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-CHUNKS: Final = ReadingKind(
+CHUNKS: Final = SampleKind(
     "lmcache.lookup.chunks",
     "{chunk}",
     "Whole chunks of the prompts of answered lookups, by where they were found: l1, l2 or missed.",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "result"),
 )
-HIT_L1_KEYS: Final = ReadingKind(
+HIT_L1_KEYS: Final = SampleKind(
     "lmcache_mp.lookup_hit_l1_keys",
     "keys",
     "Objects that answers hold and L1 had at once: one for each shard of a chunk.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-HIT_L2_KEYS: Final = ReadingKind(
+HIT_L2_KEYS: Final = SampleKind(
     "lmcache_mp.lookup_hit_l2_keys",
     "keys",
     "Objects that answers hold and that were brought from L2.",
-    counts=True,
+    is_counter=True,
     labels=_TENANT,
 )
-L1_WRITE: Final = ReadingKind(
-    "lmcache_mp.l1_write", "chunks", "Chunks that workers published in L1.", counts=True, labels=_TENANT
+L1_WRITE: Final = SampleKind(
+    "lmcache_mp.l1_write", "chunks", "Chunks that workers published in L1.", is_counter=True, labels=_TENANT
 )
-L1_READ: Final = ReadingKind(
-    "lmcache_mp.l1_read", "chunks", "Chunks that workers were given to read.", counts=True, labels=_TENANT
+L1_READ: Final = SampleKind(
+    "lmcache_mp.l1_read", "chunks", "Chunks that workers were given to read.", is_counter=True, labels=_TENANT
 )
-L1_IO: Final = ReadingKind(
+L1_IO: Final = SampleKind(
     "lmcache.l1.io",
     "By",
     "Payload bytes that workers stored (write) or were given (read).",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "direction"),
 )
-TRANSFERS: Final = ReadingKind(
+TRANSFERS: Final = SampleKind(
     "lmcache.l1.transfers",
     "{transfer}",
     "Commits of stores, done or late (their slots had run out), and retrieves that were served.",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "direction", "result"),
 )
-REFUSED: Final = ReadingKind(
+REFUSED: Final = SampleKind(
     "lmcache_mp.l1_allocation_failure",
     "chunks",
     "Chunks that L1 did not take, by reason: no_room, quota, too_many_transfers or stopping.",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "during", "reason"),
 )
-REFUSED_BYTES: Final = ReadingKind(
-    "lmcache.l1.refused", "By", "The same in payload bytes.", counts=True, labels=(*_TENANT, "reason")
+REFUSED_BYTES: Final = SampleKind(
+    "lmcache.l1.refused", "By", "The same in payload bytes.", is_counter=True, labels=(*_TENANT, "reason")
 )
-UNREAD: Final = ReadingKind(
+UNREAD: Final = SampleKind(
     "lmcache_mp.l1_read_failure",
     "chunks",
     "Chunks of retrieves that were not served, by reason: missing, overwritten or too_many_transfers.",
-    counts=True,
+    is_counter=True,
     labels=(*_TENANT, "during", "reason"),
 )
 
@@ -146,14 +145,14 @@ KINDS: Final = (
 )
 
 
-def tenant_readings(rows: Mapping[Tenant, Tally]) -> Iterator[Reading]:
+def tenant_samples(rows: Mapping[Tenant, Tally]) -> Iterator[Sample]:
     for tenant, row in rows.items():
         yield from _lookups(tenant, row)
         yield from _transfers(tenant, row)
     yield from _lookup_times(rows)
 
 
-def _lookups(tenant: Tenant, row: Tally) -> Iterator[Reading]:
+def _lookups(tenant: Tenant, row: Tally) -> Iterator[Sample]:
     yield LOOKUPS.of(row.lookups, *tenant)
     yield ABANDONED.of(row.abandoned, *tenant)
     yield REQUESTED.of(row.requested_tokens, *tenant)
@@ -170,17 +169,17 @@ def _lookups(tenant: Tenant, row: Tally) -> Iterator[Reading]:
         yield EARLY_EXITS.of(count, *tenant, reason)
 
 
-def _lookup_times(rows: Mapping[Tenant, Tally]) -> Iterator[Reading]:
+def _lookup_times(rows: Mapping[Tenant, Tally]) -> Iterator[Sample]:
     """By model: a distribution of each salt would be twenty series of it."""
     found: dict[tuple[str, str], Durations] = {}
     for (model_name, _), row in rows.items():
         for tier, times in row.lookup_times.items():
             found.setdefault((model_name, tier), Durations()).add(times)
     for labels, times in found.items():
-        yield LOOKUP_TIMES.spread_of(times.spread(), *labels)
+        yield LOOKUP_TIMES.histogram_of(times.histogram(), *labels)
 
 
-def _transfers(tenant: Tenant, row: Tally) -> Iterator[Reading]:
+def _transfers(tenant: Tenant, row: Tally) -> Iterator[Sample]:
     yield L1_WRITE.of(row.stored_chunks, *tenant)
     yield L1_READ.of(row.retrieved_chunks, *tenant)
     yield L1_IO.of(row.stored_bytes, *tenant, "write")

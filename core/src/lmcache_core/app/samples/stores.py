@@ -1,4 +1,4 @@
-"""Readings of what goes from L1 to L2."""
+"""Samples of what goes from L1 to L2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.controllers.adapter_counters import VerbCounts
 from lmcache_core.controllers.store_counters import StoreCounts
 from lmcache_core.model.results import Outcome
@@ -17,91 +17,99 @@ if TYPE_CHECKING:
 _NAME: Final = ("l2_name",)
 _PLACE: Final = ("l2_name", "adapter_index")
 _L1_TAG: Final = "_default"
-STORE_JOBS: Final = ReadingKind(
-    "lmcache_mp.l2_store_submitted", "requests", "Jobs that store.", counts=True, labels=_NAME
+STORE_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_store_submitted", "requests", "Jobs that store.", is_counter=True, labels=_NAME
 )
-STORE_OBJECTS: Final = ReadingKind(
-    "lmcache_mp.l2_store_submitted_objects", "chunks", "Objects of these jobs.", counts=True, labels=_NAME
+STORE_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_store_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
 )
-STORE_JOBS_DONE: Final = ReadingKind(
-    "lmcache_mp.l2_store_completed", "requests", "Of the jobs that store, those answered.", counts=True, labels=_NAME
+STORE_JOBS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_store_completed",
+    "requests",
+    "Of the jobs that store, those answered.",
+    is_counter=True,
+    labels=_NAME,
 )
-STORE_OBJECTS_DONE: Final = ReadingKind(
+STORE_OBJECTS_DONE: Final = SampleKind(
     "lmcache_mp.l2_store_completed_objects",
     "chunks",
     "Of the objects of these jobs, those that are stored.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
-STORES_IN_FLIGHT: Final = ReadingKind(
-    "lmcache_mp.num_inflight_l2_stores", "", "Jobs that store, without an answer.", counts=False, labels=_PLACE
+STORES_IN_FLIGHT: Final = SampleKind(
+    "lmcache_mp.num_inflight_l2_stores", "", "Jobs that store, without an answer.", is_counter=False, labels=_PLACE
 )
-STORE_ADAPTERS: Final = ReadingKind(
+STORE_ADAPTERS: Final = SampleKind(
     "lmcache_mp.l2_store_adapters",
     "",
     "Adapters that are stored to, by state: healthy or unhealthy.",
-    counts=False,
+    is_counter=False,
     labels=("state", "l1_tag"),
 )
 
-STORE_ADMITTED: Final = ReadingKind(
+STORE_ADMITTED: Final = SampleKind(
     "lmcache.l2.store.admitted",
     "{object}",
     "Objects that are to go to an adapter.  Each is stored, failed or dropped, or it is pending.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
-STORE_ADMITTED_BYTES: Final = ReadingKind(
-    "lmcache.l2.store.admitted.size", "By", "The same in bytes.", counts=True, labels=_NAME
+STORE_ADMITTED_BYTES: Final = SampleKind(
+    "lmcache.l2.store.admitted.size", "By", "The same in bytes.", is_counter=True, labels=_NAME
 )
-STORE_ENDED: Final = ReadingKind(
+STORE_ENDED: Final = SampleKind(
     "lmcache.l2.store.ended",
     "{object}",
     "What became of them: stored, failed (reason: the outcome) or dropped (reason: why).",
-    counts=True,
+    is_counter=True,
     labels=("l2_name", "result", "reason"),
 )
-STORE_ENDED_BYTES: Final = ReadingKind(
-    "lmcache.l2.store.ended.size", "By", "The same in bytes.", counts=True, labels=("l2_name", "result", "reason")
+STORE_ENDED_BYTES: Final = SampleKind(
+    "lmcache.l2.store.ended.size", "By", "The same in bytes.", is_counter=True, labels=("l2_name", "result", "reason")
 )
-STORE_PENDING: Final = ReadingKind(
+STORE_PENDING: Final = SampleKind(
     "lmcache.l2.store.pending",
     "{object}",
     "Objects that wait for an adapter (waiting) or are with it (in_flight).",
-    counts=False,
+    is_counter=False,
     labels=("l2_name", "state"),
 )
-STORE_PENDING_BYTES: Final = ReadingKind(
-    "lmcache.l2.store.pending.size", "By", "The same in bytes.", counts=False, labels=("l2_name", "state")
+STORE_PENDING_BYTES: Final = SampleKind(
+    "lmcache.l2.store.pending.size", "By", "The same in bytes.", is_counter=False, labels=("l2_name", "state")
 )
-STORE_OLDEST: Final = ReadingKind(
-    "lmcache.l2.store.oldest_age", "s", "How long the oldest of those that wait has waited.", counts=False, labels=_NAME
+STORE_OLDEST: Final = SampleKind(
+    "lmcache.l2.store.oldest_age",
+    "s",
+    "How long the oldest of those that wait has waited.",
+    is_counter=False,
+    labels=_NAME,
 )
-STORE_MERGED: Final = ReadingKind(
+STORE_MERGED: Final = SampleKind(
     "lmcache.l2.store.merged",
     "{object}",
     "Not admitted: the same object was on its way to this adapter already.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
-STORE_SPEED: Final = ReadingKind(
+STORE_SPEED: Final = SampleKind(
     "lmcache.l2.store.speed",
     "By/s",
     "How fast an adapter takes stores, once that is known.",
-    counts=False,
+    is_counter=False,
     labels=_NAME,
 )
-BACKLOG: Final = ReadingKind(
+BACKLOG: Final = SampleKind(
     "lmcache.l2.store.backlog",
     "By",
     "Bytes that L1 holds for L2; what goes to several adapters counts once.",
-    counts=False,
+    is_counter=False,
 )
-TURNED_AWAY: Final = ReadingKind(
+TURNED_AWAY: Final = SampleKind(
     "lmcache.l2.store.turned_away",
     "{object}",
     "Objects that stay in L1 only because the store controller was too far behind; no adapter was chosen.",
-    counts=True,
+    is_counter=True,
 )
 
 KINDS: Final = (
@@ -125,7 +133,7 @@ KINDS: Final = (
 )
 
 
-def store_readings(parts: Parts) -> Iterator[Reading]:
+def store_samples(parts: Parts) -> Iterator[Sample]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
     for client in parts.tiers.l2.clients:
         states["healthy" if client.answers else "unhealthy"] += 1
@@ -141,7 +149,7 @@ def store_readings(parts: Parts) -> Iterator[Reading]:
     yield TURNED_AWAY.of(parts.tiers.store.refused)
 
 
-def _jobs(name: str, index: int, row: VerbCounts) -> Iterator[Reading]:
+def _jobs(name: str, index: int, row: VerbCounts) -> Iterator[Sample]:
     yield STORE_JOBS.of(row.jobs, name)
     yield STORE_OBJECTS.of(row.objects, name)
     yield STORE_JOBS_DONE.of(row.answered, name)
@@ -149,7 +157,7 @@ def _jobs(name: str, index: int, row: VerbCounts) -> Iterator[Reading]:
     yield STORES_IN_FLIGHT.of(row.jobs - row.answered, name, str(index))
 
 
-def _account(name: str, account: StoreCounts) -> Iterator[Reading]:
+def _account(name: str, account: StoreCounts) -> Iterator[Sample]:
     """Of one moment, so that what was admitted is what ended and what is pending."""
     yield STORE_ADMITTED.of(account.admitted, name)
     yield STORE_ADMITTED_BYTES.of(account.admitted_bytes, name)

@@ -1,4 +1,4 @@
-"""Readings of L1: its memory, what is in it, who holds it, and what left."""
+"""Samples of L1: its memory, what is in it, who holds it, and what left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.storage.counters import OTHER, PAIRS_MAX
 
@@ -16,81 +16,83 @@ if TYPE_CHECKING:
 _TIER: Final = ("l1_tag", "backend")
 _TAG: Final = "_default"
 
-USED: Final = ReadingKind(
-    "lmcache_mp.l1_memory_usage_bytes", "", "Bytes of the slots that are not free.", counts=False, labels=_TIER
+USED: Final = SampleKind(
+    "lmcache_mp.l1_memory_usage_bytes", "", "Bytes of the slots that are not free.", is_counter=False, labels=_TIER
 )
-USED_RATIO: Final = ReadingKind(
-    "lmcache_mp.l1_usage_ratio", "", "The same as a part of the capacity.", counts=False, labels=_TIER
+USED_RATIO: Final = SampleKind(
+    "lmcache_mp.l1_usage_ratio", "", "The same as a part of the capacity.", is_counter=False, labels=_TIER
 )
-CAPACITY: Final = ReadingKind("lmcache.l1.capacity", "By", "Size of L1.", counts=False)
-BACKED: Final = ReadingKind("lmcache.l1.backed", "By", "Of the capacity, what has memory pages.", counts=False)
-SLOTS: Final = ReadingKind(
+CAPACITY: Final = SampleKind("lmcache.l1.capacity", "By", "Size of L1.", is_counter=False)
+BACKED: Final = SampleKind("lmcache.l1.backed", "By", "Of the capacity, what has memory pages.", is_counter=False)
+SLOTS: Final = SampleKind(
     "lmcache.l1.slots",
     "{slot}",
     "Slots by state: free, cached, held or quarantined.",
-    counts=False,
+    is_counter=False,
     labels=("state",),
 )
-OBJECTS: Final = ReadingKind("lmcache.l1.objects", "{object}", "Objects that can be found.", counts=False)
-LEASES: Final = ReadingKind(
+OBJECTS: Final = SampleKind("lmcache.l1.objects", "{object}", "Objects that can be found.", is_counter=False)
+LEASES: Final = SampleKind(
     "lmcache.l1.leases",
     "{lease}",
     "Leases by who owns them: lookup, worker, controller or pin.",
-    counts=False,
+    is_counter=False,
     labels=("owner",),
 )
-PINNED: Final = ReadingKind("lmcache.l1.pinned", "By", "Bytes of the slots that operators have pinned.", counts=False)
-SLABS: Final = ReadingKind(
-    "lmcache.l1.slabs", "{slab}", "Slabs by the size of their slots.", counts=False, labels=("slot_bytes",)
+PINNED: Final = SampleKind(
+    "lmcache.l1.pinned", "By", "Bytes of the slots that operators have pinned.", is_counter=False
 )
-STORES_WAITING: Final = ReadingKind(
-    "lmcache.l1.stores_waiting", "{store}", "Stores that wait for room right now.", counts=False
+SLABS: Final = SampleKind(
+    "lmcache.l1.slabs", "{slab}", "Slabs by the size of their slots.", is_counter=False, labels=("slot_bytes",)
 )
-STORE_WAITS: Final = ReadingKind(
-    "lmcache.l1.store_waits", "{wait}", "Times that a store had to wait for room.", counts=True
+STORES_WAITING: Final = SampleKind(
+    "lmcache.l1.stores_waiting", "{store}", "Stores that wait for room right now.", is_counter=False
 )
-SALT_USED: Final = ReadingKind(
+STORE_WAITS: Final = SampleKind(
+    "lmcache.l1.store_waits", "{wait}", "Times that a store had to wait for room.", is_counter=True
+)
+SALT_USED: Final = SampleKind(
     "lmcache.l1.salt.usage",
     "By",
     f"Bytes of a salt's slots; beyond {PAIRS_MAX} salts, those of the smallest together.",
-    counts=False,
+    is_counter=False,
     labels=("cache_salt",),
 )
-QUOTA: Final = ReadingKind(
+QUOTA: Final = SampleKind(
     "lmcache.quota.limit",
     "By",
     f"What a salt may use of L1, where it has a limit of its own; of the first {PAIRS_MAX} by use.",
-    counts=False,
+    is_counter=False,
     labels=("cache_salt",),
 )
-EVICTED: Final = ReadingKind(
+EVICTED: Final = SampleKind(
     "lmcache_mp.l1_evicted",
     "chunks",
     "Objects that left to make room, by reason: evicted or quota.",
-    counts=True,
+    is_counter=True,
     labels=("cache_salt", "reason"),
 )
-EVICTED_BYTES: Final = ReadingKind(
-    "lmcache.l1.evicted", "By", "The same in bytes of their slots.", counts=True, labels=("cache_salt", "reason")
+EVICTED_BYTES: Final = SampleKind(
+    "lmcache.l1.evicted", "By", "The same in bytes of their slots.", is_counter=True, labels=("cache_salt", "reason")
 )
-EVICTION_TICKS: Final = ReadingKind(
-    "lmcache_mp.l1_eviction_loop_ticks", "1", "Rounds of the eviction controller.", counts=True
+EVICTION_TICKS: Final = SampleKind(
+    "lmcache_mp.l1_eviction_loop_ticks", "1", "Rounds of the eviction controller.", is_counter=True
 )
-EVICTION_TRIGGERED: Final = ReadingKind(
-    "lmcache_mp.l1_eviction_loop_triggered", "1", "Rounds in which room was to be made.", counts=True
+EVICTION_TRIGGERED: Final = SampleKind(
+    "lmcache_mp.l1_eviction_loop_triggered", "1", "Rounds in which room was to be made.", is_counter=True
 )
-EXPIRED: Final = ReadingKind(
+EXPIRED: Final = SampleKind(
     "lmcache.l1.expired",
     "{slot}",
     "Slots whose holds passed their deadline: dropped or quarantined.",
-    counts=True,
+    is_counter=True,
     labels=("result",),
 )
-OVERWRITTEN: Final = ReadingKind(
+OVERWRITTEN: Final = SampleKind(
     "lmcache.l1.overwritten",
     "{object}",
     "Objects that were dropped because their bytes had changed since they were published (--l1-verify-reads).",
-    counts=True,
+    is_counter=True,
 )
 
 KINDS: Final = (
@@ -116,7 +118,7 @@ KINDS: Final = (
 )
 
 
-def l1_readings(parts: Parts) -> Iterator[Reading]:
+def l1_samples(parts: Parts) -> Iterator[Sample]:
     cache, arena = parts.tiers.cache, parts.tiers.arena
     yield from _census(cache.contents.state_counts(), arena.kind)
     yield BACKED.of(arena.backed_bytes)
@@ -141,7 +143,7 @@ def l1_readings(parts: Parts) -> Iterator[Reading]:
     yield from _salts(parts)
 
 
-def _census(census: SlotCounts, backend: str) -> Sequence[Reading]:
+def _census(census: SlotCounts, backend: str) -> Sequence[Sample]:
     """Of one moment, so that the states add up."""
     return (
         USED.of(census.used_bytes, _TAG, backend),
@@ -154,7 +156,7 @@ def _census(census: SlotCounts, backend: str) -> Sequence[Reading]:
     )
 
 
-def _salts(parts: Parts) -> Iterator[Reading]:
+def _salts(parts: Parts) -> Iterator[Sample]:
     quotas = parts.tiers.quotas.everything()
     shown = nlargest(PAIRS_MAX, quotas, key=lambda quota: quota.used_bytes)
     for quota in shown:

@@ -1,11 +1,11 @@
-"""Readings of the serdes between L1 and adapters: bytes, time and failures of each, in each direction."""
+"""Samples of the serdes between L1 and adapters: bytes, time and failures of each, in each direction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.serde.serde_adapter import SerdeAdapter
 
 if TYPE_CHECKING:
@@ -13,38 +13,40 @@ if TYPE_CHECKING:
 
 _LABELS: Final = ("l2_name", "serde", "direction")
 
-OBJECTS: Final = ReadingKind(
+OBJECTS: Final = SampleKind(
     "lmcache.l2.serde.objects",
     "{object}",
     "Objects that a serde encoded on their way to an adapter, or decoded on their way back.",
-    counts=True,
+    is_counter=True,
     labels=_LABELS,
 )
-INPUT: Final = ReadingKind("lmcache.l2.serde.input", "By", "Bytes that it was given.", counts=True, labels=_LABELS)
-OUTPUT: Final = ReadingKind("lmcache.l2.serde.output", "By", "Bytes that it made of them.", counts=True, labels=_LABELS)
-SECONDS: Final = ReadingKind(
-    "lmcache.l2.serde.time", "s", "Time that it took, all threads together.", counts=True, labels=_LABELS
+INPUT: Final = SampleKind("lmcache.l2.serde.input", "By", "Bytes that it was given.", is_counter=True, labels=_LABELS)
+OUTPUT: Final = SampleKind(
+    "lmcache.l2.serde.output", "By", "Bytes that it made of them.", is_counter=True, labels=_LABELS
 )
-FAILURES: Final = ReadingKind(
+SECONDS: Final = SampleKind(
+    "lmcache.l2.serde.time", "s", "Time that it took, all threads together.", is_counter=True, labels=_LABELS
+)
+FAILURES: Final = SampleKind(
     "lmcache.l2.serde.failures",
     "{object}",
     "Objects that it could not encode, or whose stored bytes it refused.",
-    counts=True,
+    is_counter=True,
     labels=_LABELS,
 )
-REFUSED: Final = ReadingKind(
+REFUSED: Final = SampleKind(
     "lmcache.l2.serde.refused",
     "{object}",
     "Objects that were not given to any serde: too_large for their memory, of an unknown_layout, or stored through "
     "other_chain of serdes.",
-    counts=True,
+    is_counter=True,
     labels=("l2_name", "reason"),
 )
 
 KINDS: Final = (OBJECTS, INPUT, OUTPUT, SECONDS, FAILURES, REFUSED)
 
 
-def serde_readings(parts: Parts) -> Iterator[Reading]:
+def serde_samples(parts: Parts) -> Iterator[Sample]:
     for client in parts.tiers.l2.clients:
         if not isinstance(client.adapter, SerdeAdapter):
             continue

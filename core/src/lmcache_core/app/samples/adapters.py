@@ -1,4 +1,4 @@
-"""Readings of the L2 adapters: jobs of every kind, bytes, time, and how each of them is."""
+"""Samples of the L2 adapters: jobs of every kind, bytes, time, and how each of them is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.conditions import ActiveCondition
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_counters import VerbCounts
@@ -19,93 +19,93 @@ if TYPE_CHECKING:
 _NAME: Final = ("l2_name",)
 _OPERATION: Final = ("l2_name", "operation")
 
-JOBS: Final = ReadingKind(
+JOBS: Final = SampleKind(
     "lmcache.l2.jobs",
     "{job}",
     "Jobs that an adapter was given: stores, lookups, loads and deletes.",
-    counts=True,
+    is_counter=True,
     labels=_OPERATION,
 )
-JOBS_IN_FLIGHT: Final = ReadingKind(
-    "lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", counts=False, labels=_OPERATION
+JOBS_IN_FLIGHT: Final = SampleKind(
+    "lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", is_counter=False, labels=_OPERATION
 )
-OBJECTS: Final = ReadingKind(
+OBJECTS: Final = SampleKind(
     "lmcache.l2.operation.objects",
     "{object}",
     "Objects of answered jobs, by outcome.",
-    counts=True,
+    is_counter=True,
     labels=(*_OPERATION, "outcome"),
 )
-JOB_SECONDS: Final = ReadingKind(
+JOB_SECONDS: Final = SampleKind(
     "lmcache.l2.operation.time",
     "s",
     "Time that answered jobs took, all of them together.",
-    counts=True,
+    is_counter=True,
     labels=_OPERATION,
 )
-BUSY_SECONDS: Final = ReadingKind(
-    "lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", counts=True, labels=_NAME
+BUSY_SECONDS: Final = SampleKind(
+    "lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", is_counter=True, labels=_NAME
 )
-IO: Final = ReadingKind(
+IO: Final = SampleKind(
     "lmcache.l2.io",
     "By",
     "Bytes of objects that an adapter stored (write) or loaded (read).",
-    counts=True,
+    is_counter=True,
     labels=("l2_name", "direction"),
 )
-TIMEOUTS: Final = ReadingKind(
-    "lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", counts=True, labels=_NAME
+TIMEOUTS: Final = SampleKind(
+    "lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", is_counter=True, labels=_NAME
 )
-FAULTS: Final = ReadingKind(
-    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", counts=True, labels=_NAME
+FAULTS: Final = SampleKind(
+    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", is_counter=True, labels=_NAME
 )
-REJECTED: Final = ReadingKind(
+REJECTED: Final = SampleKind(
     "lmcache.l2.rejected",
     "{object}",
     "Objects that were loaded, are not what they claim to be, and were not served.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
 
-USED: Final = ReadingKind(
-    "lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", counts=False, labels=_NAME
+USED: Final = SampleKind(
+    "lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", is_counter=False, labels=_NAME
 )
-EVICTED: Final = ReadingKind(
+EVICTED: Final = SampleKind(
     "lmcache_mp.l2_evicted_objects",
     "chunks",
     "Objects that were deleted to make room in an adapter.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
 
-HEALTHY: Final = ReadingKind(
+HEALTHY: Final = SampleKind(
     "lmcache.l2.healthy",
     "1",
     "1: no condition worse than info is about the adapter.",
-    counts=False,
+    is_counter=False,
     labels=_NAME,
 )
-CIRCUIT: Final = ReadingKind(
+CIRCUIT: Final = SampleKind(
     "lmcache.l2.circuit",
     "1",
     "1 at the state of the adapter's circuit breaker: closed, open or half_open.",
-    counts=False,
+    is_counter=False,
     labels=("l2_name", "state"),
 )
-CAPACITY: Final = ReadingKind(
-    "lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", counts=False, labels=_NAME
+CAPACITY: Final = SampleKind(
+    "lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", is_counter=False, labels=_NAME
 )
-HELD_OBJECTS: Final = ReadingKind(
-    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", counts=False, labels=_NAME
+HELD_OBJECTS: Final = SampleKind(
+    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", is_counter=False, labels=_NAME
 )
-EVICTED_BYTES: Final = ReadingKind(
-    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", counts=True, labels=_NAME
+EVICTED_BYTES: Final = SampleKind(
+    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", is_counter=True, labels=_NAME
 )
-NOT_EVICTED: Final = ReadingKind(
+NOT_EVICTED: Final = SampleKind(
     "lmcache.l2.eviction.failures",
     "{object}",
     "Objects that were to be deleted and were not: gone before, refused because they were in use, or failed.",
-    counts=True,
+    is_counter=True,
     labels=("l2_name", "reason"),
 )
 
@@ -130,7 +130,7 @@ KINDS: Final = (
 )
 
 
-def adapter_readings(parts: Parts, conditions: Sequence[ActiveCondition]) -> Iterator[Reading]:
+def adapter_samples(parts: Parts, conditions: Sequence[ActiveCondition]) -> Iterator[Sample]:
     for client in parts.tiers.l2.clients:
         tally = client.counters.snapshot()
         for verb, row in tally.verbs.items():
@@ -150,7 +150,7 @@ def adapter_readings(parts: Parts, conditions: Sequence[ActiveCondition]) -> Ite
         yield NOT_EVICTED.of(counters.failed, eviction.adapter, "failed")
 
 
-def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Reading]:
+def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Sample]:
     yield JOBS.of(row.jobs, name, verb)
     yield JOBS_IN_FLIGHT.of(row.jobs - row.answered, name, verb)
     yield JOB_SECONDS.of(row.seconds, name, verb)
@@ -158,7 +158,7 @@ def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Reading]:
         yield OBJECTS.of(count, name, verb, outcome)
 
 
-def _adapter(client: AdapterClient) -> Iterator[Reading]:
+def _adapter(client: AdapterClient) -> Iterator[Sample]:
     yield TIMEOUTS.of(client.timeouts, client.name)
     yield FAULTS.of(client.faults, client.name)
     circuit = client.circuit()

@@ -1,4 +1,4 @@
-"""Readings of what comes from L2 to L1."""
+"""Samples of what comes from L2 to L1."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.controllers.adapter_counters import AdapterCounts
 from lmcache_core.model.results import Outcome
 
@@ -15,87 +15,87 @@ if TYPE_CHECKING:
 
 _NAME: Final = ("l2_name",)
 _PLACE: Final = ("l2_name", "adapter_index")
-LOOKUP_JOBS: Final = ReadingKind(
-    "lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", counts=True, labels=_NAME
+LOOKUP_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", is_counter=True, labels=_NAME
 )
-LOOKUP_OBJECTS: Final = ReadingKind(
-    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", counts=True, labels=_NAME
+LOOKUP_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", is_counter=True, labels=_NAME
 )
-LOAD_JOBS: Final = ReadingKind(
-    "lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", counts=True, labels=_NAME
+LOAD_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", is_counter=True, labels=_NAME
 )
-LOAD_OBJECTS: Final = ReadingKind(
-    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", counts=True, labels=_NAME
+LOAD_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
 )
-LOAD_JOBS_DONE: Final = ReadingKind(
-    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", counts=True, labels=_NAME
+LOAD_JOBS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", is_counter=True, labels=_NAME
 )
-LOAD_OBJECTS_DONE: Final = ReadingKind(
+LOAD_OBJECTS_DONE: Final = SampleKind(
     "lmcache_mp.l2_prefetch_load_completed",
     "chunks",
     "Of the objects of these jobs, those that the adapter delivered.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
-LOAD_FAILURES: Final = ReadingKind(
+LOAD_FAILURES: Final = SampleKind(
     "lmcache_mp.l2_prefetch_failure",
     "chunks",
     "Of the objects of these jobs, those that it did not, by outcome.",
-    counts=True,
+    is_counter=True,
     labels=("l2_name", "reason"),
 )
-DECLINED_LOOKUPS: Final = ReadingKind(
+DECLINED_LOOKUPS: Final = SampleKind(
     "lmcache.prefetch.declined_lookups",
     "{lookup}",
     "Lookups for which something was not loaded although the adapter has it, because computing it is faster.",
-    counts=True,
+    is_counter=True,
     labels=_NAME,
 )
-DECLINED_OBJECTS: Final = ReadingKind(
-    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", counts=True, labels=_NAME
+DECLINED_OBJECTS: Final = SampleKind(
+    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", is_counter=True, labels=_NAME
 )
-DECLINED_BYTES: Final = ReadingKind(
-    "lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", counts=True, labels=_NAME
+DECLINED_BYTES: Final = SampleKind(
+    "lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", is_counter=True, labels=_NAME
 )
-LOADS_IN_FLIGHT: Final = ReadingKind(
-    "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", counts=False, labels=_PLACE
+LOADS_IN_FLIGHT: Final = SampleKind(
+    "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", is_counter=False, labels=_PLACE
 )
-LOADING_BYTES: Final = ReadingKind(
-    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", counts=False, labels=_PLACE
+LOADING_BYTES: Final = SampleKind(
+    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", is_counter=False, labels=_PLACE
 )
-LOAD_ADAPTERS: Final = ReadingKind(
+LOAD_ADAPTERS: Final = SampleKind(
     "lmcache_mp.l2_prefetch_adapters",
     "",
     "Adapters that are loaded from, by state: healthy or unhealthy.",
-    counts=False,
+    is_counter=False,
     labels=("state",),
 )
 
-PREFETCHES: Final = ReadingKind(
-    "lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.", counts=False
+PREFETCHES: Final = SampleKind(
+    "lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.", is_counter=False
 )
-PREFETCHES_QUEUED: Final = ReadingKind(
-    "lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.", counts=False
+PREFETCHES_QUEUED: Final = SampleKind(
+    "lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.", is_counter=False
 )
-PREFETCHES_ENDED: Final = ReadingKind(
+PREFETCHES_ENDED: Final = SampleKind(
     "lmcache.prefetch.ended",
     "{lookup}",
     "Lookups that went on in L2 and are answered: completed, timed_out, cancelled by the end of the "
     "request, or given_up.",
-    counts=True,
+    is_counter=True,
     labels=("result",),
 )
-PREFETCH_BYTES: Final = ReadingKind(
-    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over.", counts=False
+PREFETCH_BYTES: Final = SampleKind(
+    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over.", is_counter=False
 )
-PREFETCH_LIMIT: Final = ReadingKind(
-    "lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.", counts=False
+PREFETCH_LIMIT: Final = SampleKind(
+    "lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.", is_counter=False
 )
-PREFETCH_LOADED: Final = ReadingKind(
-    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", counts=True
+PREFETCH_LOADED: Final = SampleKind(
+    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", is_counter=True
 )
-PREFETCH_WAITS: Final = ReadingKind(
-    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", counts=True
+PREFETCH_WAITS: Final = SampleKind(
+    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
 )
 
 KINDS: Final = (
@@ -122,7 +122,7 @@ KINDS: Final = (
 )
 
 
-def prefetch_readings(parts: Parts) -> Iterator[Reading]:
+def prefetch_samples(parts: Parts) -> Iterator[Sample]:
     states: Counter[str] = Counter(healthy=0, unhealthy=0)
     for client in parts.tiers.l2.clients:
         states["healthy" if client.answers else "unhealthy"] += 1
@@ -142,7 +142,7 @@ def prefetch_readings(parts: Parts) -> Iterator[Reading]:
     yield PREFETCH_WAITS.of(view.room_waits)
 
 
-def _loads(name: str, index: int, account: AdapterCounts) -> Iterator[Reading]:
+def _loads(name: str, index: int, account: AdapterCounts) -> Iterator[Sample]:
     lookups, loads = account.verbs["lookup"], account.verbs["load"]
     yield LOOKUP_JOBS.of(lookups.jobs, name)
     yield LOOKUP_OBJECTS.of(lookups.objects, name)

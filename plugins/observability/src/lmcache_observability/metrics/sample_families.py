@@ -1,4 +1,4 @@
-"""The server's readings as metrics: exact totals, whatever became of the events."""
+"""The server's samples as metrics: exact totals, whatever became of the events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Final
 
-from lmcache_core import Reading, ReadingKind
+from lmcache_core import Sample, SampleKind
 from lmcache_observability.metrics.label_names import LabelNames
 from lmcache_observability.metrics.metric_kind import (
     Distribution,
@@ -25,24 +25,24 @@ ExemplarsOf = Mapping[LabelValues, Sequence[Exemplar]]
 _NO_EXEMPLARS: Final[Mapping[str, ExemplarsOf]] = {}
 
 
-class ReadingFamilies:
+class SampleFamilies:
     """Any thread."""
 
-    def __init__(self, kinds: Sequence[ReadingKind], labels: LabelNames) -> None:
+    def __init__(self, kinds: Sequence[SampleKind], labels: LabelNames) -> None:
         self._labels = labels
         self._kinds = {kind.name: metric_kind(kind) for kind in kinds}
 
-    def of(self, readings: Sequence[Reading], exemplars: Mapping[str, ExemplarsOf] = _NO_EXEMPLARS) -> list[Family]:
+    def of(self, samples: Sequence[Sample], exemplars: Mapping[str, ExemplarsOf] = _NO_EXEMPLARS) -> list[Family]:
         """One family for each measure, with exemplars by its name.  Values whose labels are shown alike are added up."""
         values: dict[str, dict[LabelValues, float]] = {name: {} for name in self._kinds}
-        spreads: dict[str, dict[LabelValues, Distribution]] = {name: {} for name in self._kinds}
-        for name, value, given, spread in readings:
+        histograms: dict[str, dict[LabelValues, Distribution]] = {name: {} for name in self._kinds}
+        for name, value, given, histogram in samples:
             kind = self._kinds[name]
             shown = tuple(map(self._labels.show, kind.labels, given))
-            if spread is not None:
-                of_distribution = spreads[name]
+            if histogram is not None:
+                of_distribution = histograms[name]
                 pointers = exemplars.get(name, {}).get(shown, ())
-                more = Distribution(*spread, {bisect_left(kind.bounds, each.value): each for each in pointers})
+                more = Distribution(*histogram, {bisect_left(kind.bounds, each.value): each for each in pointers})
                 earlier = of_distribution.get(shown)
                 of_distribution[shown] = _sum(earlier, more) if earlier else more
                 continue
@@ -52,12 +52,13 @@ class ReadingFamilies:
                 value = max(before, value) if _keeps_largest(kind) else before + value
             of_kind[shown] = value
         return [
-            Family(kind, list(values[name].items()), list(spreads[name].items())) for name, kind in self._kinds.items()
+            Family(kind, list(values[name].items()), list(histograms[name].items()))
+            for name, kind in self._kinds.items()
         ]
 
 
-def metric_kind(kind: ReadingKind) -> MetricKind:
-    type_ = MetricType.HISTOGRAM if kind.bounds else MetricType.COUNTER if kind.counts else MetricType.GAUGE
+def metric_kind(kind: SampleKind) -> MetricKind:
+    type_ = MetricType.HISTOGRAM if kind.bounds else MetricType.COUNTER if kind.is_counter else MetricType.GAUGE
     return MetricKind(kind.name, kind.unit, kind.description, type_, tuple(kind.labels), tuple(kind.bounds))
 
 

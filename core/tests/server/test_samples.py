@@ -13,10 +13,10 @@ import pytest
 from core.tests.injected import FAULT_INJECT, injected
 from lmcache_core.app.build import build
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.readings.catalogue import READING_KINDS
+from lmcache_core.app.samples.catalogue import SAMPLE_KINDS
 from lmcache_core.app.server import Server
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -43,7 +43,7 @@ def start() -> Iterator[Callable[..., Server]]:
 def values(server: Server) -> defaultdict[str, dict[tuple[str, ...], float]]:
     """By name and labels; a value that comes twice is an error."""
     found: defaultdict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for name, value, labels, _ in server.view.readings():
+    for name, value, labels, _ in server.view.samples():
         assert labels not in found[name], (name, labels)
         found[name][labels] = value
     return found
@@ -54,19 +54,19 @@ def prompt(number: int) -> list[int]:
 
 
 def test_names_are_different_and_well_formed() -> None:
-    names = [kind.name for kind in READING_KINDS]
+    names = [kind.name for kind in SAMPLE_KINDS]
     assert len(set(names)) == len(names)
     exposed = [re.sub(r"\W", "_", name) for name in names]
     assert len(set(exposed)) == len(exposed), "two would be one for Prometheus"
-    for kind in READING_KINDS:
+    for kind in SAMPLE_KINDS:
         assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", kind.name), kind.name
         assert kind.description.endswith("."), kind.name
         assert len(set(kind.labels)) == len(kind.labels)
 
 
 def test_a_value_has_the_labels_of_its_kind() -> None:
-    kind = ReadingKind("lmcache.x", "1", "X.", counts=True, labels=("a", "b"))
-    assert kind.of(3, "one", "two") == Reading("lmcache.x", 3, ("one", "two"))
+    kind = SampleKind("lmcache.x", "1", "X.", is_counter=True, labels=("a", "b"))
+    assert kind.of(3, "one", "two") == Sample("lmcache.x", 3, ("one", "two"))
     with pytest.raises(AssertionError, match="labels"):
         kind.of(3, "one")
 
@@ -111,11 +111,11 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
 
 def test_every_value_is_of_a_kind(start: Callable[..., Server]) -> None:
     server = start(l1_size_gb=1 / 16, l2_adapter=({"type": "memory"},))
-    kinds = {kind.name: kind for kind in server.view.reading_kinds}
+    kinds = {kind.name: kind for kind in server.view.sample_kinds}
     with FakeEngine(server.info.engine_endpoint, salt="tenant") as engine:
         engine.store(prompt(1), "a")
         engine.lookup(prompt(1), "a")
-        for name, value, labels, _ in server.view.readings():
+        for name, value, labels, _ in server.view.samples():
             assert len(labels) == len(kinds[name].labels), name
             assert isinstance(value, int | float)
             assert all(isinstance(label, str) for label in labels), name
@@ -189,7 +189,7 @@ def of(name: str, found: Values) -> float:
 
 def check_growth(before: Values, now: Mapping[str, Values]) -> Values:
     """Counters never fall."""
-    counts = {kind.name for kind in READING_KINDS if kind.counts}
+    counts = {kind.name for kind in SAMPLE_KINDS if kind.is_counter}
     flat = {(name, *labels): value for name, found in now.items() if name in counts for labels, value in found.items()}
     fallen = {what: (value, flat[what]) for what, value in before.items() if flat[what] < value}
     assert not fallen, fallen

@@ -1,4 +1,4 @@
-"""Readings of the server itself: requests, workers, events, threads and the process."""
+"""Samples of the server itself: requests, workers, events, threads and the process."""
 
 from __future__ import annotations
 
@@ -12,129 +12,130 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
-from lmcache_core.contracts.readings import Reading, ReadingKind
+from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind
 from lmcache_core.controllers.conditions import server_state
-from lmcache_core.jobs.durations import BOUNDS_SECONDS
 from lmcache_core.model.model_name import parse_model_name
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
 
-BUILD: Final = ReadingKind(
+BUILD: Final = SampleKind(
     "lmcache.build.info",
     "1",
     "1, with the server's version and the kernels it runs on.",
-    counts=False,
+    is_counter=False,
     labels=("version", "python", "native"),
 )
-UPTIME: Final = ReadingKind("lmcache.uptime", "s", "Seconds since the server was started.", counts=False)
-HEALTHY: Final = ReadingKind(
-    "lmcache.healthy", "1", "1: the health check says healthy; 0: degraded or unhealthy.", counts=False
+UPTIME: Final = SampleKind("lmcache.uptime", "s", "Seconds since the server was started.", is_counter=False)
+HEALTHY: Final = SampleKind(
+    "lmcache.healthy", "1", "1: the health check says healthy; 0: degraded or unhealthy.", is_counter=False
 )
-CONDITION: Final = ReadingKind(
+CONDITION: Final = SampleKind(
     "lmcache.condition",
     "1",
     "1 while a condition lasts: something that is not as it should be.",
-    counts=False,
+    is_counter=False,
     labels=("name", "severity", "subject"),
 )
-REQUESTS: Final = ReadingKind(
+REQUESTS: Final = SampleKind(
     "lmcache.requests",
     "{request}",
     "Messages of engines that were answered: ok, error (a fault of the server) or refused.",
-    counts=True,
+    is_counter=True,
     labels=("operation", "outcome"),
 )
-REQUEST_TIMES: Final = ReadingKind(
+REQUEST_TIMES: Final = SampleKind(
     "lmcache.request.duration",
     "s",
     "From the arrival of a message of an engine to its answer.",
-    counts=True,
+    is_counter=True,
     labels=("operation", "outcome"),
     bounds=BOUNDS_SECONDS,
 )
-REQUESTS_RECEIVED: Final = ReadingKind(
-    "lmcache.requests.received", "{request}", "Messages of engines with a readable envelope.", counts=True
+REQUESTS_RECEIVED: Final = SampleKind(
+    "lmcache.requests.received", "{request}", "Messages of engines with a readable envelope.", is_counter=True
 )
-REQUESTS_DROPPED: Final = ReadingKind(
+REQUESTS_DROPPED: Final = SampleKind(
     "lmcache.requests.dropped",
     "{request}",
     "Not answered at all: no readable envelope, or the connection is closed.",
-    counts=True,
+    is_counter=True,
 )
-ANSWERS_WAITING: Final = ReadingKind(
-    "lmcache.answers.waiting", "By", "Answers that wait because their connection reads slowly.", counts=False
+ANSWERS_WAITING: Final = SampleKind(
+    "lmcache.answers.waiting", "By", "Answers that wait because their connection reads slowly.", is_counter=False
 )
-REQUESTS_WAITING: Final = ReadingKind(
-    "lmcache.requests.waiting", "{request}", "Messages that wait for a thread.", counts=False, labels=("pool",)
+REQUESTS_WAITING: Final = SampleKind(
+    "lmcache.requests.waiting", "{request}", "Messages that wait for a thread.", is_counter=False, labels=("pool",)
 )
-REQUESTS_OLDEST: Final = ReadingKind(
+REQUESTS_OLDEST: Final = SampleKind(
     "lmcache.requests.oldest_age",
     "s",
     "How long the oldest message has been with a thread of a pool, or waited for it.",
-    counts=False,
+    is_counter=False,
 )
-UNSALTED: Final = ReadingKind(
-    "lmcache.requests.unsalted", "{request}", "Messages refused because they have no cache salt.", counts=True
+UNSALTED: Final = SampleKind(
+    "lmcache.requests.unsalted", "{request}", "Messages refused because they have no cache salt.", is_counter=True
 )
-CONNECTIONS: Final = ReadingKind(
-    "lmcache.connections", "{connection}", "Connections of engines that are open.", counts=False
+CONNECTIONS: Final = SampleKind(
+    "lmcache.connections", "{connection}", "Connections of engines that are open.", is_counter=False
 )
-CONNECTIONS_UNREAD: Final = ReadingKind(
+CONNECTIONS_UNREAD: Final = SampleKind(
     "lmcache.connections.unread",
     "{connection}",
     "Connections that were closed because they did not read their answers.",
-    counts=True,
+    is_counter=True,
 )
-HANDSHAKES: Final = ReadingKind(
+HANDSHAKES: Final = SampleKind(
     "lmcache.connections.handshakes",
     "{handshake}",
     "Connections that were accepted: ok, refused (no ZMTP 3), incomplete (closed by the peer, or silent, before the end), or "
     "forbidden (the peer's user may not connect).",
-    counts=True,
+    is_counter=True,
     labels=("outcome",),
 )
-WORKERS: Final = ReadingKind(
+WORKERS: Final = SampleKind(
     "lmcache.workers",
     "{worker}",
     "Registered workers, by model, by what decides their KV bytes (model_identity; empty: they do not say) and by how chunks "
     "travel: shared_memory or inline.",
-    counts=False,
+    is_counter=False,
     labels=("model_name", "model_identity", "transport"),
 )
-LOOKUPS_OPEN: Final = ReadingKind("lmcache.lookup.open", "{lookup}", "Lookups whose request is not over.", counts=False)
-LOOKUPS_OLDEST: Final = ReadingKind(
-    "lmcache.lookup.oldest_age", "s", "How long ago the oldest of these began.", counts=False
+LOOKUPS_OPEN: Final = SampleKind(
+    "lmcache.lookup.open", "{lookup}", "Lookups whose request is not over.", is_counter=False
 )
-PROMPT_BYTES: Final = ReadingKind(
-    "lmcache.prompts.usage", "By", "Memory of the prompts that are remembered.", counts=False
+LOOKUPS_OLDEST: Final = SampleKind(
+    "lmcache.lookup.oldest_age", "s", "How long ago the oldest of these began.", is_counter=False
 )
-PROMPT_TENANTS: Final = ReadingKind(
-    "lmcache.prompts.tenants", "{tenant}", "Cache salts of which prompts are remembered.", counts=False
+PROMPT_BYTES: Final = SampleKind(
+    "lmcache.prompts.usage", "By", "Memory of the prompts that are remembered.", is_counter=False
 )
-THREAD_RESTARTS: Final = ReadingKind(
-    "lmcache.threads.restarts", "{restart}", "Times that a thread failed.", counts=True, labels=("thread",)
+PROMPT_TENANTS: Final = SampleKind(
+    "lmcache.prompts.tenants", "{tenant}", "Cache salts of which prompts are remembered.", is_counter=False
 )
-THREADS_DOWN: Final = ReadingKind(
-    "lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.", counts=False
+THREAD_RESTARTS: Final = SampleKind(
+    "lmcache.threads.restarts", "{restart}", "Times that a thread failed.", is_counter=True, labels=("thread",)
 )
-POLICY_FAILURES: Final = ReadingKind(
+THREADS_DOWN: Final = SampleKind(
+    "lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.", is_counter=False
+)
+POLICY_FAILURES: Final = SampleKind(
     "lmcache.policy.failures",
     "{failure}",
     "Calls of a policy that raised, or returned what makes no sense.",
-    counts=True,
+    is_counter=True,
     labels=("policy",),
 )
-CPU: Final = ReadingKind("process.cpu.time", "s", "Processor time of the server.", counts=True, labels=("cpu.mode",))
-MEMORY: Final = ReadingKind("process.memory.usage", "By", "Resident memory, L1 included.", counts=False)
-FILES: Final = ReadingKind(
-    "process.open_file_descriptor.count", "{file_descriptor}", "Open file descriptors.", counts=False
+CPU: Final = SampleKind("process.cpu.time", "s", "Processor time of the server.", is_counter=True, labels=("cpu.mode",))
+MEMORY: Final = SampleKind("process.memory.usage", "By", "Resident memory, L1 included.", is_counter=False)
+FILES: Final = SampleKind(
+    "process.open_file_descriptor.count", "{file_descriptor}", "Open file descriptors.", is_counter=False
 )
-COLLECTIONS: Final = ReadingKind(
+COLLECTIONS: Final = SampleKind(
     "cpython.gc.collections",
     "{collection}",
     "Garbage collections.",
-    counts=True,
+    is_counter=True,
     labels=("cpython.gc.generation",),
 )
 
@@ -171,7 +172,7 @@ KINDS: Final = (
 _PROC: Final = Path("/proc/self")
 
 
-def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> Iterator[Reading]:
+def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> Iterator[Sample]:
     yield BUILD.of(1, parts.info.version, sys.version.split()[0], "yes" if parts.kernels.native else "no")
     yield UPTIME.of(uptime_seconds)
     yield HEALTHY.of(server_state(conditions) is ServerState.HEALTHY)
@@ -194,12 +195,12 @@ def server_readings(parts: Parts, uptime_seconds: float, conditions: Sequence[Ac
     yield from _process()
 
 
-def _requests(parts: Parts) -> Iterator[Reading]:
+def _requests(parts: Parts) -> Iterator[Sample]:
     answered = parts.engine_port.router.answered()
     counters = parts.engine_port.router.counters  # later, so that no more are answered than were received
-    for (operation, outcome), spread in answered.items():
-        yield REQUESTS.of(sum(spread.counts), operation, outcome)
-        yield REQUEST_TIMES.spread_of(spread, operation, outcome)
+    for (operation, outcome), histogram in answered.items():
+        yield REQUESTS.of(sum(histogram.counts), operation, outcome)
+        yield REQUEST_TIMES.histogram_of(histogram, operation, outcome)
     yield REQUESTS_RECEIVED.of(counters.requests)
     yield REQUESTS_DROPPED.of(counters.dropped)
     yield ANSWERS_WAITING.of(counters.waiting_bytes)
@@ -216,7 +217,7 @@ def _requests(parts: Parts) -> Iterator[Reading]:
     yield HANDSHAKES.of(connections.forbidden, "forbidden")
 
 
-def _process() -> Iterator[Reading]:
+def _process() -> Iterator[Sample]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield CPU.of(usage.ru_utime, "user")
     yield CPU.of(usage.ru_stime, "system")

@@ -1,1 +1,0 @@
-"""What the server measures of itself: a catalogue of all readings, and where each is read."""
