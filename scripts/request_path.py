@@ -164,7 +164,6 @@ def _settings(folder: Path) -> ServerSettings:
         "chunk_size": CHUNK_TOKENS,
         "l1_size_gb": 1 / 16,
         "http_enabled": False,
-        "prometheus_port": 0,
         "native": "off",
         "shm_name": f"request-path-{uuid.uuid4().hex}",
         "l2_adapter": [{"type": "fs", "base_path": str(folder / "l2")}],

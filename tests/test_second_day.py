@@ -30,9 +30,9 @@ from lmcache_core import JobDone, JobId, Outcome
 from lmcache_core.app import found_objects, server_conditions
 from lmcache_core.app.build import build
 from lmcache_core.app.cli import main
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
 from lmcache_core.controllers import adapter_conditions, threads
 from lmcache_core.controllers.conditions import RecentGrowth
 from lmcache_core.events import subscriber_calls
@@ -70,7 +70,8 @@ class Site:
             "host": "127.0.0.1", "port": free_port(), "chunk_size": 16, "l1_size_gb": 1 / 16, "http_port": self.port,
             "prometheus_port": 0, "shm_name": f"test-{uuid.uuid4().hex}", "l2_timeout_seconds": 1.0,
         }  # fmt: skip
-        self.server: Server = build(ServerSettings.model_validate({**defaults, **settings}), load_plugins())
+        plugins = load_plugins()
+        self.server: Server = build(read_settings({**defaults, **settings}, plugins), plugins)
         self.exits.callback(self.server.stop, 1.0)
         self.server.start()
         self.parts = self.server._parts

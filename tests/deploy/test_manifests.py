@@ -15,7 +15,9 @@ import yaml
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
+from lmcache_observability.settings import ObservabilitySettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ADDRESS = "127.0.0.1"
@@ -32,8 +34,14 @@ def server_pod() -> dict[str, Any]:
 
 def settings_of(arguments: list[str], config: Path) -> ServerSettings:
     assert arguments[0] == "server"
-    given = ServerFlags().given([re.sub(r"\$\(\w+\)", ADDRESS, each) for each in arguments[1:]])
-    return read_settings({**given, "config": str(config)})
+    plugins = load_plugins()
+    given = ServerFlags(plugins).given([re.sub(r"\$\(\w+\)", ADDRESS, each) for each in arguments[1:]])
+    return read_settings({**given, "config": str(config)}, plugins)
+
+
+def metrics_of(settings: ServerSettings) -> ObservabilitySettings:
+    (values,) = [each.values for each in settings.added if isinstance(each.values, ObservabilitySettings)]
+    return values
 
 
 def test_the_pod_starts_a_server_that_these_flags_and_this_file_describe(tmp_path: Path) -> None:
@@ -43,9 +51,9 @@ def test_the_pod_starts_a_server_that_these_flags_and_this_file_describe(tmp_pat
     container = server_pod()["containers"][0]
     settings = settings_of(container["args"], config)
     assert container["args"][2] == "/etc/lmcache/lmcache.toml"
-    assert settings.host == settings.prometheus_host == ADDRESS
+    assert settings.host == metrics_of(settings).prometheus_host == ADDRESS
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {"engines": settings.port, "metrics": settings.prometheus_port}
+    assert ports == {"engines": settings.port, "metrics": metrics_of(settings).prometheus_port}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         asked = container[probe]["httpGet"]
         assert (asked["host"], asked["port"]) == (settings.http_host, settings.http_port)
@@ -70,7 +78,10 @@ def test_the_unit_knows_the_exit_code_of_a_wrong_configuration_and_its_file_is_r
     stop = int(re.findall(r"TimeoutStopSec=(\d+)", unit)[0])
     assert stop > ServerSettings.model_fields["drain_seconds"].default
     config = DEPLOY / "systemd" / "lmcache.toml"
-    assert read_settings({"config": str(config)}).l1_size_gb == tomllib.loads(config.read_text())["l1_size_gb"]
+    assert (
+        read_settings({"config": str(config)}, load_plugins()).l1_size_gb
+        == tomllib.loads(config.read_text())["l1_size_gb"]
+    )
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
@@ -95,6 +106,5 @@ def test_the_image_has_every_plugin_of_the_repository_and_asks_the_right_port() 
     assert '"$part" = plugins/devkit' in text
     fields = ServerSettings.model_fields
     assert f"http://127.0.0.1:{fields['http_port'].default}/healthcheck" in text
-    assert (
-        f"EXPOSE {fields['port'].default} {fields['http_port'].default} {fields['prometheus_port'].default}\n" in text
-    )
+    metrics_port = ObservabilitySettings.model_fields["prometheus_port"].default
+    assert f"EXPOSE {fields['port'].default} {fields['http_port'].default} {metrics_port}\n" in text

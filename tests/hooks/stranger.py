@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic import Field
+
 from lmcache_core import (
     AccessFacts,
     AdapterContext,
@@ -32,6 +34,7 @@ from lmcache_core import (
     Offer,
     Operation,
     Outcome,
+    PluginSettings,
     PrefetchPlan,
     PrefetchPolicy,
     RequestModule,
@@ -39,6 +42,7 @@ from lmcache_core import (
     ServerInfo,
     Service,
     ServiceContext,
+    SettingGroup,
     StoredObject,
     StorePlan,
     StorePolicy,
@@ -270,6 +274,20 @@ def lmcache_services() -> Sequence[Offer]:
 @hookimpl
 def lmcache_commands() -> Sequence[Offer]:
     return [Offer("shout", "for tests", f"{__name__}:run_shout")]
+
+
+class ListenerFlags(PluginSettings):
+    listener_word: str = Field("event", description="For tests.")
+
+
+def apply_flags(values: ListenerFlags, given: frozenset[str]) -> dict[str, Any]:
+    CALLS.append(f"applied {values.listener_word} {sorted(given)}")
+    return {}
+
+
+@hookimpl
+def lmcache_settings() -> Sequence[SettingGroup]:
+    return [SettingGroup("Listener", f"{__name__}:ListenerFlags", f"{__name__}:apply_flags")]
 
 
 @hookimpl

@@ -16,9 +16,9 @@ import zmq
 
 from lmcache_core.app.build import build
 from lmcache_core.app.cli import main
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts import hookspecs
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
@@ -37,14 +37,14 @@ def server() -> Iterator[Server]:
         "chunk_size": 16,
         "l1_size_gb": 1 / 16,
         "http_port": free_port(),
-        "prometheus_port": 0,
         "shm_name": f"test-{uuid.uuid4().hex}",
         "l2_adapter": ({"type": "shelf", "serde": "mask"},),
         "eviction_policy": "any_victim",
         "l2_store_policy": "to_all",
         "l2_prefetch_policy": "from_first",
     }
-    server = build(ServerSettings(**settings), load_plugins([PLUGIN]))
+    plugins = load_plugins([PLUGIN])
+    server = build(read_settings({**settings, "listener_word": "heard"}, plugins), plugins)
     server.start()
     yield server
     server.stop(5.0)
@@ -156,6 +156,10 @@ def test_lmcache_services(server: Server) -> None:
     assert server.status()["threads"]["watch-run"]["running"]
     server.stop(5.0)
     assert stranger.CALLS[-2:] == ["service.stop 5.0", "service.close"]
+
+
+def test_lmcache_settings(server: Server) -> None:
+    assert stranger.CALLS.count("applied heard ['listener_word']") == 1
 
 
 def test_lmcache_server_started(server: Server) -> None:

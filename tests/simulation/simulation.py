@@ -221,7 +221,6 @@ class Simulation:
             "l1_align_bytes": SLOT_BYTES,
             "shm_name": f"simulated-{os.getpid()}-{self.runtime.random.getrandbits(40):x}",
             "http_enabled": False,
-            "prometheus_port": 0,
             "disable_observability": True,
             "native": "off",
             "l1_read_ttl_seconds": 8.0,

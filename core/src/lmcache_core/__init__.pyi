@@ -120,7 +120,7 @@ from .contracts.http_route import (
     HttpRoute as HttpRoute,
 )
 from .contracts.l2_adapter import L2Adapter as L2Adapter, LoadItem as LoadItem, StoreItem as StoreItem
-from .contracts.offer import Offer as Offer
+from .contracts.offer import Offer as Offer, SettingGroup as SettingGroup
 from .contracts.operation import (
     Call as Call,
     DEFERRED as DEFERRED,

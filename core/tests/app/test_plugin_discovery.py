@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from core.tests.app.plugin_rows import Install, adapters, row
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins import loading
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS, DISTRIBUTIONS_OF_PLUGINS
+from lmcache_core.app.plugins.catalogue import Catalogue
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.plugin_row import Status
 from lmcache_core.model.errors import PluginLoadError
@@ -155,22 +154,9 @@ def test_a_selected_plugin_that_is_not_there(install: Install, monkeypatch: pyte
     install("acme")
     with pytest.raises(ConfigError, match="did you mean 'acme'"):
         load_plugins(["acmee"])
-    monkeypatch.setattr(loading, "DISTRIBUTIONS_OF_PLUGINS", {"gone": "lmcache-gone"})
+    monkeypatch.setattr(loading, "catalogue", lambda: Catalogue({"gone": "lmcache-gone"}, {}, {}, {}))
     with pytest.raises(ConfigError, match=r"--plugin gone: not installed: pip install lmcache-gone"):
         load_plugins(["gone"])
-
-
-def test_advice_names_distributions_that_there_are() -> None:
-    root = Path(__file__).parents[3]
-    projects = [tomllib.loads(file.read_text()) for file in root.glob("plugins/*/pyproject.toml")]
-    plugins = {
-        name: project["project"]["name"]
-        for project in projects
-        for name in project["project"].get("entry-points", {}).get("lmcache.plugins.v1", {})
-    }
-    there_are = {project["project"]["name"] for project in projects}
-    assert plugins.items() >= DISTRIBUTIONS_OF_PLUGINS.items()
-    assert {name for names in DISTRIBUTIONS_OF_OFFERS.values() for name in names.values()} <= there_are
 
 
 def test_a_selected_plugin_that_is_broken_stops_the_start_with_the_original_error(install: Install) -> None:

@@ -15,6 +15,7 @@ Environment = dict[str, str]
 SCRIPT = """
 import sys, time
 import lmcache_core.app.serve as serving
+from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 
 serving.SAME_SIGNAL_SECONDS = 0.2
@@ -29,7 +30,7 @@ class Pretended:
         {stop}
 
 settings = ServerSettings(drain_seconds=3, **{settings})
-sys.exit(serving.serve(settings, lambda settings, plugins: Pretended()))
+sys.exit(serving.serve(settings, load_plugins(), lambda settings, plugins: Pretended()))
 """
 
 

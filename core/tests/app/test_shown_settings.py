@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.masking import MASK
 from lmcache_core.app.open_admin import plugin_rows
 from lmcache_core.app.plugins.loading import load_plugins
@@ -28,7 +29,7 @@ def test_each_says_who_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("LMCACHE_CONFIG", str(config))
     monkeypatch.setenv("LMCACHE_L1_SIZE_GB", "2")
     monkeypatch.setenv("LMCACHE_LOG_LEVEL", "")
-    rows = {row.name: row for row in shown_settings(told(port=6000), PLUGINS)}
+    rows = {row.name: row for row in shown_settings(read_settings({"port": 6000}), PLUGINS)}
     assert list(rows) == list(ServerSettings.model_fields)
     assert {name: (rows[name].value, rows[name].source, rows[name].given_by) for name in ("port", "l1_size_gb")} == {
         "port": (6000, "flag", "--port"),
@@ -51,7 +52,7 @@ def test_secrets_are_asterisks_wherever_they_stand() -> None:
         ),
         eviction_policy={"type": "LRU", "token": "p-secret-3"},
         offer_settings={"subscriber:log": {"url": "http://u:p-secret-4@h/"}},
-        otlp_endpoint="http://user:p-secret-5@collector:4318",
+        gds_l1_path="http://user:p-secret-5@collector:4318",
         runtime_plugin_config={"credentials": {"deep": ["p-secret-6"]}},
     )
     text = repr(shown_settings(settings, PLUGINS))

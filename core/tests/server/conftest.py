@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core.app.build import build
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit import free_port
 
 StartServer = Callable[..., Server]
@@ -33,7 +33,8 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
             "prometheus_port": 0,
             "shm_name": f"test-{uuid.uuid4().hex}",
         }
-        server = build(ServerSettings(**{**defaults, **settings}), load_plugins())  # type: ignore[arg-type]
+        plugins = load_plugins()
+        server = build(read_settings({**defaults, **settings}, plugins), plugins)
         servers.append(server)
         server.start()
         return server

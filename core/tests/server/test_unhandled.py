@@ -1,4 +1,4 @@
-"""What nobody here answers is counted by name, and its remedy told."""
+"""Requests without a handler are counted by name, and the first one is logged with its remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frame(label: int | str) -> bytes:
 
 
 def test_both_names_of_an_operation_are_one(caplog: pytest.LogCaptureFixture) -> None:
-    unhandled = UnhandledRequests(REMEDIES)
+    unhandled = UnhandledRequests(lambda name: REMEDIES.get(name, ""))
     with caplog.at_level(logging.WARNING):
         for label in (1, "register_kv_cache", 1, 25):
             unhandled.note(frame(label))

@@ -10,6 +10,7 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import ServiceContext
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.open_services import ContextOfServices
@@ -125,7 +126,6 @@ def test_without_the_plugin_the_flag_says_what_to_install() -> None:
 def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_LOCATIONS", "/a.py, /b")
     monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_CONFIG", '{"a": [1]}')
-    given: dict[str, Any] = {}
-    settings = ServerSettings(**given)
+    settings = read_settings({})
     assert settings.runtime_plugin_locations == ("/a.py", "/b")
     assert settings.runtime_plugin_config == {"a": [1]}

@@ -1,74 +1,162 @@
-"""From flags, environment and file to `ServerSettings`, or to one line that says what is wrong with which of them."""
+"""From flags, environment and file to `ServerSettings`, or to one line that says what is wrong with which of them.
+
+The command line wins over the environment, the environment over the file, the file over the default.  Core's settings and
+those of each plugin's groups are validated by models of their own.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.plugins.known_names import is_foreign_variable
-from lmcache_core.app.settings import ENV_PREFIX, ServerSettings, is_loopback
+from lmcache_core.app.config_file import read_config_file
+from lmcache_core.app.plugins.catalogue import catalogue
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX, is_set
+from lmcache_core.app.plugins.plugin_settings import LoadedGroup, flag_of
+from lmcache_core.app.settings import GROUPS, GroupValues, ServerSettings, SettingSource, is_loopback
+from lmcache_core.contracts.settings import is_secret
 from lmcache_core.model.spelling import nearest
 
-_SHOWN_FAULTS = 3
-_HIDDEN = frozenset({"l2_adapter", "eviction_policy", "l2_store_policy", "l2_prefetch_policy", "offer_settings"})
+_SHOWN_FAULTS: Final = 3
+_HIDDEN: Final = frozenset({"l2_adapter", "eviction_policy", "l2_store_policy", "l2_prefetch_policy", "offer_settings"})
 """Values that may hold secrets and are not repeated in messages."""
+_OTHER_VARIABLES: Final = frozenset(
+    {
+        "LMCACHE_CHECK",
+        "LMCACHE_CHECK_REPORT",
+        "LMCACHE_CONFIG_FILE",
+        "LMCACHE_DISABLE_BANNER",
+        "LMCACHE_HTTP_TOKEN",
+        "LMCACHE_LOG_FORMAT",
+        "LMCACHE_MP_TRANSFER_MODE",
+        "LMCACHE_TRACE_HOOKS",
+        "LMCACHE_TRACK_USAGE",
+        "LMCACHE_USE_EXPERIMENTAL",
+        "LMCACHE_URL",
+        "LMCACHE_USE_UPSTREAM_MP",
+    }
+)
+"""Variables that begin like settings and are switches of ours, or of libraries in an engine."""
+_KUBERNETES_VARIABLE: Final = r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 
 
-def flag_of(name: str, field: FieldInfo) -> str:
-    """The flag of a field, with its dashes."""
-    extra = field.json_schema_extra
-    word = extra.get("flag") if isinstance(extra, dict) else None
-    return f"--{word}" if isinstance(word, str) else "--" + name.replace("_", "-")
+class _Given(NamedTuple):
+    """One value that was given, unchecked.  `origin` names the flag, the variable or the key, for messages."""
+
+    value: Any
+    source: SettingSource
+    origin: str
 
 
 def variable_of(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
-def read_settings(flags: Mapping[str, Any]) -> ServerSettings:
-    """The settings that `flags` (by field name), the environment and the file add up to.
+def setting_groups(plugins: LoadedPlugins | None = None) -> list[LoadedGroup]:
+    """Core's groups, then those of the plugins, in the order of `--help` and of the reference."""
+    own = [LoadedGroup(str(group.__doc__), group) for group in GROUPS]
+    return [*own, *(plugins.setting_groups() if plugins else ())]
+
+
+def read_settings(flags: Mapping[str, Any], plugins: LoadedPlugins | None = None) -> ServerSettings:
+    """The settings that `flags` (by field name), the environment and the file add up to; those of `plugins` included.
 
     Raises ConfigError with one line."""
+    groups = plugins.setting_groups() if plugins else ()
+    fields = {**ServerSettings.model_fields}
+    for group in groups:
+        fields |= group.model.model_fields
+    unused: list[str] = []
+    given = _given(flags, fields, plugins, unused)
+    faults: list[str] = []
+    settings = _validated(ServerSettings, given, faults)
+    added = [(group, _validated(group.model, given, faults)) for group in groups]
+    if faults:
+        more = len(faults) - _SHOWN_FAULTS
+        raise ConfigError("; ".join(faults[:_SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else ""))
+    assert settings is not None
+    settings._sources = {name: each.source for name, each in given.items()}
+    settings._unused = tuple(unused)
+    settings._added = tuple(GroupValues(group, values) for group, values in added if values is not None)
+    return settings
+
+
+def _given(
+    flags: Mapping[str, Any],
+    fields: Mapping[str, FieldInfo],
+    plugins: LoadedPlugins | None,
+    unused: list[str],
+) -> dict[str, _Given]:
+    """By name.  `unused` gets a line for each variable and key of a plugin that is installed and left out.  Raises ConfigError
+    for those of a plugin that cannot be had, and for a key that no plugin has."""
+    variables = {name.upper(): value for name, value in os.environ.items() if is_set(name, value)}
+    path = flags.get("config") or variables.get(variable_of("config"))
+    file = read_config_file(Path(path)) if path else {}
+    where = f"--config {path}"
+    for name in sorted(variables):
+        setting = name.removeprefix(ENV_PREFIX).lower()
+        if setting not in fields and plugins:
+            _check_owner(setting, name, plugins, unused)
+    for name in file:
+        if name not in fields and not (plugins and _check_owner(name, f"{where}: key '{name}'", plugins, unused)):
+            raise ConfigError(f"{where}: {_no_setting(name, fields)}")
+    given = {}
+    for name, field in fields.items():
+        if name in flags:
+            given[name] = _Given(flags[name], SettingSource.FLAG, flag_of(name, field))
+        elif value := variables.get(variable_of(name)):
+            given[name] = _Given(value, SettingSource.ENVIRONMENT, variable_of(name))
+        elif name in file:
+            given[name] = _Given(file[name], SettingSource.FILE, f"{where}: key '{name}'")
+    return given
+
+
+def _check_owner(name: str, subject: str, plugins: LoadedPlugins, unused: list[str]) -> bool:
+    """Does a plugin that is installed and left out have this setting?  Raises ConfigError where it cannot be had."""
+    if fault := plugins.missing_setting(name, subject):
+        if not fault.left_out:
+            raise ConfigError(fault.text)
+        unused.append(fault.text)
+    return fault is not None
+
+
+def _no_setting(name: str, known: Mapping[str, FieldInfo]) -> str:
+    guess = nearest(name.replace("-", "_"), list(known))
+    return f"no setting is called '{name}'" + (f"; did you mean '{guess}'?" if guess else "")
+
+
+def _validated(model: type[Any], given: Mapping[str, _Given], faults: list[str]) -> Any:
+    """The model with its share of what was given; None where that is wrong, which `faults` gets a line for."""
+    share = {name: given[name].value for name in model.model_fields if name in given}
     try:
-        return ServerSettings(**flags)
+        return model.model_validate(share)
     except ValidationError as error:
-        faults = [_fault(fault, flags) for fault in error.errors(include_url=False)]
-    more = len(faults) - _SHOWN_FAULTS
-    raise ConfigError("; ".join(faults[:_SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else ""))
+        faults += [_fault(fault, given, model) for fault in error.errors(include_url=False)]
+    return None
 
 
-def _fault(fault: Mapping[str, Any], flags: Mapping[str, Any]) -> str:
-    if not fault["loc"]:
-        return str(fault["msg"]).removeprefix("Value error, ")
-    name = str(fault["loc"][0])
-    if fault["type"] == "extra_forbidden":
-        guess = nearest(name.replace("-", "_"), list(ServerSettings.model_fields))
-        return f"{_file(flags)}: no setting is called '{name}'" + (f"; did you mean '{guess}'?" if guess else "")
+def _fault(fault: Mapping[str, Any], given: Mapping[str, _Given], model: type[BaseModel]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
-    shown = "" if name in _HIDDEN else f" is {str(fault['input'])[:80]!r}"
-    return f"{_origin(name, flags)}{shown}: {message[:1].lower()}{message[1:]}"
-
-
-def _origin(name: str, flags: Mapping[str, Any]) -> str:
-    if name in flags:
-        return flag_of(name, ServerSettings.model_fields[name])
-    if os.environ.get(variable_of(name)):
-        return variable_of(name)
-    return f"{_file(flags)}: key '{name}'"
-
-
-def _file(flags: Mapping[str, Any]) -> str:
-    return f"--config {flags.get('config') or os.environ.get(variable_of('config'))}"
+    if not fault["loc"]:
+        return message
+    name = str(fault["loc"][0])
+    hidden = name in _HIDDEN or is_secret(model.model_fields[name])
+    shown = "" if hidden else f" is {str(fault['input'])[:80]!r}"
+    origin = given[name].origin if name in given else flag_of(name, model.model_fields[name])
+    return f"{origin}{shown}: {message[:1].lower()}{message[1:]}"
 
 
 def advice(settings: ServerSettings, environment: Mapping[str, str]) -> list[str]:
     """Lines to warn with: what is allowed but probably not meant, or meant but dangerous."""
-    lines = [_unknown_variable(name) for name in sorted(environment) if _is_unknown(name)]
+    lines = [*settings.unused, *_unknown_variables(settings, environment)]
     if not (is_loopback(settings.host) or settings.host.startswith("ipc://")):
         lines.append(
             f"--host {settings.host}: engines of other machines can connect, and their protocol has no passwords; "
@@ -76,17 +164,31 @@ def advice(settings: ServerSettings, environment: Mapping[str, str]) -> list[str
         )
     if settings.http_enabled and settings.http_allow_unauthenticated and not is_loopback(settings.http_host):
         lines.append(
-            f"--http-allow-unauthenticated: whoever reaches {settings.http_host}:{settings.http_port} may use it"
+            f"--http-allow-unauthenticated: everybody who reaches {settings.http_host}:{settings.http_port} may use it"
         )
     return lines
 
 
-def _is_unknown(name: str) -> bool:
-    if not name.startswith(ENV_PREFIX) or is_foreign_variable(name):
-        return False
-    return name.removeprefix(ENV_PREFIX).lower() not in ServerSettings.model_fields
+def _unknown_variables(settings: ServerSettings, environment: Mapping[str, str]) -> Iterator[str]:
+    known = [*ServerSettings.model_fields, *(name for each in settings.added for name in each.group.model.model_fields)]
+    for name in sorted(environment):
+        setting = name.removeprefix(ENV_PREFIX).lower()
+        if (
+            not name.startswith(ENV_PREFIX)
+            or setting in known
+            or _is_of_others(name)
+            or setting in catalogue().settings
+        ):
+            continue
+        guess = nearest(setting, known)
+        yield f"{name} is set, but no setting is called so" + (f"; did you mean {variable_of(guess)}?" if guess else "")
 
 
-def _unknown_variable(name: str) -> str:
-    guess = nearest(name.removeprefix(ENV_PREFIX).lower(), ServerSettings.model_fields)
-    return f"{name} is set, but no setting is called so" + (f"; did you mean {variable_of(guess)}?" if guess else "")
+def _is_of_others(name: str) -> bool:
+    """Is `name` a switch of ours for finding faults, an engine-side library's, or one of Kubernetes' links to services?"""
+    return name in _OTHER_VARIABLES or re.fullmatch(_KUBERNETES_VARIABLE, name) is not None
+
+
+def shown_names(groups: Sequence[LoadedGroup]) -> list[str]:
+    """Every setting, in the order of `--help`."""
+    return [name for group in groups for name in group.model.model_fields]

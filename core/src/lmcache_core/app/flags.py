@@ -1,60 +1,69 @@
-"""The flags of `lmcache server`, generated from its settings."""
+"""The flags of `lmcache server`, generated from its settings and those of plugins."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Container, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import flag_of
+from lmcache_core.app.configuration import setting_groups
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.plugins.known_names import FLAGS_OF_OTHERS
+from lmcache_core.app.plugins.catalogue import catalogue
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_settings import flag_of
 from lmcache_core.app.setting_text import default_text
-from lmcache_core.app.settings import GROUPS, ServerSettings
+
+_FLAGS_OF_OTHERS: Final = ("--coordinator-", "--p2p-")
+"""Beginnings of flags of the public server, for what neither core nor a plugin of this project has."""
+_PATHS: Final = ("config", "runtime_plugin_locations")
+_OBJECTS: Final = ("l2_adapter", "offer_settings", "quota")
 
 
 class ServerFlags(Parser):
-    """One flag for each setting, in the groups of the settings module."""
+    """One flag for each setting of core and of `plugins`, in their groups."""
 
     def __init__(
         self,
+        plugins: LoadedPlugins | None = None,
         program: str = "lmcache server",
         about: str = "Run a cache server until it is told to stop.",
         without: Container[str] = (),
     ) -> None:
         """For a command that takes what a server takes, `without` the settings that it asks for in its own way."""
         super().__init__(program, about, f"{program} [FLAG ...]")
-        for group in GROUPS:
-            section = self.add_argument_group(str(group.__doc__))
-            for name, field in group_fields(group):
+        self._plugins = plugins
+        self.titles: list[str] = []
+        """Headings of `--help` with settings below them."""
+        self._names: set[str] = set()
+        for group in setting_groups(plugins):
+            section = self.add_argument_group(group.title)
+            self.titles.append(group.title)
+            for name, field in group.model.model_fields.items():
+                self._names.add(name)
                 if name not in without:
                     _add(section, name, field)
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """What is on the command line, by field name and unchecked.  Raises ConfigError for anything else there."""
-        return server_flags(self.parse_all(arguments))
+        return self.settings_in(self.parse_all(arguments))
+
+    def settings_in(self, given: argparse.Namespace) -> dict[str, Any]:
+        """The settings among what was given, by field name and unchecked."""
+        return {name: value for name, value in vars(given).items() if name in self._names}
 
     def refuse(self, argument: str) -> NoReturn:
         flag = argument.partition("=")[0]
-        if flag.startswith(FLAGS_OF_OTHERS):
+        name = catalogue().setting_of_flag(flag)
+        if name and self._plugins and (missing := self._plugins.missing_setting(name, flag)):
+            raise ConfigError(f"{missing.text}; leave out one of them" if missing.left_out else missing.text)
+        if flag.startswith(_FLAGS_OF_OTHERS):
             raise ConfigError(
                 f"{flag} is a flag of the public LMCache server, for something that this server does not have"
             )
         super().refuse(argument)
-
-
-def server_flags(given: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a server among what was given, by field name and unchecked."""
-    return {name: value for name, value in vars(given).items() if name in ServerSettings.model_fields}
-
-
-def group_fields(group: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """The settings of one group, in their order."""
-    return [(name, ServerSettings.model_fields[name]) for name in group.model_fields]
 
 
 def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
@@ -70,9 +79,9 @@ def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
-    if name in ("l2_adapter", "offer_settings", "quota"):
+    if name in _OBJECTS:
         return "JSON"
-    if name in ("config", "runtime_plugin_locations"):
+    if name in _PATHS:
         return "PATH"
     if isinstance(field.default, tuple):
         return "NAME"

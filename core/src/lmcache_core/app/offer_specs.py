@@ -1,24 +1,24 @@
 """What the configuration asks for besides adapters, checked against each thing's own settings.
 
 A policy is named by its flag, as a word or as an object with its `type` and settings.  Subscribers, HTTP routes and
-request modules that are active without being named take theirs from `--offer-settings`; some flags are settings of
-subscribers, too.
+request modules that are active without being named take theirs from `--offer-settings`, and from the settings that their
+plugins bring.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.module_flags import check_module_flags, with_module_flags
-from lmcache_core.app.observability_flags import METRICS, check_uses, switched_on, with_flags
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_settings import flag_of
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import PluginContractError
 
@@ -37,6 +37,7 @@ _BY_THEIR_FLAG: Final = {
 }
 _SIDECAR: Final = "sidecar"
 _TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
+Key = tuple[OfferKind, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,15 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
     """Raises ConfigError that names the flag and the field, before anything is opened.  What nobody asked for is left out
     where its settings are wrong, and `plugins` is told."""
     given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
-    subscribers, modules = _subscribers(settings, plugins, given), _request_modules(settings, plugins, given)
-    check_module_flags(settings, plugins, modules)
+    asked = _Asked.of(settings, plugins, given)
     return OfferSpecs(
         _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
         _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
         _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
-        _configured(settings, plugins, OfferKind.SUBSCRIBER, subscribers, given),
-        _configured(settings, plugins, OfferKind.REQUEST_MODULE, modules, given),
-        _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, given), given),
-        _configured(settings, plugins, OfferKind.SERVICE, _services(settings, plugins, given), given),
+        _configured(settings, plugins, OfferKind.SUBSCRIBER, _subscribers(settings, plugins, asked), asked),
+        _configured(settings, plugins, OfferKind.REQUEST_MODULE, _request_modules(settings, plugins, asked), asked),
+        _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, asked), asked),
+        _configured(settings, plugins, OfferKind.SERVICE, _active(plugins, OfferKind.SERVICE, asked), asked),
     )
 
 
@@ -116,23 +116,62 @@ def _policy(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, A
     return offer_spec(plugins, kind, given if isinstance(given, str) else given["type"], values, _BY_THEIR_FLAG[kind])
 
 
-Given = Mapping[tuple[OfferKind, str], Mapping[str, Any]]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `--offer-settings` and the settings of plugins ask of offers, by kind and name."""
+
+    values: Mapping[Key, Mapping[str, Any]]
+    where: Mapping[Key, str]
+    """What begins an error about them: the flag, the variable or the key that gave them."""
+    off: Set[Key]
+
+    @classmethod
+    def of(cls, settings: ServerSettings, plugins: LoadedPlugins, given: Mapping[Key, Mapping[str, Any]]) -> _Asked:
+        """Raises ConfigError where a value is given twice, and what a plugin raises."""
+        values = {key: dict(each) for key, each in given.items()}
+        where = {key: f"{_FLAG} {key[0]}:{key[1]}" for key in given}
+        off: set[Key] = set()
+        for added in settings.added:
+            names = frozenset(name for name in added.group.model.model_fields if name in added.values.model_fields_set)
+            flags = [flag_of(name, field) for name, field in added.group.model.model_fields.items() if name in names]
+            for word, own in added.group.applied(added.values, names).items():
+                key = _key(word, plugins, ", ".join(flags) or added.group.title)
+                if own is None:
+                    off.add(key)
+                    continue
+                if both := next((name for name in own if name in given.get(key, ())), None):
+                    twice = next((flag for flag in flags if flag == f"--{both.replace('_', '-')}"), " or ".join(flags))
+                    raise ConfigError(f"{twice} and '{both}' of {where[key]} are the same; leave one of them out")
+                values[key] = {**values.get(key, {}), **own}
+                where.setdefault(key, ", ".join(flags) or added.group.title)
+        if settings.runtime_plugin_locations:
+            key = OfferKind.SERVICE, _SIDECAR
+            programs = {"locations": settings.runtime_plugin_locations, "config": settings.runtime_plugin_config}
+            values[key] = {**values.get(key, {}), **programs}
+            where[key] = "--runtime-plugin-locations"
+            if settings.safe_mode:
+                logger.warning("--safe-mode: the programs of --runtime-plugin-locations are not started")
+                off.add(key)
+        return cls(values, where, off)
+
+    def names(self, kind: OfferKind) -> list[str]:
+        return [name for of, name in self.values if of is kind]
 
 
-def _key(text: str, plugins: LoadedPlugins) -> tuple[OfferKind, str]:
+def _key(text: str, plugins: LoadedPlugins, where: str = _FLAG) -> Key:
     word, colon, name = text.partition(":")
     if not (colon and name and word in list(OfferKind)):
-        raise ConfigError(f"{_FLAG}: '{text}' is not of the form kind:name, such as subscriber:log")
+        raise ConfigError(f"{where}: '{text}' is not of the form kind:name, such as subscriber:log")
     kind = OfferKind(word)
     if flag := _BY_THEIR_FLAG.get(kind):
         example = json.dumps(_example(kind, name))
-        raise ConfigError(f"{_FLAG}: '{text}': these settings go with the name: {flag} '{example}'")
+        raise ConfigError(f"{where}: '{text}': these settings go with the name: {flag} '{example}'")
     if kind is OfferKind.COMMAND:
-        raise ConfigError(f"{_FLAG}: '{text}': commands have flags of their own, see `lmcache {name} --help`")
+        raise ConfigError(f"{where}: '{text}': commands have flags of their own, see `lmcache {name} --help`")
     try:
         plugins.offer(kind, name)
     except ConfigError as error:
-        raise ConfigError(f"{_FLAG}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     return kind, name
 
 
@@ -142,33 +181,19 @@ def _example(kind: OfferKind, name: str) -> dict[str, Any]:
 
 
 def _configured(
-    settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, names: Iterable[str], given: Given
+    settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, names: Iterable[str], asked: _Asked
 ) -> tuple[OfferSpec, ...]:
     specs = []
-    flags = switched_on(settings) if kind is OfferKind.SUBSCRIBER else {}
+    flags = {}
     if kind is OfferKind.REQUEST_MODULE:
         flags = dict.fromkeys(settings.engine_type, "--engine-type")
         flags[settings.supported_transfer_mode] = "--supported-transfer-mode"
-    if kind is OfferKind.SERVICE and settings.runtime_plugin_locations:
-        flags[_SIDECAR] = "--runtime-plugin-locations"
-        if settings.safe_mode:
-            logger.warning("--safe-mode: the programs of --runtime-plugin-locations are not started")
     for name in names:
-        where = flags[name] if name in flags and (kind, name) not in given else f"{_FLAG} {kind}:{name}"
-        needed = (kind, name) in given or name in flags or _is_needed(settings, plugins, kind, name)
-        values = given.get((kind, name), {})
-        if kind is OfferKind.SERVICE and name in flags:
-            values = {
-                **values,
-                "locations": settings.runtime_plugin_locations,
-                "config": settings.runtime_plugin_config,
-            }
+        key = kind, name
+        where = asked.where.get(key) or flags.get(name) or f"{_FLAG} {kind}:{name}"
+        needed = key in asked.values or name in flags or _is_needed(settings, plugins, kind, name)
         try:
-            if kind is OfferKind.SUBSCRIBER:
-                values = with_flags(settings, name, _model(plugins, kind, name, where), values)
-            elif kind is OfferKind.REQUEST_MODULE:
-                values = with_module_flags(settings, name, _model(plugins, kind, name, where), values)
-            spec = offer_spec(plugins, kind, name, values, where)
+            spec = offer_spec(plugins, kind, name, asked.values.get(key, {}), where)
         except LMCacheError as error:
             if needed:
                 raise
@@ -179,41 +204,33 @@ def _configured(
 
 
 def _is_needed(settings: ServerSettings, plugins: LoadedPlugins, kind: OfferKind, name: str) -> bool:
-    """Did somebody ask for its plugin, or is it core's?"""
+    """Does the configuration ask for its plugin, or is it core's?"""
     owner = plugins.owner(kind, name)
     return owner.origin is Origin.BUILTIN or owner.name in settings.plugins
 
 
-def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
+def _active(plugins: LoadedPlugins, kind: OfferKind, asked: _Asked) -> list[str]:
+    """Those that are active by themselves, and those whose settings were given; without those that are switched off."""
+    names = [offer.name for offer in plugins.defaults(kind)] + asked.names(kind)
+    return [name for name in dict.fromkeys(names) if (kind, name) not in asked.off]
+
+
+def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:
     if settings.disable_observability:
-        return ()
-    names = [offer.name for offer in plugins.defaults(OfferKind.SUBSCRIBER)]
-    names += [name for name in switched_on(settings) if name not in names]
-    names += [name for kind, name in given if kind is OfferKind.SUBSCRIBER and name not in names]
-    check_uses(settings, names)
-    off = {name for name, is_off in (("log", settings.disable_logging), (METRICS, settings.disable_metrics)) if is_off}
-    return tuple(name for name in names if name not in off)
+        return []
+    return [
+        name
+        for name in _active(plugins, OfferKind.SUBSCRIBER, asked)
+        if not (name == "log" and settings.disable_logging)
+    ]
 
 
-def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, and those whose settings were given."""
-    if not settings.http_enabled:
-        return ()
-    names = [offer.name for offer in plugins.defaults(OfferKind.HTTP_ROUTES)]
-    return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.HTTP_ROUTES)]))
+def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:
+    return _active(plugins, OfferKind.HTTP_ROUTES, asked) if settings.http_enabled else []
 
 
-def _services(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
-    names = [offer.name for offer in plugins.defaults(OfferKind.SERVICE)]
-    if settings.runtime_plugin_locations and not settings.safe_mode:
-        names.append(_SIDECAR)
-    return tuple(dict.fromkeys([*names, *(name for kind, name in given if kind is OfferKind.SERVICE)]))
-
-
-def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, given: Given) -> tuple[str, ...]:
-    """Those that are active by themselves, those that a flag asks for, and those whose settings were given."""
+def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:
+    """Those that are active, and those that a flag names."""
     names = [offer.name for offer in plugins.defaults(OfferKind.REQUEST_MODULE)]
     mode = settings.supported_transfer_mode
     if mode in _TRANSFER_MODES:
@@ -222,8 +239,23 @@ def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, given: Gi
         offered = {offer.name for offer in plugins.offers(OfferKind.REQUEST_MODULE)}
         names += [each for each in _TRANSFER_MODES if each in offered]
     names += [name for name in settings.engine_type if name != "default"]
-    for kind, name in given:
-        if kind is OfferKind.REQUEST_MODULE and name in _TRANSFER_MODES and name not in names:
-            raise ConfigError(f"{_FLAG}: request module '{name}' is not in use with --supported-transfer-mode {mode}")
-        names += [name] if kind is OfferKind.REQUEST_MODULE else []
-    return tuple(dict.fromkeys(names))
+    for name in asked.names(OfferKind.REQUEST_MODULE):
+        if name in _TRANSFER_MODES and name not in names:
+            where = asked.where[OfferKind.REQUEST_MODULE, name]
+            raise ConfigError(
+                f"{where}: request module '{name}' is not in use with --supported-transfer-mode {mode}; "
+                f"start the server with --supported-transfer-mode auto or {name}, or leave it out"
+            )
+        names.append(name)
+    return [name for name in dict.fromkeys(names) if (OfferKind.REQUEST_MODULE, name) not in asked.off]
+
+
+def operation_remedy(plugins: LoadedPlugins, operation: str) -> str:
+    """What an operator can do so that an operation without a handler is answered; empty where there is no remedy."""
+    for offer in plugins.offers(OfferKind.REQUEST_MODULE):
+        if operation in offer.operations:
+            flag = "supported-transfer-mode auto or" if offer.name in _TRANSFER_MODES else "engine-type"
+            return f"start the server with --{flag} {offer.name}"
+    known = catalogue()
+    module = known.operations.get(operation)
+    return f"pip install {known.offers[module]} and start the server again" if module else ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from lmcache_client.messages import EngineKey
 from lmcache_core.app.common_parts import CommonParts
-from lmcache_core.app.module_flags import operation_remedies
+from lmcache_core.app.offer_specs import operation_remedy
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
@@ -84,7 +85,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
     affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
-    unhandled = UnhandledRequests(operation_remedies(common.plugins))
+    unhandled = UnhandledRequests(partial(operation_remedy, common.plugins))
     router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)
     undo.callback(router.close)
     handshakes = Handshakes(port, EngineUsers.named(settings.engine_users), clock)

@@ -46,8 +46,10 @@ class ContextOfServices:
         return {row.name: row.value for row in shown_settings(self.common.settings, self.common.plugins)}
 
     def value_at(self, place: str) -> Any:
-        value: Any = self.common.settings
-        for step in place.split("."):
+        first, *steps = place.split(".")
+        added = [each.values for each in self.common.settings.added if first in type(each.values).model_fields]
+        value = _inside(added[0] if added else self.common.settings, first)
+        for step in steps:
             value = _inside(value, step)
         return value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else value
 

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Sequence
 from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import flag_of, variable_of
-from lmcache_core.app.flags import group_fields
+from lmcache_core.app.configuration import setting_groups, variable_of
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_settings import flag_of
 from lmcache_core.app.setting_text import default_text, type_text
-from lmcache_core.app.settings import GROUPS
 
 _HEAD = """\
 # Configuration
@@ -38,9 +37,11 @@ _LINE_MAX = 120
 def server_reference(plugins: LoadedPlugins) -> str:
     """The whole document: every setting of the server, and what core's own offers take."""
     parts = [_HEAD]
-    for group in GROUPS:
-        entries = [_setting_entry(name, field) for name, field in group_fields(group)]
-        parts.append(_section(str(group.__doc__), entries))
+    for group in setting_groups(plugins):
+        entries = [_setting_entry(name, field) for name, field in group.model.model_fields.items()]
+        owner = group.plugin
+        intro = f"Brought by plugin `{owner.name}` (`pip install {owner.distribution}`)." if owner else ""
+        parts.append(_section(group.title, entries, intro))
     own = [row for row in plugins.rows() if row.candidate.origin is Origin.BUILTIN]
     offers = [offered for row in own for offered in row.offers if offered.offer.settings]
     parts += [offer_reference(plugins, offered.kind, offered.offer.name) for offered in offers]

@@ -20,7 +20,6 @@ from lmcache_core.app.log_masking import hide_in_logs
 from lmcache_core.app.log_output import log_to_stderr
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class StopSignals:
             raise _StopAtOnce
 
 
-def serve(settings: ServerSettings, build: Build, hidden: Hidden | None = None) -> ExitCode:
+def serve(settings: ServerSettings, plugins: LoadedPlugins, build: Build, hidden: Hidden | None = None) -> ExitCode:
     """Run a server until it is told to stop.  `hidden`: secrets that `build` comes to know, and that are kept out of the
     log.  Main thread only.  Raises LMCacheError when it cannot be started."""
     log_to_stderr(settings.log_level, settings.log_style)
@@ -95,7 +94,6 @@ def serve(settings: ServerSettings, build: Build, hidden: Hidden | None = None) 
     signals.install()
     server = None
     try:
-        plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
         for line in advice(settings, os.environ):
             logger.warning("%s", line)
         server = _built(build, settings, plugins)

@@ -1,4 +1,4 @@
-"""What `lmcache server` can be told, one class for each heading of `--help`.
+"""Core's settings of `lmcache server`, one class for each heading of `--help`.  Plugins bring more (`SettingGroup`).
 
 Flags, `--help` and docs/reference/configuration.md are generated from this file: a class's docstring is its heading.
 Sizes in GB are GiB.
@@ -68,27 +68,6 @@ class CacheSettings(BaseModel):
     )
     supported_transfer_mode: Literal["auto", "engine_driven", "lmcache_driven"] = Field(
         "auto", description="Who moves bytes between engine and L1."
-    )
-
-
-class TransferSettings(BaseModel):
-    """Server-driven transfer"""
-
-    isolated_ipc: bool = Field(
-        False,
-        description="Engines and this server share no process namespace: GPU memory and events are shared as plain CUDA "
-        "handles; engines need `lmcache.mp.isolated_ipc` then.",
-    )
-    null_block_id: int = Field(
-        0,
-        ge=0,
-        le=2**31 - 1,
-        description="Block of an engine's cache that stands for none: it is never read, written or stored.",
-    )
-    separate_object_groups: bool = Field(
-        False,
-        description="Layers that attend to a window only are stored apart, so that a hit needs just the end of a prefix "
-        "of them. Changes what objects are called: what was stored before is not found.",
     )
 
 
@@ -279,41 +258,7 @@ class ObservabilitySettings(BaseModel):
         0.25, description="Share of one core that a subscriber may use; one that needs more falls behind."
     )
     disable_observability: bool = Field(False, description="No subscriber at all: no metrics, no event log.")
-    disable_metrics: bool = Field(False, description="No metrics.")
     disable_logging: bool = Field(False, description="No log lines about events.")
-    prometheus_host: str = Field(
-        "127.0.0.1",
-        min_length=1,
-        description="Where metrics can be scraped, without a token; they name models and salts.",
-    )
-    prometheus_port: int = Field(
-        9090, ge=0, le=65535, description="TCP port for scraping metrics; 0: none beside `/metrics` of the admin API."
-    )
-    otlp_endpoint: str | None = Field(
-        None,
-        min_length=1,
-        description="OTLP/HTTP collector that metrics and spans are pushed to, such as http://host:4318.",
-    )
-    metrics_sample_rate: Ratio = Field(
-        0.01, description="Share of the chunks whose life (lifetime, idle time, reuse) is followed."
-    )
-    enable_tracing: bool = Field(False, description="Spans of requests, pushed to --otlp-endpoint.")
-    lookup_hash_log_dir: str | None = Field(
-        None, min_length=1, description="Folder for JSON lines with the chunk hashes of each lookup."
-    )
-    lookup_hash_log_rotation_interval: PositiveSeconds = Field(
-        21600.0, description="Seconds after which a new file is begun there."
-    )
-    lookup_hash_log_rotation_max_size: Count = Field(
-        104857600, description="Bytes after which a new file is begun there."
-    )
-    lookup_hash_log_max_files: Count = Field(100, description="Files that are kept there; the oldest go.")
-    trace_level: Literal["off", "storage", "events"] = Field(
-        "off", description="What is recorded for `lmcache trace`: storage operations, or all events."
-    )
-    trace_output: str | None = Field(
-        None, min_length=1, description="File for the recorded trace; with --trace-level only."
-    )
 
 
 class RuntimePluginSettings(BaseModel):

@@ -7,11 +7,12 @@ the first of these that gives a value wins, then the default.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, PrivateAttr, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 
 from lmcache_core.app.quota_setting import QUOTA_EXAMPLE, check_quotas
 from lmcache_core.app.setting_groups import (
@@ -26,21 +27,37 @@ from lmcache_core.app.setting_groups import (
     PluginSelectionSettings,
     RuntimePluginSettings,
     TenantSettings,
-    TransferSettings,
 )
 from lmcache_core.app.setting_json import from_json, json_objects, name_or_object
-from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource, SettingSource, sources
 from lmcache_http.tokens import TOKEN_VARIABLE
 
-ENV_PREFIX = "LMCACHE_"
+if TYPE_CHECKING:
+    from lmcache_core.app.plugins.plugin_settings import LoadedGroup
+
 UNIX_ENDPOINT_MAX = 107 + len("ipc://")
 """What the kernel has room for."""
+
+
+class SettingSource(StrEnum):
+    """Who gave a setting its value."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """A plugin's group of settings, and its values as they were validated by its own model."""
+
+    group: LoadedGroup
+    values: BaseModel
 
 
 class ServerSettings(
     EnginePortSettings,
     CacheSettings,
-    TransferSettings,
     L1Settings,
     EvictionSettings,
     TenantSettings,
@@ -50,35 +67,29 @@ class ServerSettings(
     ObservabilitySettings,
     RuntimePluginSettings,
     PluginSelectionSettings,
-    BaseSettings,
 ):
-    """Everything that `lmcache server` was told.  Constructing one reads the environment and the file that it names."""
+    """Core's settings of `lmcache server`, and those of plugins beside them.  `app.configuration.read_settings` makes one of
+    flags, environment and file; constructing one takes nothing but its arguments."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_ignore_empty=True, enable_decoding=False, extra="forbid", frozen=True
-    )
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
     _sources: dict[str, SettingSource] = PrivateAttr(default_factory=dict)
-
-    if not TYPE_CHECKING:  # checkers know the fields better from pydantic
-
-        def __init__(self, **flags: Any) -> None:
-            super().__init__(**flags)
-            self._sources = sources(self.model_fields_set, flags, os.environ, ENV_PREFIX)
+    _added: tuple[GroupValues, ...] = PrivateAttr(())
+    _unused: tuple[str, ...] = PrivateAttr(())
 
     def source_of(self, name: str) -> SettingSource:
-        """Who gave this setting its value."""
-        return self._sources.get(name, SettingSource.DEFAULT)
+        """Who gave this setting its value; a plugin's setting, too."""
+        given = SettingSource.FLAG if name in self.model_fields_set else SettingSource.DEFAULT
+        return self._sources.get(name, given)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, EnvironmentSource(settings_cls), ConfigFileSource(settings_cls)
+    @property
+    def added(self) -> tuple[GroupValues, ...]:
+        """The settings of plugins, group by group."""
+        return self._added
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """A line for each variable and key that was given, and belongs to a plugin that was left out."""
+        return self._unused
 
     @field_validator("host")
     @classmethod
@@ -175,8 +186,8 @@ class ServerSettings(
         return self
 
 
-GROUPS: tuple[type[BaseModel], ...] = tuple(base for base in ServerSettings.__bases__ if base is not BaseSettings)
-"""What the settings are grouped by, in the order of `--help` and of the reference; a group's docstring is its heading."""
+GROUPS: tuple[type[BaseModel], ...] = ServerSettings.__bases__
+"""What core's settings are grouped by, in the order of `--help` and of the reference; a group's docstring is its heading."""
 
 
 def check_pin_room(pin_max_ratio: float, watermark: float) -> None:

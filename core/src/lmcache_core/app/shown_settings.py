@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from lmcache_client.errors import LMCacheError
-from lmcache_core.app.configuration import flag_of, variable_of
-from lmcache_core.app.masking import masked, secrets_in
+from lmcache_core.app.configuration import variable_of
+from lmcache_core.app.masking import MASK, masked, secrets_in
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_settings import flag_of
 from lmcache_core.app.serde_specs import serdes_given
-from lmcache_core.app.setting_sources import SettingSource
-from lmcache_core.app.settings import ServerSettings
+from lmcache_core.app.settings import ServerSettings, SettingSource
 from lmcache_core.contracts.server_control import ShownSetting
+from lmcache_core.contracts.settings import is_secret
 from lmcache_http.tokens import TOKEN_VARIABLE
 
 _KINDS: Final = {
@@ -26,9 +30,9 @@ _KINDS: Final = {
 
 
 def shown_settings(settings: ServerSettings, plugins: LoadedPlugins) -> list[ShownSetting]:
-    """In the order of `--help`."""
+    """Core's, then those of plugins."""
     rows = []
-    for name, field in ServerSettings.model_fields.items():
+    for values, name, field in _fields(settings):
         source = settings.source_of(name)
         given_by = {
             SettingSource.FLAG: flag_of(name, field),
@@ -36,20 +40,27 @@ def shown_settings(settings: ServerSettings, plugins: LoadedPlugins) -> list[Sho
             SettingSource.FILE: str(settings.config),
             SettingSource.DEFAULT: "",
         }[source]
-        value = shown_value(name, getattr(settings, name), plugins)
+        value = shown_value(name, getattr(values, name), plugins, field)
         rows.append(ShownSetting(name, value, source, given_by, masked(field.get_default())))
     return rows
 
 
-def shown_value(name: str, value: Any, plugins: LoadedPlugins) -> Any:
-    """The value of one setting, for JSON."""
+def _fields(settings: ServerSettings) -> Iterator[tuple[BaseModel, str, FieldInfo]]:
+    """Each setting with the model that has its value."""
+    for values in (settings, *(each.values for each in settings.added)):
+        yield from ((values, name, field) for name, field in type(values).model_fields.items())
+
+
+def shown_value(name: str, value: Any, plugins: LoadedPlugins, field: FieldInfo | None = None) -> Any:
+    """The value of one setting, for JSON.  `field`: that of a plugin's setting."""
     if name == "offer_settings":
         return {key: masked(values, _model_called(key, plugins)) for key, values in value.items()}
     if name == "l2_adapter":
         return [shown_adapter(each, plugins) for each in value]
     if name in _KINDS and isinstance(value, Mapping):
         return masked(value, _model(_KINDS[name], value.get("type"), plugins))
-    return masked(value, ServerSettings.model_fields[name].annotation)
+    field = field or ServerSettings.model_fields[name]
+    return MASK if is_secret(field) and value is not None else masked(value, field.annotation)
 
 
 def shown_adapter(given: Mapping[str, Any], plugins: LoadedPlugins) -> Any:
@@ -79,8 +90,8 @@ def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: Mapping[str, str]) -> set[str]:
     """Everything that `shown_settings` hides, and the admin API's token."""
     found = {environment.get(TOKEN_VARIABLE, "")}
-    for name in ServerSettings.model_fields:
-        value = getattr(settings, name)
+    for model, name, field in _fields(settings):
+        value = getattr(model, name)
         if name == "offer_settings":
             for key, values in value.items():
                 found |= secrets_in(values, _model_called(key, plugins))
@@ -93,7 +104,7 @@ def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: M
                     for serde in serdes_given(each):
                         found |= secrets_in(serde, _model(OfferKind.SERDE, serde.get("type"), plugins))
         else:
-            found |= secrets_in(value, ServerSettings.model_fields[name].annotation)
+            found |= secrets_in({name: value}, type(model)) if is_secret(field) else secrets_in(value, field.annotation)
     return found - {""}
 
 

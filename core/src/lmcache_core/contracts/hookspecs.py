@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from lmcache_core.contracts.offer import Offer
+    from lmcache_core.contracts.offer import Offer, SettingGroup
     from lmcache_core.contracts.server_info import ServerInfo
 
 PROJECT = "lmcache"
@@ -81,6 +81,12 @@ def lmcache_services() -> Sequence[Offer]:
 def lmcache_commands() -> Sequence[Offer]:
     """Called once, when `lmcache` is asked for a command that is not core's own, or lists its commands.  Return commands;
     `open(arguments: Sequence[str], CommandContext) -> int` runs one and returns the exit code."""
+
+
+@hookspec
+def lmcache_settings() -> Sequence[SettingGroup]:
+    """Called once, before the configuration is read.  Return groups of settings: flags, variables and keys of the file, and
+    what they mean for the plugin's offers."""
 
 
 @hookspec

@@ -1,4 +1,4 @@
-"""One value says everything about a thing that a plugin offers."""
+"""What a plugin declares: the things that it offers, and the settings of the server that it brings."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Offer:
     capabilities: Capability = Capability.NONE
     optional_capabilities: Capability = Capability.NONE
     """What an adapter promises with some of its settings only: the opened one says which of them it has."""
+    operations: tuple[str, ...] = ()
+    """Names of operations that a request module answers, for the remedy where engines ask for them and it is not in use."""
     default: bool = False
     """True: active without being named.  For subscribers, request modules, HTTP routes and services."""
     wraps: bool = False
@@ -33,3 +35,20 @@ class Offer:
         if self.wraps:
             return True
         return capabilities & ~self.optional_capabilities == self.capabilities & ~self.optional_capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class SettingGroup:
+    """Settings of `lmcache server` that a plugin brings: one heading of `--help`.
+
+    `model` and `apply` are import strings (`package.module:name`), imported when a server's settings are read.  `model` names
+    a `PluginSettings` model.  Each of its fields has a default and a description, and is a flag, an `LMCACHE_` variable and a
+    key of the `--config` file; `json_schema_extra={"flag": "word"}` names another flag.  `apply(values, given)` is called once,
+    with the validated model and the names of the settings that were given a value.  It returns the settings of offers by
+    "kind:name": an offer that is a key becomes active, and the values are those of its own settings model; None switches an
+    offer off.  It raises ConfigError for values that do not go together.
+    """
+
+    title: str
+    model: str
+    apply: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -249,18 +249,17 @@ class Timers:
 _NAMES: Final[Mapping[int | str, str]] = MappingProxyType(
     {label: known.name for known in KNOWN_REQUESTS for label in (known.name, known.wire_id) if label is not None}
 )
-NO_REMEDIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class UnhandledRequests:
-    """Written by the router's thread, read by any.  `remedies` says for some operations what would answer them."""
+    """Written by the router's thread, read by any.  `remedy_of` says what would answer an operation; empty for no remedy."""
 
-    def __init__(self, remedies: Mapping[str, str] = NO_REMEDIES) -> None:
-        self._remedies = remedies
+    def __init__(self, remedy_of: Callable[[str], str] = lambda operation: "") -> None:
+        self._remedy_of = remedy_of
         self._counts: dict[str, int] = {}
 
     def note(self, frame: Frame) -> None:
-        """Nobody handles what this frame names.  The first one of each operation that has a remedy is a warning."""
+        """No handler answers what this frame names.  The first one of each operation that has a remedy is a warning."""
         try:
             name = _NAMES.get(decode_operation_frame(frame))
         except ProtocolError:
@@ -268,15 +267,13 @@ class UnhandledRequests:
         if name is None:
             return  # not of this protocol
         self._counts[name] = self._counts.get(name, 0) + 1
-        if self._counts[name] == 1 and name in self._remedies:
+        if self._counts[name] == 1 and (remedy := self._remedy_of(name)):
             logger.warning(
                 "an engine asks for what this server cannot do, and runs uncached operation=%s remedy=%s",
                 name,
-                self._remedies[name],
+                remedy,
             )
 
     def status(self) -> dict[str, dict[str, object]]:
         """How often each was asked for, and what would help."""
-        return {
-            name: {"count": count, "remedy": self._remedies.get(name, "")} for name, count in list(self._counts.items())
-        }
+        return {name: {"count": count, "remedy": self._remedy_of(name)} for name, count in list(self._counts.items())}

@@ -16,7 +16,7 @@ import lmcache_core
 from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.admin.core_paths import CORE_PATHS
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 
@@ -77,7 +77,7 @@ def _check_name(kind: OfferKind, name: str) -> None:
             f"'{name[:80]}' cannot be a name: small letters, digits and single underscores, beginning with a letter, "
             f"at most {_NAME_CHARACTERS}, and no word of Python; such as acme or acme_store"
         )
-    if distribution := DISTRIBUTIONS_OF_OFFERS.get(kind, {}).get(name):
+    if distribution := catalogue().offers.get(f"{kind}:{name}"):
         raise ConfigError(f"{kind.label} '{name}' is that of {distribution}; choose another name")
     core = load_plugins(safe_mode=True)
     taken = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Offer, hookimpl
+from lmcache_core import Offer, SettingGroup, hookimpl
 
 _METRICS, _DASHBOARD = "lmcache_observability.metrics", "lmcache_observability.dashboard"
 _TRACING, _TRACE = "lmcache_observability.tracing", "lmcache_observability.trace"
@@ -66,3 +66,9 @@ def lmcache_http_routes() -> Sequence[Offer]:
 @hookimpl
 def lmcache_commands() -> Sequence[Offer]:
     return [Offer("trace", "Look at, convert or replay a recorded trace", f"{_TRACE}.command:run_trace")]
+
+
+@hookimpl
+def lmcache_settings() -> Sequence[SettingGroup]:
+    module = "lmcache_observability.settings"
+    return [SettingGroup("Metrics, spans and recordings", f"{module}:ObservabilitySettings", f"{module}:apply")]

@@ -15,7 +15,6 @@ from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.plugins.plugin_commands import plugin_commands_with_parsers
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 from lmcache_core.app.reference import entry
-from lmcache_core.app.settings import GROUPS
 from lmcache_tools.command_tree import core_parsers
 
 _HEAD: Final = """\
@@ -70,7 +69,7 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield ""
     yield str(parser.description)
     yield ""
-    settings = {str(group.__doc__) for group in GROUPS} if isinstance(parser, ServerFlags) else set()
+    settings = set(parser.titles) if isinstance(parser, ServerFlags) else set()
     if settings:
         yield "It takes every setting of [configuration.md](configuration.md) as a flag" + (
             "." if parser.prog == "lmcache server" else ", and:"

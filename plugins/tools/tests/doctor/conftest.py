@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.settings import ServerSettings
 from lmcache_tools.doctor.case import Case
 
 GIB = 2**30
@@ -47,6 +47,7 @@ def make_case(tmp_path: Path) -> MakeCase:
             return Room(free)  # type: ignore[return-value]
 
         machine = Machine(root, statvfs, lambda: processors, lambda kind: limit)
-        return Case(ServerSettings(**settings), load_plugins(), machine=machine)
+        plugins = load_plugins()
+        return Case(read_settings(settings, plugins), plugins, machine=machine)
 
     return make

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Offer, hookimpl
+from lmcache_core import Offer, SettingGroup, hookimpl
 
 
 @hookimpl
@@ -15,5 +15,12 @@ def lmcache_request_modules() -> Sequence[Offer]:
             summary="The server copies between L1 and the engine's paged KV cache, in host or GPU memory",
             settings="lmcache_transfer_torch.config:TransferSettings",
             open="lmcache_transfer_torch.module:open_lmcache_driven",
+            operations=("register_kv_cache", "unregister_kv_cache", "store", "retrieve"),
         )
     ]
+
+
+@hookimpl
+def lmcache_settings() -> Sequence[SettingGroup]:
+    module = "lmcache_transfer_torch.settings"
+    return [SettingGroup("Server-driven transfer", f"{module}:TransferFlags", f"{module}:apply")]

@@ -11,12 +11,13 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_core.app.serve import RunningServer, serve
 from lmcache_core.app.settings import ServerSettings
 
 
 def parsers() -> list[Parser]:
-    return [ServerFlags()]
+    return [ServerFlags(command_selection().load())]
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
@@ -29,7 +30,9 @@ def run(arguments: Sequence[str]) -> ExitCode:
         return build(settings, plugins, hidden)
 
     try:
-        return serve(read_settings(ServerFlags().given(arguments)), build_server, hidden)
+        plugins = server_selection(arguments).load(strict=True)
+        settings = read_settings(ServerFlags(plugins).given(arguments), plugins)
+        return serve(settings, plugins, build_server, hidden)
     except LMCacheError as error:
         error.args = (hidden.text(str(error)),)  # it may quote what a client library said
         raise

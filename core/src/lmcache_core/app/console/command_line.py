@@ -13,8 +13,8 @@ from lmcache_core.model.spelling import nearest
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises ConfigError where argparse would print its usage and exit."""
 
-    def __init__(self, program: str, about: str, usage: str | None = None) -> None:
-        super().__init__(prog=program, description=about, usage=usage, allow_abbrev=False)
+    def __init__(self, program: str, about: str, usage: str | None = None, *, add_help: bool = True) -> None:
+        super().__init__(prog=program, description=about, usage=usage, allow_abbrev=False, add_help=add_help)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message.removeprefix("argument "))

@@ -8,16 +8,16 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from lmcache_core.app.configuration import flag_of
 from lmcache_core.app.masking import MASK
-from lmcache_core.app.settings import ServerSettings
+from lmcache_core.app.plugins.plugin_settings import LoadedGroup, flag_of
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def as_flags(settings: Iterable[tuple[str, Any]]) -> list[str]:
+def as_flags(settings: Iterable[tuple[str, Any]], groups: Iterable[LoadedGroup]) -> list[str]:
     """The lines of a command for a shell, by name and JSON value.  What is none is left out, as no flag says so."""
-    parts = [part for name, value in settings for part in _flags(name, value)]
+    flags = {name: flag_of(name, field) for group in groups for name, field in group.model.model_fields.items()}
+    parts = [part for name, value in settings if name in flags for part in _flags(flags[name], value)]
     return [" \\\n  ".join(["lmcache server", *parts])]
 
 
@@ -53,11 +53,9 @@ def _key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else toml_value(name)
 
 
-def _flags(name: str, value: Any) -> Iterator[str]:
-    field = ServerSettings.model_fields.get(name)
-    if field is None or value is None:
+def _flags(flag: str, value: Any) -> Iterator[str]:
+    if value is None:
         return
-    flag = flag_of(name, field)
     if isinstance(value, bool):
         yield flag if value else f"--no-{flag.removeprefix('--')}"
         return

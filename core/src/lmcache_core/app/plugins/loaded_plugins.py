@@ -5,25 +5,26 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Candidate, Origin
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.plugins.offer_import import cannot_open, resolve
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_fault import way_around, whole
 from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts.offer import Offer
-from lmcache_core.model.errors import PluginContractError, PluginLoadError
+from lmcache_core.model.errors import PluginContractError, PluginError, PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 if TYPE_CHECKING:
+    from lmcache_core.app.plugins.plugin_settings import LoadedGroup, MissingSetting
     from lmcache_core.contracts.server_info import ServerInfo
     from lmcache_core.contracts.settings import PluginSettings
 
@@ -36,8 +37,12 @@ Key = tuple[OfferKind, str]
 class LoadedPlugins:
     """Who offers what, fixed once loading is over.  Used by the thread that starts and stops the server; `rows` by any."""
 
-    def __init__(self, hooks: PluginHooks, rows: Sequence[PluginRow], advice: Sequence[str]) -> None:
+    def __init__(
+        self, hooks: PluginHooks, rows: Sequence[PluginRow], advice: Sequence[str], selected: Collection[str] = ()
+    ) -> None:
         self._hooks = hooks
+        self._selected = frozenset(selected)
+        self._groups: tuple[LoadedGroup, ...] | None = None
         self._used: set[str] = set()
         self._set_aside: dict[str, PluginRow] = {}
         owners: dict[Key, list[tuple[Candidate, Offer]]] = defaultdict(list)
@@ -51,8 +56,12 @@ class LoadedPlugins:
         self._rows = tuple(replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
         self.advice = tuple(advice)
         """Those of the warnings that are about what was asked for, and that no row tells."""
-        self.warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
+        self._warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
+        return self._warnings
 
     def rows(self) -> tuple[PluginRow, ...]:
         """Every plugin that was found, loaded or not; those whose offers were opened are active."""
@@ -124,9 +133,56 @@ class LoadedPlugins:
         self._used.add(candidate.name)
         return opened
 
+    def setting_groups(self) -> tuple[LoadedGroup, ...]:
+        """The settings that plugins bring, their models imported.  A group that cannot be had is left out and its plugin is
+        broken from then on, and a group whose names are those of another one is left out with a warning, unless the
+        configuration selects the plugin: then it raises PluginError."""
+        if self._groups is None:
+            self._groups = self._loaded_groups() if any(row.groups for row in self._rows) else ()
+        return self._groups
+
+    def missing_setting(self, name: str, subject: str) -> MissingSetting | None:
+        """Why a setting that `subject` gives has no effect, and what to do; None for one that is unknown."""
+        # here, because listing plugins must not pay for pydantic
+        from lmcache_core.app.plugins.plugin_settings import MissingSetting
+
+        known = catalogue().settings.get(name)
+        if known is None:
+            return None
+        for row in self.rows():
+            if row.candidate.distribution == known.distribution and row.candidate.name == known.plugin:
+                text = f"{subject} is a setting of plugin '{known.plugin}', which is {row.error or row.status}"
+                is_blocked = row.status is Status.BLOCKED
+                return MissingSetting(text if is_blocked else f"{subject} has no effect: {row}", is_blocked)
+        return MissingSetting(f"{subject} belongs to {known.distribution}: pip install {known.distribution}", False)
+
+    def _loaded_groups(self) -> tuple[LoadedGroup, ...]:
+        # here, because listing plugins must not pay for pydantic
+        from lmcache_core.app.plugins.plugin_settings import clashes, load_group
+        from lmcache_core.app.settings import ServerSettings
+
+        groups = []
+        for row in self._rows:
+            try:
+                with redirect_stdout(sys.stderr):
+                    groups += [load_group(row.candidate, group) for group in row.groups]
+            except PluginError as error:
+                if row.candidate.name in self._selected:
+                    raise
+                self._break(row.candidate, error)
+        found = clashes(groups, ServerSettings.model_fields)
+        for index, clash in found.items():
+            plugin = groups[index].plugin
+            if plugin and plugin.name in self._selected:
+                raise PluginContractError(plugin.name, clash)
+        self._warnings = (*self._warnings, *dict.fromkeys(found.values()))
+        return tuple(group for index, group in enumerate(groups) if index not in found)
+
     def set_aside(self, kind: str, name: str, error: LMCacheError) -> None:
-        """Say that the server does without this offer, which nobody asked for: its plugin is broken from now on."""
-        candidate = self.owner(kind, name)
+        """Say that the server does without this offer, which was not asked for: its plugin is broken from then on."""
+        self._break(self.owner(kind, name), error)
+
+    def _break(self, candidate: Candidate, error: LMCacheError) -> None:
         (row,) = [row for row in self._rows if row.candidate is candidate]
         remedy = way_around(candidate, error)
         row = replace(row, status=Status.BROKEN, error=str(error), remedy=remedy, traceback=whole(error))
@@ -165,7 +221,7 @@ class LoadedPlugins:
 
     def _missing(self, kind: OfferKind, name: str) -> tuple[Candidate, Offer]:
         """Raise what says most about why there is no such offer."""
-        known = DISTRIBUTIONS_OF_OFFERS[kind]
+        known = catalogue().offers_of(kind)
         distribution = known.get(name)
         plugin_names = (name, f"{kind.prefix}_{name}")
         for row in self._rows:

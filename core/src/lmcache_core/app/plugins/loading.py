@@ -17,10 +17,10 @@ from dataclasses import replace
 from types import ModuleType
 
 from lmcache_client.errors import ConfigError
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import CORE_DISTRIBUTION, Candidate, Origin, discover
 from lmcache_core.app.plugins.hook_trace import VARIABLE as TRACE_VARIABLE
 from lmcache_core.app.plugins.hook_trace import HookTrace
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_PLUGINS
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_fault import reinstall, repair, whole
 from lmcache_core.app.plugins.plugin_hooks import PluginHooks
@@ -53,7 +53,7 @@ def load_plugins(
         _check_needed(rows, selected)
     advice = [_not_blocked(name, candidates) for name in _strangers(blocked, candidates)]
     advice += [f"--plugin {name} is not considered in safe mode" for name in ignored]
-    return LoadedPlugins(hooks, rows, advice)
+    return LoadedPlugins(hooks, rows, advice, selected)
 
 
 def _check_blocked(blocked: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def _strangers(names: Sequence[str], candidates: Sequence[Candidate]) -> list[st
 
 
 def _no_plugin(name: str, candidates: Sequence[Candidate]) -> str:
-    if distribution := DISTRIBUTIONS_OF_PLUGINS.get(name):
+    if distribution := catalogue().plugins.get(name):
         return f"--plugin {name}: not installed: pip install {distribution}"
     known = [candidate.name for candidate in candidates]
     guess = mistyped(name, known)
@@ -137,7 +137,7 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
     try:
         if isinstance(module, PluginLoadError):
             raise module
-        offers = hooks.connect(name, module)
+        offers, groups = hooks.connect(name, module)
     except PluginError as error:
         row = replace(
             row,
@@ -148,7 +148,7 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
         )
     else:
         used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
-        row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers)
+        row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
     return replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, SettingGroup
 from lmcache_core.model.errors import PluginContractError
 
 _MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferKind.HTTP_ROUTES, OfferKind.SERVICE)
@@ -23,6 +23,19 @@ def check_offers(plugin: str, kind: OfferKind, offers: Sequence[Any]) -> None:
         if offer.name in seen:
             raise PluginContractError(plugin, f"{kind.label} '{offer.name}' is offered twice")
         seen.add(offer.name)
+
+
+def check_groups(plugin: str, hook: str, groups: Sequence[Any]) -> None:
+    """The same for groups of settings."""
+    for group in groups:
+        if not isinstance(group, SettingGroup):
+            raise PluginContractError(plugin, f"{hook} returned {type(group).__name__} where SettingGroup belongs")
+        if not _is_line(group.title):
+            raise PluginContractError(plugin, f"{hook}: title is {_short(group.title)}, not one line of text")
+        for part, text in (("model", group.model), ("apply", group.apply)):
+            if not _is_import_string(text):
+                fault = f"{part} is {text!r}, not an import string 'package.module:name'"
+                raise PluginContractError(plugin, f"settings '{group.title}': {fault}")
 
 
 def _fault(kind: OfferKind, offer: Any) -> str | None:
@@ -49,6 +62,8 @@ def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
             return f"{part} is {_short(flags)}, not a Capability such as Capability.NONE"
     if not isinstance(offer.default, bool):
         return f"default is {_short(offer.default)}, not True or False"
+    if not isinstance(offer.operations, tuple) or not all(isinstance(each, str) for each in offer.operations):
+        return f"operations is {_short(offer.operations)}, not a tuple of names"
     if offer.default and kind not in _MAY_BE_DEFAULT:
         return (
             "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out"

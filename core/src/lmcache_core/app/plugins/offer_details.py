@@ -16,6 +16,7 @@ from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_hooks import Offered
 from lmcache_core.app.plugins.plugin_report import capability_words, offer_record, record
 from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.app.plugins.plugin_settings import LoadedGroup, flag_of
 from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.contracts.offer import Offer
 
@@ -85,8 +86,17 @@ def plugin_text(plugins: LoadedPlugins, row: PluginRow) -> str:
     parts = ["\n".join([f"plugin {about.name}", *_indented(facts)])]
     if row.traceback:
         parts.append(row.traceback.rstrip())
+    parts += [_group_text(group) for group in plugins.setting_groups() if group.plugin == about]
     parts += [offer_text(plugins, row, offered) for offered in row.offers]
     return "\n\n".join(parts)
+
+
+def _group_text(group: LoadedGroup) -> str:
+    """Settings of the server that the plugin brings."""
+    head = ("FLAG", "TYPE", "DEFAULT", "UNIT, LIMITS", "DESCRIPTION")
+    rows = [(flag_of(name, group.model.model_fields[name]), *cells) for name, *cells in _setting_rows(group.model)]
+    table = text_table([head, *((flag, kind, *rest) for flag, kind, _, *rest in rows)])
+    return "\n".join([f"settings of the server: {group.title}", "", *(f"  {line}" for line in table)])
 
 
 def offer_json(plugins: LoadedPlugins, row: PluginRow, offered: Offered) -> dict[str, Any]:
@@ -109,7 +119,12 @@ def _offer_json(plugins: LoadedPlugins, owner: Mapping[str, Any], offered: Offer
 def plugin_json(plugins: LoadedPlugins, row: PluginRow) -> dict[str, Any]:
     owner = record(row, *missing_modules([row]))
     del owner["offers"]
-    return {**owner, "offers": [_offer_json(plugins, owner, offered) for offered in row.offers]}
+    settings = [
+        {"title": group.title, "schema": group.model.model_json_schema()}
+        for group in plugins.setting_groups()
+        if group.plugin == row.candidate
+    ]
+    return {**owner, "settings": settings, "offers": [_offer_json(plugins, owner, offered) for offered in row.offers]}
 
 
 def schema_json(plugins: LoadedPlugins, offered: Offered) -> str:

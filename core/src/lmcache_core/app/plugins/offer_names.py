@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS, DISTRIBUTIONS_OF_PLUGINS
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_hooks import Offered
@@ -98,10 +98,9 @@ def _listed(found: Sequence[Found]) -> str:
 
 
 def _nothing(plugins: LoadedPlugins, text: str) -> str:
-    known = {**DISTRIBUTIONS_OF_PLUGINS}
-    for names in DISTRIBUTIONS_OF_OFFERS.values():
-        known.update(names)
-    if distribution := known.get(text):
+    known = catalogue()
+    offers = {key.partition(":")[2]: distribution for key, distribution in known.offers.items()}
+    if distribution := offers.get(text) or known.plugins.get(text):
         return f"'{text}' is not installed: pip install {distribution}"
     rows = plugins.rows()
     installed = dict.fromkeys(row.candidate.name for row in rows)

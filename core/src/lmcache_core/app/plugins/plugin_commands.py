@@ -12,8 +12,8 @@ from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_group import group_usage, unknown_word
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Candidate
-from lmcache_core.app.plugins.known_names import DISTRIBUTIONS_OF_OFFERS
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
@@ -60,7 +60,7 @@ def missing_commands(plugins: LoadedPlugins) -> dict[str, list[str]]:
 def _absent(plugins: LoadedPlugins) -> dict[str, str]:
     """Distributions that are not installed, by the names of their commands."""
     there = {row.candidate.distribution for row in plugins.rows()}
-    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+    known = catalogue().offers_of(OfferKind.COMMAND)
     return {name: owner for name, owner in known.items() if owner not in there}
 
 
@@ -138,7 +138,7 @@ def _no_such_word(group: str, word: str, known: Collection[str], plugins: Loaded
     except PluginError as error:  # it is broken, or two have it
         return error
     except ConfigError as error:
-        if name in DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]:
+        if f"{OfferKind.COMMAND}:{name}" in catalogue().offers:
             return _not_installed(name, plugins) or error
     return unknown_word(group, word, known, _words(group, _absent(plugins)))
 
@@ -189,7 +189,7 @@ def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
 
 def _no_such_command(name: str, error: ConfigError, plugins: LoadedPlugins) -> ConfigError:
     """What says most about a command that there is not; `error` is what a look for it raised."""
-    known = DISTRIBUTIONS_OF_OFFERS[OfferKind.COMMAND]
+    known = catalogue().offers_of(OfferKind.COMMAND)
     if name in known:
         return _not_installed(name, plugins) or error
     if inside := next((each for each in known if each.startswith(f"{name}.")), None):  # a group, without its word

@@ -10,20 +10,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pluggy
 
 from lmcache_core.app.plugins.hook_trace import HookTrace
-from lmcache_core.app.plugins.offer_check import check_offers
+from lmcache_core.app.plugins.offer_check import check_groups, check_offers
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.contracts import hookspecs
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, SettingGroup
 from lmcache_core.model.errors import PluginContractError
 from lmcache_core.model.spelling import nearest
 
 _PREFIX = f"{hookspecs.PROJECT}_"
+_SETTINGS = "lmcache_settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,13 @@ class Offered:
 
     kind: OfferKind
     offer: Offer
+
+
+class Connected(NamedTuple):
+    """What a plugin returned when it was connected."""
+
+    offers: tuple[Offered, ...]
+    groups: tuple[SettingGroup, ...]
 
 
 class PluginHooks:
@@ -43,9 +51,9 @@ class PluginHooks:
         if trace:
             trace.watch(self._manager)
 
-    def connect(self, name: str, module: ModuleType) -> tuple[Offered, ...]:
-        """Register a plugin and collect its offers.  One that breaks the contract is not registered, and raises
-        PluginContractError."""
+    def connect(self, name: str, module: ModuleType) -> Connected:
+        """Register a plugin and collect its offers and its settings.  Raises PluginContractError for one that breaks the
+        contract, which is not registered then."""
         _check_names(name, module)
         if other := self._manager.get_name(module):
             raise PluginContractError(name, f"module {module.__name__} is that of plugin '{other}', too")
@@ -55,7 +63,9 @@ class PluginHooks:
             self._forget(name)  # older versions of pluggy leave it half registered
             raise PluginContractError(name, " ".join(str(error).split())) from error
         try:
-            return tuple(offered for kind in OfferKind for offered in self._offers(name, module, kind))
+            hooks = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
+            offers = tuple(offered for kind in OfferKind if kind.hook in hooks for offered in self._offers(name, kind))
+            return Connected(offers, self._groups(name) if _SETTINGS in hooks else ())
         except PluginContractError:
             self._forget(name)
             raise
@@ -80,21 +90,29 @@ class PluginHooks:
         if self._manager.has_plugin(name):
             self._manager.unregister(name=name)
 
-    def _offers(self, name: str, module: ModuleType, kind: OfferKind) -> Iterable[Offered]:
-        if kind.hook not in {caller.name for caller in self._manager.get_hookcallers(module) or ()}:
-            return []
+    def _offers(self, name: str, kind: OfferKind) -> Iterable[Offered]:
+        offers = self._answer(name, kind.hook, Offer)
+        check_offers(name, kind, offers)
+        return [Offered(kind, offer) for offer in offers]
+
+    def _groups(self, name: str) -> tuple[SettingGroup, ...]:
+        groups = self._answer(name, _SETTINGS, SettingGroup)
+        check_groups(name, _SETTINGS, groups)
+        return tuple(groups)
+
+    def _answer(self, name: str, hook: str, wanted: type) -> list[Any]:
+        """What the plugin's hook returned, a list.  Raises PluginContractError."""
         try:
-            answers = self.call(name, kind.hook)
-            offers = None if not answers else answers[0] if isinstance(answers[0], Offer) else list(answers[0])
+            answers = self.call(name, hook)
+            answer = None if not answers else answers[0] if isinstance(answers[0], wanted) else list(answers[0])
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise PluginContractError(name, f"{kind.hook} failed: {describe(error)}") from error
-        if offers is None or isinstance(offers, Offer):
-            what = "nothing" if offers is None else "an Offer"
-            raise PluginContractError(name, f"{kind.hook} returned {what}; it must return a list of Offer")
-        check_offers(name, kind, offers)
-        return [Offered(kind, offer) for offer in offers]
+            raise PluginContractError(name, f"{hook} failed: {describe(error)}") from error
+        if not isinstance(answer, list):
+            what = "nothing" if answer is None else f"{'an' if wanted is Offer else 'a'} {wanted.__name__}"
+            raise PluginContractError(name, f"{hook} returned {what}; it must return a list of {wanted.__name__}")
+        return answer
 
 
 def _known_hooks() -> list[str]:

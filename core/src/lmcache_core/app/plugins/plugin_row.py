@@ -8,6 +8,7 @@ from typing import Final
 
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_hooks import Offered
+from lmcache_core.contracts.offer import SettingGroup
 
 SLOW_SETUP_MS: Final = 100.0
 """A plugin module imports in a few milliseconds, and its hooks do nothing but name things; every start pays for it."""
@@ -35,6 +36,7 @@ class PluginRow:
     candidate: Candidate
     status: Status
     offers: tuple[Offered, ...] = ()
+    groups: tuple[SettingGroup, ...] = ()
     error: str | None = None
     remedy: str | None = None
     setup_ms: float | None = None

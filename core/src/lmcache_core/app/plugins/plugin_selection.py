@@ -1,6 +1,6 @@
-"""Which plugins a command considers: `--plugin`, `--no-plugin`, `--safe-mode`, and their variables.
+"""Which plugins a command considers: `--plugin`, `--no-plugin`, `--safe-mode`, their variables, and their keys of a file.
 
-`lmcache server` has the same three among its settings; this is for the commands that have no settings.
+`lmcache server` has the same three among its settings.  It asks here first, because plugins bring settings, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
+from lmcache_core.app.config_file import read_config_file
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 
+ENV_PREFIX: Final = "LMCACHE_"
+_KUBERNETES_ADDRESSES: Final = ("tcp://", "udp://", "sctp://")
 FLAGS = ("--plugin", "--no-plugin", "--safe-mode", "--no-safe-mode")
 _WITH_NAME = FLAGS[:2]
 _YES = ("1", "true", "yes", "on", "t", "y")
@@ -66,6 +71,40 @@ def selection_of(given: argparse.Namespace, environment: Mapping[str, str] = os.
         asked.blocked if given.no_plugin is None else tuple(given.no_plugin),
         asked.safe_mode if given.safe_mode is None else given.safe_mode,
     )
+
+
+def server_selection(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> PluginSelection:
+    """What a server with these arguments considers: the flags, then the environment, then the `--config` file, setting by
+    setting.  Raises ConfigError."""
+    parser = Parser("lmcache", "", add_help=False)
+    add_selection_flags(parser)
+    parser.add_argument("--config")
+    given, _ = parser.parse_known_args(list(arguments))
+    variables = {name.upper(): value for name, value in environment.items() if is_set(name, value)}
+    path = given.config or variables.get(f"{ENV_PREFIX}CONFIG")
+    file = read_config_file(Path(path)) if path else {}
+    asked = selection_from(variables)
+    safe_mode = asked.safe_mode if f"{ENV_PREFIX}SAFE_MODE" in variables else file.get("safe_mode") is True
+    return PluginSelection(
+        _first(given.plugin, asked.selected, file.get("plugins")),
+        _first(given.no_plugin, asked.blocked, file.get("no_plugins")),
+        safe_mode if given.safe_mode is None else given.safe_mode,
+    )
+
+
+def is_set(name: str, value: str) -> bool:
+    """Does this variable give a setting?  An empty one does not, and Kubernetes puts an address into LMCACHE_PORT where a
+    service is called `lmcache`."""
+    is_address = name.upper() == f"{ENV_PREFIX}PORT" and value.startswith(_KUBERNETES_ADDRESSES)
+    return bool(value) and name.upper().startswith(ENV_PREFIX) and not is_address
+
+
+def _first(flags: Sequence[str] | None, variable: Sequence[str], key: Any) -> tuple[str, ...]:
+    """What the strongest source says.  A key of the wrong type is none here: `read_settings` refuses it."""
+    if flags is not None or variable:
+        return tuple(variable if flags is None else flags)
+    names = _names(key) if isinstance(key, str) else key if isinstance(key, list) else ()
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def command_selection(environment: Mapping[str, str] = os.environ) -> PluginSelection:

@@ -16,7 +16,7 @@ class MetricsSettings(PluginSettings):
         "127.0.0.1", min_length=1, description="Where metrics can be scraped, without a token."
     )
     prometheus_port: int = Field(
-        0, ge=0, le=65535, description="TCP port for it; 0: none beside `/metrics` of the admin API."
+        9090, ge=0, le=65535, description="TCP port for it; 0: none beside `/metrics` of the admin API."
     )
     prometheus_port_given: bool = Field(
         False, description="Whether the server may not start without this port; otherwise there is a warning."

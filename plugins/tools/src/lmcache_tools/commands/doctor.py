@@ -20,9 +20,9 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Block, Line, Mood, Table
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.console.waiting import waiting
-from lmcache_core.app.flags import ServerFlags, server_flags
+from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.examination import Report, examine
 from lmcache_tools.doctor.finding import Finding, Level
@@ -35,7 +35,12 @@ _MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Moo
 
 
 def parsers() -> list[Parser]:
+    return [_parser(command_selection().load())]
+
+
+def _parser(plugins: LoadedPlugins) -> ServerFlags:
     parser = ServerFlags(
+        plugins,
         "lmcache doctor",
         "Look at this machine and at a server's configuration, and say what to change.  Opens every adapter that is "
         "configured, and stores, loads and deletes an object there.",
@@ -59,20 +64,22 @@ def parsers() -> list[Parser]:
     asked.add_argument("--fix-hints", action="store_true", help="end with the commands and flags that would help")
     asked.add_argument("--faults", action="store_true", help="show only what is not ok")
     add_output_flags(parser)
-    return [parser]
+    return parser
 
 
 def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     """Exit code 1 when a finding is a failure."""
-    given = parsers()[0].parse_all(arguments)
-    case = _case(given)
+    plugins = server_selection(arguments).load(strict=True)
+    parser = _parser(plugins)
+    given = parser.parse_all(arguments)
+    case = _case(given, parser, plugins)
     with waiting("looking"):
         report = examine(case, given.flops and given.flops * _TERA, not given.skip_adapters)
     output_of(given).show(report.record(case), lambda: list(_page(case, report, given)))
     return ExitCode.FAILED if report.failed else ExitCode.STOPPED
 
 
-def _case(given: argparse.Namespace) -> Case:
+def _case(given: argparse.Namespace, parser: ServerFlags, plugins: LoadedPlugins) -> Case:
     for flag, value in (("--flops", given.flops), ("--parameters", given.parameters)):
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{flag} {value:g}: expected more than 0")
@@ -81,8 +88,7 @@ def _case(given: argparse.Namespace) -> Case:
     model = read_model_shape(Path(given.model), given.kv_dtype) if given.model else None
     if model and given.parameters:
         model = replace(model, parameters=round(given.parameters * 1e9))
-    settings = read_settings(server_flags(given))
-    plugins = load_plugins(settings.plugins, settings.no_plugins, safe_mode=settings.safe_mode)
+    settings = read_settings(parser.settings_in(given), plugins)
     adapters, unusable = _adapters(settings.l2_adapter, plugins)
     return Case(settings, plugins, adapters, unusable, model=model, shards=given.tp)
 

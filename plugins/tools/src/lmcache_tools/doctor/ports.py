@@ -8,7 +8,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pydantic import BaseModel
+
 from lmcache_core.app.machine import Machine
+from lmcache_core.app.plugins.plugin_settings import flag_of
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 
@@ -22,11 +25,23 @@ def ports(case: Case) -> Iterator[Finding]:
         wanted.append(("engine port", "--port", settings.host, settings.port, Level.FAIL))
     if settings.http_enabled:
         wanted.append(("admin port", "--http-port", settings.http_host, settings.http_port, Level.FAIL))
-    if settings.prometheus_port and not (settings.disable_metrics or settings.disable_observability):
-        asked = Level.FAIL if "prometheus_port" in settings.model_fields_set else Level.WARN
-        wanted.append(("metrics port", "--prometheus-port", settings.prometheus_host, settings.prometheus_port, asked))
+    if not settings.disable_observability:
+        wanted += [each for added in settings.added for each in _ports_of(added.values)]
     for name, flag, host, port, level in wanted:
         yield _port(case.machine, name, flag, host, port, level)
+
+
+def _ports_of(values: BaseModel) -> Iterator[tuple[str, str, str, int, Level]]:
+    """The ports of a plugin's settings: fields that say `listens_on` (the setting with the host) and the `word` for them, and
+    maybe `unless`, a switch with which nothing listens."""
+    for name, field in type(values).model_fields.items():
+        extra = field.json_schema_extra
+        if not isinstance(extra, dict) or "listens_on" not in extra:
+            continue
+        port = getattr(values, name)
+        if port and not ("unless" in extra and getattr(values, str(extra["unless"]))):
+            level = Level.FAIL if name in values.model_fields_set else Level.WARN
+            yield str(extra["word"]), flag_of(name, field), getattr(values, str(extra["listens_on"])), port, level
 
 
 def _port(machine: Machine, name: str, flag: str, host: str, port: int, level: Level) -> Finding:
