@@ -31,12 +31,12 @@ def told(spec: OfferSpec) -> dict[str, Any]:
 
 def test_without_a_flag_metrics_have_their_defaults() -> None:
     assert list(subscribers()) == ["metrics"]
-    assert told(subscribers()["metrics"]) == MetricsSettings().model_dump()
+    assert told(subscribers()["metrics"]) == MetricsSettings.model_validate({}).model_dump()
 
 
 def test_defaults_of_flags_are_those_of_the_subscribers() -> None:
-    flags = ObservabilitySettings()
-    metrics = MetricsSettings()
+    flags = ObservabilitySettings.model_validate({})
+    metrics = MetricsSettings.model_validate({})
     assert (flags.prometheus_host, flags.prometheus_port) == (metrics.prometheus_host, metrics.prometheus_port)
     assert (flags.otlp_endpoint, flags.metrics_sample_rate) == (metrics.otlp_endpoint, metrics.sample_rate)
     lookup_hash = told(subscribers("--lookup-hash-log-dir", "d")["lookup_hash"])
