@@ -104,13 +104,13 @@ class FactCheck:
         for client in self._clients:
             verbs = client.counters.snapshot().verbs
             assert all(row.adds_up for row in verbs.values()), verbs
-        accounts = [view.account for view in self._store.views().values()]
+        accounts = [view.counts for view in self._store.views().values()]
         assert all(account.adds_up for account in accounts), accounts
         assert sums["to l2"] <= sum(account.stored for account in accounts)
         assert sums["bytes to l2"] <= sum(account.stored_bytes for account in accounts)
         assert said[told.LoadSubmitted] == said[told.LoadCompleted] + self._prefetch._loads.jobs
-        assert sums["loaded"] <= self._prefetch.view().loaded
-        view = self._prefetch.view()
+        assert sums["loaded"] <= self._prefetch.counts().loaded
+        view = self._prefetch.counts()
         ended = view.completed + view.timed_out + view.cancelled + view.given_up
         assert said[told.PrefetchCompleted] <= ended
 

@@ -289,8 +289,8 @@ def test_a_batch_says_how_long_it_waited_and_for_which_request(house: House) -> 
     house.turn()
     house.clock.advance(3)
     view = house.store.views()["cue"]
-    assert (view.account.in_flight, view.account.waiting, view.oldest_seconds) == (4, 4, 3.0)
-    assert (view.account.in_flight_bytes, view.account.waiting_bytes) == (4 * OBJECT, 4 * OBJECT)
+    assert (view.counts.in_flight, view.counts.waiting, view.oldest_seconds) == (4, 4, 3.0)
+    assert (view.counts.in_flight_bytes, view.counts.waiting_bytes) == (4 * OBJECT, 4 * OBJECT)
     house.finish("store")
     house.clock.advance(2)
     house.settle()
@@ -300,7 +300,7 @@ def test_a_batch_says_how_long_it_waited_and_for_which_request(house: House) -> 
         StoreCompleted("cue", second.job, 4, 0, 2.0, 4 * OBJECT, 3.0, "r"),
     ]
     view = house.store.views()["cue"]
-    assert (view.account.stored_bytes, view.oldest_seconds, view.account.adds_up) == (8 * OBJECT, 0.0, True)
+    assert (view.counts.stored_bytes, view.oldest_seconds, view.counts.adds_up) == (8 * OBJECT, 0.0, True)
 
 
 def test_jobs_of_a_lookup_in_l2_are_told_of(house: House) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import add
 from typing import Final, NamedTuple
@@ -56,6 +57,11 @@ class SampleKind:
         """A sample of a histogram."""
         assert len(histogram.counts) == len(self.bounds) + 1, f"{self.name} has {len(self.bounds) + 1} buckets"
         return self.of(sum(histogram.counts), *labels)._replace(histogram=histogram)
+
+
+def kinds_in(names: Mapping[str, object]) -> tuple[SampleKind, ...]:
+    """The sample kinds among these, in their order: of a module's `globals()`, all that it defines."""
+    return tuple([kind for kind in names.values() if isinstance(kind, SampleKind)])
 
 
 BOUNDS_SECONDS: Final = (

@@ -22,10 +22,10 @@ from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.prefetch_counters import PrefetchCounts
 from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
 from lmcache_core.controllers.prefetch_plan import ROOM_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchBudget
-from lmcache_core.controllers.prefetch_view import PrefetchView
 from lmcache_core.controllers.threads import Change, MessageLoop
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.object_header import HEADER_BYTES
@@ -95,8 +95,9 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if self._short or not prefetch.answered:
             self._inbox.wake()
 
-    def view(self) -> PrefetchView:
-        return PrefetchView(
+    def counts(self) -> PrefetchCounts:
+        """Any thread."""
+        return PrefetchCounts(
             len(self._active),
             len(self._queue) + len(self._inbox),
             self.completed,
@@ -106,6 +107,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self._room.used_bytes,
             self._room.limit_bytes,
             self._loads.loaded,
+            self._loads.rejected,
             self._room_waits + self._slices.room_waits,
         )
 
@@ -115,19 +117,9 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         return self._seat
 
     def status(self) -> dict[str, object]:
-        return {
-            "in_flight": len(self._active),
-            "queued": len(self._queue) + len(self._inbox),
-            "max_in_flight": self._max_in_flight,
-            "l1_bytes": self._room.used_bytes,
-            "l1_max_bytes": self._room.limit_bytes,
-            "loaded": self._loads.loaded,
-            "rejected": self._loads.rejected,
-            "completed": self.completed,
-            "timed_out": self.timed_out,
-            "cancelled": self.cancelled,
-            "given_up": self.given_up,
-        }
+        status = {"max_in_flight": self._max_in_flight, **self.counts()._asdict()}
+        del status["room_waits"]
+        return status
 
     # --- changes while the server runs: each is made on the controller's thread, soon
 

@@ -22,9 +22,9 @@ from lmcache_core.contracts.policies import StorePolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.policies import PolicySeat
-from lmcache_core.controllers.store_counters import StoreCounts
+from lmcache_core.controllers.store_counters import StoreCounts, StoreView
 from lmcache_core.controllers.store_plan import plan_stores
-from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue, StoreView
+from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
 from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreReferences, StoreUnit
 from lmcache_core.controllers.threads import Change, MessageLoop
 from lmcache_core.l1.cache import L1Cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
 
 
 class StoreCounts(NamedTuple):
@@ -50,6 +52,16 @@ class StoreCounts(NamedTuple):
             self.admitted == self.stored + self.failed + self.dropped + self.waiting + self.in_flight
             and self.admitted_bytes == self.stored_bytes + self.failed_bytes + self.dropped_bytes + self.backlog_bytes
         )
+
+
+class StoreView(NamedTuple):
+    """How stores to one adapter fare."""
+
+    counts: StoreCounts
+    oldest_seconds: float
+    """How long what waits longest has waited."""
+    bytes_per_second: float | None
+    """None until it is known."""
 
 
 class StoreCounters:
@@ -131,3 +143,104 @@ class StoreCounters:
                 dropped_by_reason=dict(self._dropped),
                 dropped_bytes_by_reason=dict(self._dropped_bytes),
             )
+
+
+_NAME: Final = ("l2_name",)
+STORE_ADMITTED: Final = SampleKind(
+    "lmcache.l2.store.admitted",
+    "{object}",
+    "Objects that are to go to an adapter.  Each is stored, failed or dropped, or it is pending.",
+    is_counter=True,
+    labels=_NAME,
+)
+STORE_ADMITTED_BYTES: Final = SampleKind(
+    "lmcache.l2.store.admitted.size", "By", "The same in bytes.", is_counter=True, labels=_NAME
+)
+STORE_ENDED: Final = SampleKind(
+    "lmcache.l2.store.ended",
+    "{object}",
+    "What became of them: stored, failed (reason: the outcome) or dropped (reason: why).",
+    is_counter=True,
+    labels=("l2_name", "result", "reason"),
+)
+STORE_ENDED_BYTES: Final = SampleKind(
+    "lmcache.l2.store.ended.size", "By", "The same in bytes.", is_counter=True, labels=("l2_name", "result", "reason")
+)
+STORE_PENDING: Final = SampleKind(
+    "lmcache.l2.store.pending",
+    "{object}",
+    "Objects that wait for an adapter (waiting) or are with it (in_flight).",
+    is_counter=False,
+    labels=("l2_name", "state"),
+)
+STORE_PENDING_BYTES: Final = SampleKind(
+    "lmcache.l2.store.pending.size", "By", "The same in bytes.", is_counter=False, labels=("l2_name", "state")
+)
+STORE_OLDEST: Final = SampleKind(
+    "lmcache.l2.store.oldest_age",
+    "s",
+    "How long the oldest of those that wait has waited.",
+    is_counter=False,
+    labels=_NAME,
+)
+STORE_MERGED: Final = SampleKind(
+    "lmcache.l2.store.merged",
+    "{object}",
+    "Not admitted: the same object was on its way to this adapter already.",
+    is_counter=True,
+    labels=_NAME,
+)
+STORE_SPEED: Final = SampleKind(
+    "lmcache.l2.store.speed",
+    "By/s",
+    "How fast an adapter takes stores, once that is known.",
+    is_counter=False,
+    labels=_NAME,
+)
+BACKLOG: Final = SampleKind(
+    "lmcache.l2.store.backlog",
+    "By",
+    "Bytes that L1 holds for L2; what goes to several adapters counts once.",
+    is_counter=False,
+)
+TURNED_AWAY: Final = SampleKind(
+    "lmcache.l2.store.turned_away",
+    "{object}",
+    "Objects that stay in L1 only because the store controller was too far behind; no adapter was chosen.",
+    is_counter=True,
+)
+
+
+KINDS: Final = kinds_in(globals())
+
+
+def store_samples(views: Mapping[str, StoreView], backlog_bytes: int, refused: int) -> Iterator[Sample]:
+    """`views` by the name of the adapter."""
+    for name, view in views.items():
+        yield from _of_adapter(name, view)
+    yield BACKLOG.of(backlog_bytes)
+    yield TURNED_AWAY.of(refused)
+
+
+def _of_adapter(name: str, view: StoreView) -> Iterator[Sample]:
+    """All of one moment: what was admitted is what ended and what is pending."""
+    counts = view.counts
+    yield STORE_ADMITTED.of(counts.admitted, name)
+    yield STORE_ADMITTED_BYTES.of(counts.admitted_bytes, name)
+    yield STORE_ENDED.of(counts.stored, name, "stored", "")
+    yield STORE_ENDED_BYTES.of(counts.stored_bytes, name, "stored", "")
+    for result, objects, sizes in (
+        ("failed", counts.failed_by_outcome, counts.failed_bytes_by_outcome),
+        ("dropped", counts.dropped_by_reason, counts.dropped_bytes_by_reason),
+    ):
+        for reason, count in objects.items():
+            yield STORE_ENDED.of(count, name, result, reason)
+            yield STORE_ENDED_BYTES.of(sizes[reason], name, result, reason)
+    yield STORE_PENDING.of(counts.waiting, name, "waiting")
+    yield STORE_PENDING.of(counts.in_flight, name, "in_flight")
+    yield STORE_PENDING_BYTES.of(counts.waiting_bytes, name, "waiting")
+    yield STORE_PENDING_BYTES.of(counts.in_flight_bytes, name, "in_flight")
+    yield STORE_MERGED.of(counts.merged, name)
+    yield STORE_OLDEST.of(view.oldest_seconds, name)
+    if view.bytes_per_second is not None:
+        yield STORE_SPEED.of(view.bytes_per_second, name)

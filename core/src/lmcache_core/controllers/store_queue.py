@@ -7,11 +7,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.store_counters import StoreCounters, StoreCounts
+from lmcache_core.controllers.store_counters import StoreCounters, StoreView
 from lmcache_core.controllers.store_units import StoreUnit
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import ObjectKey
@@ -200,16 +200,6 @@ class StoreJob:
     """Once it is settled."""
 
 
-class StoreView(NamedTuple):
-    """How stores to one adapter fare."""
-
-    account: StoreCounts
-    oldest_seconds: float
-    """How long what waits longest has waited."""
-    bytes_per_second: float | None
-    """None until it is known."""
-
-
 class StoreQueue:
     """Owned by the store controller's thread; only `counters` and `status` are for others, too."""
 
@@ -329,13 +319,13 @@ class StoreQueue:
         return StoreView(self.counters.snapshot(), oldest, self._speed.bytes_per_second(now))
 
     def status(self, now: float) -> dict[str, object]:
-        account, oldest_seconds, rate = self.view(now)
+        counts, oldest_seconds, rate = self.view(now)
         return {
-            **account._asdict(),
-            "backlog_bytes": account.backlog_bytes,
+            **counts._asdict(),
+            "backlog_bytes": counts.backlog_bytes,
             "oldest_seconds": round(oldest_seconds, 3),
             "bytes_per_second": None if rate is None else round(rate),
-            "backlog_seconds": account.backlog_bytes / rate if rate else None,
+            "backlog_seconds": counts.backlog_bytes / rate if rate else None,
         }
 
     def _bound(self, limits: StoreLimits) -> None:

@@ -307,11 +307,11 @@ def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) ->
     store = server._parts.tiers.store
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        wait_for(lambda: store.views()[FAULT_INJECT].account.in_flight > 0)
-        assert store.views()[FAULT_INJECT].account.waiting > 0
+        wait_for(lambda: store.views()[FAULT_INJECT].counts.in_flight > 0)
+        assert store.views()[FAULT_INJECT].counts.waiting > 0
         server._parts.changes.adapters.remove(FAULT_INJECT, 3600.0, False)
     assert server.stop(20.0)
-    assert store.views()[FAULT_INJECT].account.stored == CHUNKS
+    assert store.views()[FAULT_INJECT].counts.stored == CHUNKS
 
 
 def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow_opening: Gate) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.samples import adapters, events, l1, prefetch, serdes, server, stores, tenants
-from lmcache_core.app.samples.adapters import adapter_samples
-from lmcache_core.app.samples.events import event_samples
+from lmcache_core.app.samples import l1, serdes, server
 from lmcache_core.app.samples.l1 import l1_samples
-from lmcache_core.app.samples.prefetch import prefetch_samples
 from lmcache_core.app.samples.serdes import serde_samples
 from lmcache_core.app.samples.server import server_samples
-from lmcache_core.app.samples.stores import store_samples
-from lmcache_core.app.samples.tenants import tenant_samples
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
+from lmcache_core.controllers import adapter_samples as adapters
+from lmcache_core.controllers import prefetch_counters, store_counters
+from lmcache_core.controllers.adapter_samples import adapter_samples
+from lmcache_core.controllers.prefetch_counters import prefetch_samples
+from lmcache_core.controllers.store_counters import store_samples
+from lmcache_core.storage import counters as tenants
+from lmcache_core.storage.counters import tenant_samples
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
@@ -27,25 +29,25 @@ if TYPE_CHECKING:
 SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (
     *tenants.KINDS,
     *l1.KINDS,
-    *stores.KINDS,
-    *prefetch.KINDS,
+    *store_counters.KINDS,
+    *prefetch_counters.KINDS,
     *adapters.KINDS,
     *serdes.KINDS,
     *server.KINDS,
-    *events.KINDS,
 )
-"""Every measure that `samples` can have values of."""
+"""Every metric that `samples` can have values of."""
 
 
 def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> list[Sample]:
     """All values, of this moment.  Any thread; takes 1.5 us for each of them."""
+    tiers = parts.tiers
+    evictions = [(each.adapter, each.controller.counters) for each in tiers.l2.evictions]
     return [
-        *tenant_samples(parts.tiers.storage.tallies.snapshot()),
+        *tenant_samples(tiers.storage.tallies.snapshot()),
         *l1_samples(parts),
-        *store_samples(parts),
-        *prefetch_samples(parts),
-        *adapter_samples(parts, conditions),
+        *store_samples(tiers.store.views(), tiers.store.backlog_bytes, tiers.store.refused),
+        *prefetch_samples(tiers.prefetch.counts()),
+        *adapter_samples(tiers.l2.clients, evictions, conditions),
         *serde_samples(parts),
         *server_samples(parts, uptime_seconds, conditions),
-        *event_samples(parts.bus.counters()),
     ]

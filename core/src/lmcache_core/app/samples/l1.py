@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.samples import Sample, SampleKind
+from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
 from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.storage.counters import OTHER, PAIRS_MAX
 
@@ -95,27 +95,7 @@ OVERWRITTEN: Final = SampleKind(
     is_counter=True,
 )
 
-KINDS: Final = (
-    USED,
-    USED_RATIO,
-    CAPACITY,
-    BACKED,
-    SLOTS,
-    OBJECTS,
-    LEASES,
-    PINNED,
-    SLABS,
-    STORES_WAITING,
-    STORE_WAITS,
-    SALT_USED,
-    QUOTA,
-    EVICTED,
-    EVICTED_BYTES,
-    EVICTION_TICKS,
-    EVICTION_TRIGGERED,
-    EXPIRED,
-    OVERWRITTEN,
-)
+KINDS: Final = kinds_in(globals())
 
 
 def l1_samples(parts: Parts) -> Iterator[Sample]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.samples import Sample, SampleKind
+from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
 from lmcache_core.serde.serde_adapter import SerdeAdapter
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ REFUSED: Final = SampleKind(
     labels=("l2_name", "reason"),
 )
 
-KINDS: Final = (OBJECTS, INPUT, OUTPUT, SECONDS, FAILURES, REFUSED)
+KINDS: Final = kinds_in(globals())
 
 
 def serde_samples(parts: Parts) -> Iterator[Sample]:

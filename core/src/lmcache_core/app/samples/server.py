@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind
+from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind, kinds_in
 from lmcache_core.controllers.conditions import server_state
+from lmcache_core.events.bus import BusCounters
+from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.model.model_name import parse_model_name
 
 if TYPE_CHECKING:
@@ -132,42 +134,51 @@ FILES: Final = SampleKind(
     "process.open_file_descriptor.count", "{file_descriptor}", "Open file descriptors.", is_counter=False
 )
 COLLECTIONS: Final = SampleKind(
-    "cpython.gc.collections",
-    "{collection}",
-    "Garbage collections.",
-    is_counter=True,
-    labels=("cpython.gc.generation",),
+    "cpython.gc.collections", "{collection}", "Garbage collections.", is_counter=True, labels=("cpython.gc.generation",)
 )
 
-KINDS: Final = (
-    BUILD,
-    UPTIME,
-    HEALTHY,
-    CONDITION,
-    REQUESTS,
-    REQUEST_TIMES,
-    REQUESTS_RECEIVED,
-    REQUESTS_DROPPED,
-    ANSWERS_WAITING,
-    REQUESTS_WAITING,
-    REQUESTS_OLDEST,
-    UNSALTED,
-    CONNECTIONS,
-    CONNECTIONS_UNREAD,
-    HANDSHAKES,
-    WORKERS,
-    LOOKUPS_OPEN,
-    LOOKUPS_OLDEST,
-    PROMPT_BYTES,
-    PROMPT_TENANTS,
-    THREAD_RESTARTS,
-    THREADS_DOWN,
-    POLICY_FAILURES,
-    CPU,
-    MEMORY,
-    FILES,
-    COLLECTIONS,
+_SUBSCRIBER: Final = ("subscriber_name",)
+
+EVENTS_WAITING: Final = SampleKind(
+    "lmcache_mp.event_bus.queue_depth", "", "Events that wait for a subscriber.", is_counter=False, labels=_SUBSCRIBER
 )
+EVENTS_LAG: Final = SampleKind(
+    "lmcache_mp.event_bus.drain_lag_seconds",
+    "",
+    "How long the oldest event that waits for a subscriber has waited.",
+    is_counter=False,
+    labels=_SUBSCRIBER,
+)
+EVENTS_DROPPED: Final = SampleKind(
+    "lmcache_mp.event_bus.dropped_events_total",
+    "1",
+    "Events that a subscriber was not given, because it was too far behind or had ended.",
+    is_counter=True,
+    labels=(*_SUBSCRIBER, "event"),
+)
+EVENTS_FAILED: Final = SampleKind(
+    "lmcache_mp.event_bus.subscriber_exceptions",
+    "1",
+    "Times that a subscriber raised.",
+    is_counter=True,
+    labels=_SUBSCRIBER,
+)
+EVENTS_DELIVERED: Final = SampleKind(
+    "lmcache.events.delivered", "{event}", "Events that a subscriber was given.", is_counter=True, labels=_SUBSCRIBER
+)
+EVENTS_CPU: Final = SampleKind(
+    "lmcache.events.cpu.time", "s", "Processor time of a subscriber's thread.", is_counter=True, labels=_SUBSCRIBER
+)
+EVENTS_STATE: Final = SampleKind(
+    "lmcache.events.subscribers",
+    "{subscriber}",
+    "Subscribers by state: ok, behind, stuck, failing, retaining or ended.",
+    is_counter=False,
+    labels=(*_SUBSCRIBER, "state"),
+)
+
+
+KINDS: Final = kinds_in(globals())
 
 _PROC: Final = Path("/proc/self")
 
@@ -192,6 +203,7 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
     yield THREADS_DOWN.of(parts.supervisor.down)
     for seat, _ in parts.policy_seats():
         yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
+    yield from _events(parts.bus.counters())
     yield from _process()
 
 
@@ -215,6 +227,23 @@ def _requests(parts: Parts) -> Iterator[Sample]:
     yield HANDSHAKES.of(connections.refused, "refused")
     yield HANDSHAKES.of(connections.incomplete, "incomplete")
     yield HANDSHAKES.of(connections.forbidden, "forbidden")
+
+
+def _events(counters: BusCounters) -> Iterator[Sample]:
+    """By subscriber."""
+    for name, lane in counters.lanes.items():
+        yield from _subscriber(name, lane)
+
+
+def _subscriber(name: str, lane: LaneStatus) -> Iterator[Sample]:
+    yield EVENTS_WAITING.of(lane.waiting, name)
+    yield EVENTS_LAG.of(lane.oldest_age_seconds, name)
+    for event, count in lane.dropped.items():
+        yield EVENTS_DROPPED.of(count, name, event)
+    yield EVENTS_FAILED.of(lane.failed, name)
+    yield EVENTS_DELIVERED.of(lane.delivered, name)
+    yield EVENTS_CPU.of(lane.cpu_seconds, name)
+    yield EVENTS_STATE.of(1, name, lane.state.value)
 
 
 def _process() -> Iterator[Sample]:

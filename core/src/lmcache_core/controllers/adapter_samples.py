@@ -1,0 +1,277 @@
+"""Samples of L2 adapters: jobs of every kind, bytes, time, and how each adapter is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from lmcache_core.contracts.conditions import ActiveCondition
+from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_conditions import adapter_subject
+from lmcache_core.controllers.adapter_counters import AdapterCounts, VerbCounts
+from lmcache_core.controllers.conditions import is_well
+from lmcache_core.controllers.l2_eviction import L2EvictionCounters
+from lmcache_core.jobs.circuit_breaker import CircuitState
+from lmcache_core.model.results import Outcome
+
+_NAME: Final = ("l2_name",)
+_OPERATION: Final = ("l2_name", "operation")
+
+JOBS: Final = SampleKind(
+    "lmcache.l2.jobs",
+    "{job}",
+    "Jobs that an adapter was given: stores, lookups, loads and deletes.",
+    is_counter=True,
+    labels=_OPERATION,
+)
+JOBS_IN_FLIGHT: Final = SampleKind(
+    "lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", is_counter=False, labels=_OPERATION
+)
+OBJECTS: Final = SampleKind(
+    "lmcache.l2.operation.objects",
+    "{object}",
+    "Objects of answered jobs, by outcome.",
+    is_counter=True,
+    labels=(*_OPERATION, "outcome"),
+)
+JOB_SECONDS: Final = SampleKind(
+    "lmcache.l2.operation.time",
+    "s",
+    "Time that answered jobs took, all of them together.",
+    is_counter=True,
+    labels=_OPERATION,
+)
+BUSY_SECONDS: Final = SampleKind(
+    "lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", is_counter=True, labels=_NAME
+)
+IO: Final = SampleKind(
+    "lmcache.l2.io",
+    "By",
+    "Bytes of objects that an adapter stored (write) or loaded (read).",
+    is_counter=True,
+    labels=("l2_name", "direction"),
+)
+TIMEOUTS: Final = SampleKind(
+    "lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", is_counter=True, labels=_NAME
+)
+FAULTS: Final = SampleKind(
+    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", is_counter=True, labels=_NAME
+)
+REJECTED: Final = SampleKind(
+    "lmcache.l2.rejected",
+    "{object}",
+    "Objects that were loaded, are not what they claim to be, and were not served.",
+    is_counter=True,
+    labels=_NAME,
+)
+
+USED: Final = SampleKind(
+    "lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", is_counter=False, labels=_NAME
+)
+EVICTED: Final = SampleKind(
+    "lmcache_mp.l2_evicted_objects",
+    "chunks",
+    "Objects that were deleted to make room in an adapter.",
+    is_counter=True,
+    labels=_NAME,
+)
+
+HEALTHY: Final = SampleKind(
+    "lmcache.l2.healthy", "1", "1: no condition worse than info is about the adapter.", is_counter=False, labels=_NAME
+)
+CIRCUIT: Final = SampleKind(
+    "lmcache.l2.circuit",
+    "1",
+    "1 at the state of the adapter's circuit breaker: closed, open or half_open.",
+    is_counter=False,
+    labels=("l2_name", "state"),
+)
+CAPACITY: Final = SampleKind(
+    "lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", is_counter=False, labels=_NAME
+)
+HELD_OBJECTS: Final = SampleKind(
+    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", is_counter=False, labels=_NAME
+)
+EVICTED_BYTES: Final = SampleKind(
+    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", is_counter=True, labels=_NAME
+)
+NOT_EVICTED: Final = SampleKind(
+    "lmcache.l2.eviction.failures",
+    "{object}",
+    "Objects that were to be deleted and were not: gone before, refused because they were in use, or failed.",
+    is_counter=True,
+    labels=("l2_name", "reason"),
+)
+_PLACE: Final = ("l2_name", "adapter_index")
+STORE_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_store_submitted", "requests", "Jobs that store.", is_counter=True, labels=_NAME
+)
+STORE_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_store_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
+)
+STORE_JOBS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_store_completed",
+    "requests",
+    "Of the jobs that store, those answered.",
+    is_counter=True,
+    labels=_NAME,
+)
+STORE_OBJECTS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_store_completed_objects",
+    "chunks",
+    "Of the objects of these jobs, those that are stored.",
+    is_counter=True,
+    labels=_NAME,
+)
+STORES_IN_FLIGHT: Final = SampleKind(
+    "lmcache_mp.num_inflight_l2_stores", "", "Jobs that store, without an answer.", is_counter=False, labels=_PLACE
+)
+STORE_ADAPTERS: Final = SampleKind(
+    "lmcache_mp.l2_store_adapters",
+    "",
+    "Adapters that are stored to, by state: healthy or unhealthy.",
+    is_counter=False,
+    labels=("state", "l1_tag"),
+)
+
+LOOKUP_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", is_counter=True, labels=_NAME
+)
+LOOKUP_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", is_counter=True, labels=_NAME
+)
+LOAD_JOBS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", is_counter=True, labels=_NAME
+)
+LOAD_OBJECTS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
+)
+LOAD_JOBS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", is_counter=True, labels=_NAME
+)
+LOAD_OBJECTS_DONE: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_load_completed",
+    "chunks",
+    "Of the objects of these jobs, those that the adapter delivered.",
+    is_counter=True,
+    labels=_NAME,
+)
+LOAD_FAILURES: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_failure",
+    "chunks",
+    "Of the objects of these jobs, those that it did not, by outcome.",
+    is_counter=True,
+    labels=("l2_name", "reason"),
+)
+DECLINED_LOOKUPS: Final = SampleKind(
+    "lmcache.prefetch.declined_lookups",
+    "{lookup}",
+    "Lookups for which something was not loaded although the adapter has it, because computing it is faster.",
+    is_counter=True,
+    labels=_NAME,
+)
+DECLINED_OBJECTS: Final = SampleKind(
+    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", is_counter=True, labels=_NAME
+)
+DECLINED_BYTES: Final = SampleKind(
+    "lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", is_counter=True, labels=_NAME
+)
+LOADS_IN_FLIGHT: Final = SampleKind(
+    "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", is_counter=False, labels=_PLACE
+)
+LOADING_BYTES: Final = SampleKind(
+    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", is_counter=False, labels=_PLACE
+)
+LOAD_ADAPTERS: Final = SampleKind(
+    "lmcache_mp.l2_prefetch_adapters",
+    "",
+    "Adapters that are loaded from, by state: healthy or unhealthy.",
+    is_counter=False,
+    labels=("state",),
+)
+
+
+KINDS: Final = kinds_in(globals())
+_L1_TAG: Final = "_default"
+
+
+def adapter_samples(
+    clients: Sequence[AdapterClient],
+    evictions: Iterable[tuple[str, L2EvictionCounters]],
+    conditions: Sequence[ActiveCondition],
+) -> Iterator[Sample]:
+    """`evictions` are those of adapters that have one, with the adapter's name."""
+    states: Counter[str] = Counter(healthy=0, unhealthy=0)
+    for client in clients:
+        states["healthy" if client.answers else "unhealthy"] += 1
+        counts, name = client.counters.snapshot(), client.name
+        for verb, row in counts.verbs.items():
+            yield from _jobs(name, verb, row)
+        yield from _stores(name, client.index, counts.verbs["store"])
+        yield from _loads(name, client.index, counts)
+        yield BUSY_SECONDS.of(counts.busy_seconds, name)
+        yield IO.of(counts.verbs["store"].done_bytes, name, "write")
+        yield IO.of(counts.verbs["load"].done_bytes, name, "read")
+        yield REJECTED.of(counts.rejected, name)
+        yield HEALTHY.of(is_well(adapter_subject(name), conditions), name)
+        yield from _adapter(client)
+    for state, count in states.items():
+        yield STORE_ADAPTERS.of(count, state, _L1_TAG)
+        yield LOAD_ADAPTERS.of(count, state)
+    for name, evicted in evictions:
+        yield EVICTED.of(evicted.evicted, name)
+        yield EVICTED_BYTES.of(evicted.evicted_bytes, name)
+        yield NOT_EVICTED.of(evicted.gone, name, "gone")
+        yield NOT_EVICTED.of(evicted.refused, name, "refused")
+        yield NOT_EVICTED.of(evicted.failed, name, "failed")
+
+
+def _jobs(name: str, verb: str, row: VerbCounts) -> Iterator[Sample]:
+    yield JOBS.of(row.jobs, name, verb)
+    yield JOBS_IN_FLIGHT.of(row.jobs - row.answered, name, verb)
+    yield JOB_SECONDS.of(row.seconds, name, verb)
+    for outcome, count in row.outcomes.items():
+        yield OBJECTS.of(count, name, verb, outcome)
+
+
+def _stores(name: str, index: int, row: VerbCounts) -> Iterator[Sample]:
+    yield STORE_JOBS.of(row.jobs, name)
+    yield STORE_OBJECTS.of(row.objects, name)
+    yield STORE_JOBS_DONE.of(row.answered, name)
+    yield STORE_OBJECTS_DONE.of(row.outcomes.get(Outcome.DONE.value, 0), name)
+    yield STORES_IN_FLIGHT.of(row.jobs - row.answered, name, str(index))
+
+
+def _loads(name: str, index: int, counts: AdapterCounts) -> Iterator[Sample]:
+    lookups, loads = counts.verbs["lookup"], counts.verbs["load"]
+    yield LOOKUP_JOBS.of(lookups.jobs, name)
+    yield LOOKUP_OBJECTS.of(lookups.objects, name)
+    yield LOAD_JOBS.of(loads.jobs, name)
+    yield LOAD_OBJECTS.of(loads.objects, name)
+    yield LOAD_JOBS_DONE.of(loads.answered, name)
+    yield LOAD_OBJECTS_DONE.of(loads.outcomes.get(Outcome.DONE.value, 0), name)
+    for outcome, count in loads.outcomes.items():
+        if outcome != Outcome.DONE.value:
+            yield LOAD_FAILURES.of(count, name, outcome)
+    yield DECLINED_LOOKUPS.of(counts.declined.lookups, name)
+    yield DECLINED_OBJECTS.of(counts.declined.objects, name)
+    yield DECLINED_BYTES.of(counts.declined.object_bytes, name)
+    yield LOADS_IN_FLIGHT.of(loads.jobs - loads.answered, name, str(index))
+    yield LOADING_BYTES.of(loads.pending_bytes, name, str(index))
+
+
+def _adapter(client: AdapterClient) -> Iterator[Sample]:
+    yield TIMEOUTS.of(client.timeouts, client.name)
+    yield FAULTS.of(client.faults, client.name)
+    circuit = client.circuit()
+    if circuit is not None:
+        for state in CircuitState:
+            yield CIRCUIT.of(state is circuit.state, client.name, state.value)
+    usage = client.usage()
+    if usage is not None:
+        yield USED.of(usage.used_bytes, client.name)
+        yield HELD_OBJECTS.of(usage.objects, client.name)
+        if usage.capacity_bytes is not None:
+            yield CAPACITY.of(usage.capacity_bytes, client.name)
