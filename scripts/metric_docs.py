@@ -31,14 +31,14 @@ Metrics come with `pip install lmcache-observability`; a server that has it need
   other two. Headers, certificates and compression come from OpenTelemetry's own variables, such as
   `OTEL_EXPORTER_OTLP_HEADERS`.
 
-Whoever asks for OpenMetrics (`Accept: application/openmetrics-text`, as Prometheus does where it stores exemplars)
+A client that asks for OpenMetrics (`Accept: application/openmetrics-text`, as Prometheus does where it stores exemplars)
 gets exemplars with `--enable-tracing`: the trace of a request in each bucket of a histogram. `--disable-metrics`
 switches everything off.
 
-**What cannot lie.** Counters and gauges are read where they are kept, once for each scrape, and are exact whatever
-became of events, and so is the time that requests and lookups took. All other histograms and the two hit rates are
+**What is exact.** Counters and gauges are read where they are kept, once for each scrape. They are exact even where
+events were dropped, and so is the time that requests and lookups took. All other histograms and the two hit rates are
 made of events; when the server drops events, `lmcache_mp_event_bus_dropped_events_total` of the subscriber `metrics`
-says how many are missing. They are worked off some 250 ms later than what they are about is counted, so that a scrape
+says how many are missing. Events are processed some 250 ms after counters have changed, so that a scrape
 may show fewer measurements than things that happened, and never more.
 
 **Names** are those of the public server where it has a metric of the same meaning and unit, and begin with
@@ -51,7 +51,7 @@ comes from a request.
 
 ## The hit-rate ceiling
 
-`lmcache_hit_rate_ceiling` is what a cache that forgets nothing would have hit, and `lmcache_hit_rate_actual` what
+`lmcache_hit_rate_ceiling` is what an infinite cache would have hit, and `lmcache_hit_rate_actual` what
 this one hit of the same chunks: if they are close, a bigger cache brings nothing. Both are shares of whole chunks,
 over the last 5 minutes, the last hour, and since the start; per salt (`_other` beyond 256), and as `_all` over all
 of them.
@@ -83,7 +83,7 @@ def page() -> str:
         ("Lives of chunks", "Histograms of a sample.", chunk_kinds.KINDS),
         (
             "Lives of engines' blocks",
-            "From what schedulers report: an eviction is seen when the block is given away for other tokens.",
+            "From what schedulers report: an eviction is seen when the block is reused for other tokens.",
             block_life.KINDS,
         ),
         ("Hit rates and pushes", "Of the plugin itself.", own_gauges.KINDS),

@@ -1,4 +1,4 @@
-"""Writes what follows from code: docs/plugins' pages of events, operations and the laws of the conformance kit, and the tables
+"""Writes what follows from code: docs/plugins' pages of events, operations and the conformance requirements, and the tables
 of fields in docs/l2.
 
 python -m scripts.plugin_docs           # write them
@@ -89,25 +89,25 @@ def request_types_page() -> str:
 
 def conformance_page() -> str:
     parts = [
-        "# The laws\n",
+        "# Conformance requirements\n",
         _MARK,
         (
-            "\nWhat the conformance kit (`lmcache plugins check`, and the suites of `lmcache_devkit`) holds every\n"
-            "plugin to. Each line is a test; its name in a report is the line with underscores.\n"
+            "\nWhat `lmcache plugins check` and the conformance suites of `lmcache_devkit` check of every plugin. Each\n"
+            "line is a test; its name in a report is the line with underscores.\n"
         ),
     ]
     for name in kit.__all__:
         suite = getattr(kit, name)
         if not (isinstance(suite, type) and issubclass(suite, OfferSuite)) or suite is OfferSuite:
             continue
-        laws = _laws(suite)
+        requirements = _requirements(suite)
         parts += [f"## `{name}` ({suite.kind.replace('_', ' ')})\n"]
-        parts += [entry(f"**{law}**", (), about) if about else f"* **{law}**" for law, about in laws]
+        parts += [entry(f"**{name}**", (), about) if about else f"* **{name}**" for name, about in requirements]
         parts.append("")
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _laws(suite: type[Any]) -> list[tuple[str, str]]:
+def _requirements(suite: type[Any]) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for base in reversed(suite.__mro__):
         for name, value in vars(base).items():
