@@ -17,7 +17,6 @@ LAYERS: Final = (
     "server | admin | builtin",
     "storage",
     "controllers",
-    "serde",
     "l1 | jobs | events",
     "contracts",
     "kernels",

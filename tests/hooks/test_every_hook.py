@@ -43,7 +43,7 @@ def server() -> Iterator[Server]:
         "l2_store_policy": "to_all",
         "l2_prefetch_policy": "from_first",
     }
-    plugins = load_plugins([PLUGIN])
+    plugins = load_plugins([PLUGIN, "serde"])
     server = build(read_settings({**settings, "listener_word": "heard"}, plugins), plugins)
     server.start()
     yield server

@@ -156,7 +156,16 @@ from .contracts.request_module import (
     Worker as Worker,
     Workers as Workers,
 )
-from .contracts.serde import Serde as Serde
+from .contracts.serde import (
+    NamedSerde as NamedSerde,
+    PARAMETERS_MAX_BYTES as PARAMETERS_MAX_BYTES,
+    Serde as Serde,
+    SerdeAdapter as SerdeAdapter,
+    SerdeChainContext as SerdeChainContext,
+    SerdeCounts as SerdeCounts,
+    SerdeDirection as SerdeDirection,
+    SerdeLayouts as SerdeLayouts,
+)
 from .contracts.server_info import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView
 from .contracts.service import Service as Service, ServiceContext as ServiceContext
@@ -180,8 +189,11 @@ from .jobs.circuit_breaker import (
     CircuitState as CircuitState,
     CircuitStatus as CircuitStatus,
 )
-from .jobs.job_table import CompletionQueue as CompletionQueue
+from .jobs.fault_log import FaultLog as FaultLog
+from .jobs.inbox import Inbox as Inbox
+from .jobs.job_table import CompletionQueue as CompletionQueue, Job as Job, JobTable as JobTable
 from .jobs.retry import RetryBudget as RetryBudget, RetryPolicy as RetryPolicy
+from .jobs.thread_executor import WorkerPool as WorkerPool
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
 from .model.bitmap import Bitmap as Bitmap
@@ -206,6 +218,8 @@ from .model.object_header import (
     inspect as inspect,
     NO_DIGEST as NO_DIGEST,
     ObjectHeader as ObjectHeader,
+    SERDE_NAME_MAX_BYTES as SERDE_NAME_MAX_BYTES,
+    SERDES_MAX as SERDES_MAX,
     seal as seal,
     seal_encoded as seal_encoded,
     SerdeMark as SerdeMark,

@@ -6,12 +6,12 @@ import zlib
 
 import pytest
 
-from core.tests.serde.serdes import Deflate, HalfPrecision
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
 from lmcache_devkit.serde_suite import LAYOUTS, SerdeSuite
+from plugins.serde.tests.chain.serdes import Deflate, HalfPrecision
 
 FLOATS = LAYOUTS[1]
 

@@ -13,21 +13,22 @@ from pydantic import ValidationError
 
 from lmcache_core import PluginSettings
 from lmcache_serde.aesgcm import AesGcmSettings
+from lmcache_serde.chain.opening import ChainSettings
 from lmcache_serde.integers import Int4Settings, Int8Settings
 from lmcache_serde.plugin import lmcache_serdes
 from lmcache_serde.zstd import ZstdSettings
 from plugins.serde.tests.round_trip import MASTER
 
 VALID: dict[type[PluginSettings], dict[str, Any]] = {
-    ZstdSettings: {}, Int8Settings: {}, Int4Settings: {}, AesGcmSettings: {"keys": [{"value": MASTER}]},
+    ChainSettings: {}, ZstdSettings: {}, Int8Settings: {}, Int4Settings: {}, AesGcmSettings: {"keys": [{"value": MASTER}]},
 }  # fmt: skip
 
 
-def test_the_entry_point_leads_to_five_offers_whose_parts_exist() -> None:
+def test_the_entry_point_leads_to_offers_whose_parts_exist() -> None:
     (entry,) = entry_points(group="lmcache.plugins.v1", name="serde")
     assert entry.load().lmcache_serdes is lmcache_serdes
     offers = lmcache_serdes()
-    assert [offer.name for offer in offers] == ["aesgcm", "fp8", "int4", "int8", "zstd"]
+    assert [offer.name for offer in offers] == ["chain", "aesgcm", "fp8", "int4", "int8", "zstd"]
     for offer in offers:
         assert callable(resolve(offer.open))
     assert {resolve(offer.settings) for offer in offers if offer.settings} == set(VALID)

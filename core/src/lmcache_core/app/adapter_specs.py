@@ -11,7 +11,7 @@ from lmcache_client.errors import ConfigError
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.serde_specs import SERDE_FIELDS, SerdeSpecs, serde_specs
+from lmcache_core.app.serdes import SERDE_FIELDS, SerdeSpecs, serde_specs
 from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer

@@ -8,10 +8,10 @@ from typing import Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_client.layout import ITEM_BYTES, ObjectLayout
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.serde import SerdeAdapter
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.serde.serde_adapter import SerdeAdapter
 
 _TYPES: Final = ("bfloat16", "float16", "float32")
 _SLOTS: Final = 256
@@ -31,7 +31,7 @@ class NumberLayouts(KnownLayouts):
     def suit(self, name: str, adapter: L2Adapter, object_bytes: Iterable[int]) -> None:
         """Choose a type of numbers that the serdes of this adapter take, for objects of these lengths.  Raises ConfigError,
         where they take none, that begins with `name`."""
-        if not isinstance(adapter, SerdeAdapter) or not adapter.chain.needs_elements:
+        if not isinstance(adapter, SerdeAdapter) or not adapter.needs_elements:
             return
         faults = []
         for dtype in _TYPES:
@@ -45,7 +45,7 @@ class NumberLayouts(KnownLayouts):
 
 def lossy_serdes(adapter: L2Adapter) -> tuple[str, ...]:
     """By name, those behind which other numbers come back than were stored."""
-    return adapter.chain.lossy if isinstance(adapter, SerdeAdapter) else ()
+    return adapter.lossy if isinstance(adapter, SerdeAdapter) else ()
 
 
 def as_numbers(noise: bytes) -> bytes:

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import logging
 
+from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.app.plugins.plugin_report import capability_words
+from lmcache_core.app.serdes import open_behind_serdes
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_core.contracts.serde import SerdeLayouts
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.object_adapter import ObjectL2Adapter
 from lmcache_core.model.errors import PluginContractError
 
 logger = logging.getLogger(__name__)
+
+
+def open_spec(spec: AdapterSpec, plugins: LoadedPlugins, context: AdapterContext, layouts: SerdeLayouts) -> L2Adapter:
+    """The adapter that `--l2-adapter` asks for, behind its serdes where it has any.  The caller closes it.  Raises
+    LMCacheError, with nothing left open."""
+
+    def inner(context: AdapterContext) -> L2Adapter:
+        return open_adapter(spec.offer.name, spec.settings, plugins, context)
+
+    if spec.serdes is None:
+        return inner(context)
+    return open_behind_serdes(spec.serdes, plugins, context, layouts, inner)
 
 
 def open_adapter(

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.masking import Hidden, secrets_in
+from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.open_l2_eviction import open_l2_eviction
-from lmcache_core.app.open_serdes import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.kernels.choice import Kernels
-from lmcache_core.serde.known_layouts import KnownLayouts
 
 
 @dataclass(frozen=True, slots=True)

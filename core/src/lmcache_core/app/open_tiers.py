@@ -14,6 +14,7 @@ from lmcache_core.app.open_eviction_policy import open_eviction_policy
 from lmcache_core.app.open_l2 import AdapterOpener, open_l2
 from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.running_settings import RunningSettings
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import LoadFromFirst, StoreEverywhere
 from lmcache_core.contracts.context import AdapterContext
@@ -26,7 +27,6 @@ from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.read_checks import ReadChecks
-from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_core.storage.manager import StorageManager
 
 logger = logging.getLogger(__name__)

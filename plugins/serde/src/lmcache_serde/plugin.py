@@ -10,6 +10,13 @@ from lmcache_core import Offer, hookimpl
 @hookimpl
 def lmcache_serdes() -> Sequence[Offer]:
     return [
+        Offer(
+            "chain",
+            "Puts the serdes of an adapter around it",
+            "lmcache_serde.chain.opening:open_chain",
+            "lmcache_serde.chain.opening:ChainSettings",
+            wraps=True,
+        ),
         _offer("aesgcm", "Encrypts with AES-256-GCM; keys follow from the cache salt", "aesgcm", "AesGcm"),
         Offer(
             "fp8", "Eight-bit floats with a scale per layer and channel: half of bfloat16", "lmcache_serde.fp8:open_fp8"

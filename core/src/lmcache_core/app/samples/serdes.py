@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
-from lmcache_core.serde.serde_adapter import SerdeAdapter
+from lmcache_core.contracts.serde import SerdeAdapter
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
@@ -50,13 +50,12 @@ def serde_samples(parts: Parts) -> Iterator[Sample]:
     for client in parts.tiers.l2.clients:
         if not isinstance(client.adapter, SerdeAdapter):
             continue
-        tally = client.adapter.chain.tally
-        for (serde, direction), row in tally.rows().items():
+        for (serde, direction), row in client.adapter.serde_counts().items():
             labels = (client.name, serde, direction)
             yield OBJECTS.of(row.objects, *labels)
             yield INPUT.of(row.input_bytes, *labels)
             yield OUTPUT.of(row.output_bytes, *labels)
             yield SECONDS.of(row.seconds, *labels)
             yield FAILURES.of(row.failures, *labels)
-        for reason, count in tally.refusals().items():
+        for reason, count in client.adapter.refusals().items():
             yield REFUSED.of(count, client.name, reason)

@@ -42,6 +42,10 @@ def try_to_open(check: CheckRequest) -> Unopened | None:
 def _open(check: CheckRequest) -> None:
     plugins, kind = selection_from(os.environ).load(), OfferKind(check.kind)
     spec = offer_spec(plugins, kind, check.name, check.settings, "--settings")
+    if kind is OfferKind.SERDE and plugins.offer(kind, check.name).wraps:
+        raise ConfigError(
+            f"serde '{check.name}' puts other serdes around an adapter; check one of those, such as serde:zstd"
+        )
     match kind:
         case OfferKind.L2_ADAPTER:
             context = adapter_context(LentMemory(1 << 20), name=check.name)

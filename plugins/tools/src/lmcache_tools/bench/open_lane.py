@@ -10,7 +10,7 @@ from typing import Final
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.lone_context import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts
-from lmcache_core.app.open_serdes import open_spec
+from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.memory import BenchMemory

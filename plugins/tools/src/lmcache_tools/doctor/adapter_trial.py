@@ -16,7 +16,7 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.lone_context import lone_context
 from lmcache_core.app.number_layouts import NumberLayouts, as_numbers, lossy_serdes
-from lmcache_core.app.open_serdes import open_spec
+from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from core.tests.serde.heap_case import HeapCase, tally
 from lmcache_client.layout import CompositeLayout, ObjectLayout
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import (
@@ -18,6 +17,7 @@ from lmcache_core.model.object_header import (
 )
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.lent_memory import SPACE
+from plugins.serde.tests.chain.heap_case import HeapCase, tally
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING

@@ -15,10 +15,10 @@ from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect
 from lmcache_core.model.results import Outcome
-from lmcache_core.serde.serde_adapter import SerdeAdapter
 from lmcache_devkit import stall_methods
 from lmcache_devkit.l2.media_damage import FAULTS
 from lmcache_devkit.l2_suite import PAYLOAD_BYTES, L2AdapterSuite, Media, Rig
+from lmcache_serde.chain.adapter import ChainedAdapter
 
 DONE: Final = Outcome.DONE
 LISTS: Final = Capability.DELETE | Capability.LIST | Capability.VERIFIES
@@ -29,7 +29,7 @@ def offer(opener: str, capabilities: Capability = LISTS) -> Offer:
     return Offer(
         f"memory-{opener}",
         "The memory adapter behind serdes.",
-        open=f"core.tests.serde.serdes:open_{opener}",
+        open=f"plugins.serde.tests.chain.serdes:open_{opener}",
         settings=SETTINGS,
         capabilities=capabilities,
     )
@@ -38,7 +38,7 @@ def offer(opener: str, capabilities: Capability = LISTS) -> Offer:
 class InnerHeap(Media):
     """The objects as they are stored."""
 
-    def __init__(self, adapter: SerdeAdapter) -> None:
+    def __init__(self, adapter: ChainedAdapter) -> None:
         assert isinstance(adapter.inner, MemoryAdapter)
         self._objects = adapter.inner._objects
 
@@ -67,7 +67,7 @@ class BehindSerdes(L2AdapterSuite):
         assert isinstance(header, ObjectHeader)
         assert isinstance(given, ObjectHeader)
         adapter = rig.driver.adapter
-        assert isinstance(adapter, SerdeAdapter)
+        assert isinstance(adapter, ChainedAdapter)
         names = [mark.name for mark in header.serdes]
         assert names == [*adapter.chain.names, *["pad"] * (Capability.ANY_LENGTH not in adapter.inner.capabilities)]
         assert (header.payload_bytes, header.payload_digest) == (PAYLOAD_BYTES, given.payload_digest)
@@ -75,7 +75,7 @@ class BehindSerdes(L2AdapterSuite):
         assert stored != bytes(buffer.view)
 
     @pytest.fixture
-    def media(self, adapter: SerdeAdapter) -> InnerHeap:
+    def media(self, adapter: ChainedAdapter) -> InnerHeap:
         return InnerHeap(adapter)
 
     @pytest.fixture

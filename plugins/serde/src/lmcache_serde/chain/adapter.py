@@ -4,33 +4,88 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_client.layout import ChunkLayout
-from lmcache_core.contracts.buffers import MemoryRegion
-from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.completion import CompletionSource, JobId
-from lmcache_core.contracts.conditions import Condition
-from lmcache_core.contracts.context import AdapterContext
-from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
-from lmcache_core.jobs.circuit_breaker import CircuitStatus
-from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.job_table import CompletionQueue
-from lmcache_core.jobs.thread_executor import WorkerPool
-from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.model.results import KeyPage, Outcome, Usage
-from lmcache_core.serde.chain import SerdeChain
-from lmcache_core.serde.inner_answers import InnerAnswers
-from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.serde.object_codec import ObjectCodec
-from lmcache_core.serde.object_work import LoadWork, ObjectWork, StoreWork, TransferWork
-from lmcache_core.serde.open_works import OpenWorks
-from lmcache_core.serde.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom
-from lmcache_core.serde.size_limits import SizeLimits
-from lmcache_core.serde.work_planner import WorkPlanner
+from lmcache_core import (
+    HEADER_BYTES,
+    AdapterContext,
+    Capability,
+    ChunkLayout,
+    CircuitStatus,
+    CompletionQueue,
+    CompletionSource,
+    Condition,
+    FaultLog,
+    Job,
+    JobId,
+    JobTable,
+    KeyPage,
+    L2Adapter,
+    LoadItem,
+    MemoryRegion,
+    ObjectKey,
+    Outcome,
+    SerdeAdapter,
+    SerdeCounts,
+    SerdeDirection,
+    SerdeLayouts,
+    StoreItem,
+    Usage,
+    WorkerPool,
+)
+from lmcache_serde.chain.inner_answers import InnerAnswers
+from lmcache_serde.chain.links import SerdeChain
+from lmcache_serde.chain.object_codec import LoadWork, ObjectCodec, ObjectWork, StoreWork, TransferWork
+from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom
+from lmcache_serde.chain.size_limits import SizeLimits, WorkPlanner
+
+
+class OpenWorks:
+    """Answers each job in `queue` when its last object is settled.  Any thread."""
+
+    def __init__(self, queue: CompletionQueue) -> None:
+        self._jobs = JobTable(queue)
+        self._changed = threading.Condition()  # guards the two below
+        self._count = 0
+        self._closing = False
+
+    def open(self, size: int, *, lends_buffers: bool) -> Job:
+        """As `JobTable.open`."""
+        return self._jobs.open(size, lends_buffers=lends_buffers)
+
+    def begin(self, work: ObjectWork) -> bool:
+        """False after `begin_close`: the object is settled, and FAILED."""
+        with self._changed:
+            self._count += 1
+            is_late = self._closing
+        if is_late:
+            self.settle(work, Outcome.FAILED)
+        return not is_late
+
+    def settle(self, work: ObjectWork, outcome: Outcome) -> None:
+        """Once for each that was begun.  Its lent memory is not touched any more."""
+        self._jobs.settle(work.job, work.index, outcome)
+        with self._changed:
+            self._count -= 1
+            if self._closing and not self._count:
+                self._changed.notify_all()
+
+    def begin_close(self) -> None:
+        """Nothing more is begun."""
+        with self._changed:
+            self._closing = True
+
+    def wait(self, seconds: float) -> None:
+        """After `begin_close`: until all are settled, or so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count, seconds)
+
+    def abandon(self) -> int:
+        """As `JobTable.abandon`."""
+        return self._jobs.abandon()
+
 
 INNER_CLOSE_SHARE: Final = 0.25
 """Of the deadline of `close`, for the adapter inside."""
@@ -38,7 +93,7 @@ STOP_SECONDS: Final = 1.0
 """Beyond its deadline, `close` waits so long at most for what only has to be answered."""
 
 
-class SerdeAdapter(L2Adapter):
+class ChainedAdapter(SerdeAdapter):
     """Lookups, pins, deletes and listings are those of `inner`, which it owns; `usage` counts what `inner` stores.
 
     Stores are encoded by worker threads from lent memory into memory of its own and go to `inner` from there; loads come
@@ -51,7 +106,7 @@ class SerdeAdapter(L2Adapter):
         inner: L2Adapter,
         chain: SerdeChain,
         region: MemoryRegion,
-        layouts: KnownLayouts,
+        layouts: SerdeLayouts,
         workers: int,
     ) -> None:
         """`region` is one that `inner` was opened with, and nobody else's.  Where this raises, `inner` is still the
@@ -118,7 +173,23 @@ class SerdeAdapter(L2Adapter):
     def completions(self) -> CompletionSource:
         return self._queue
 
-    # --- what is the adapter's inside
+    # --- its serdes
+
+    @property
+    def lossy(self) -> tuple[str, ...]:
+        return self.chain.lossy
+
+    @property
+    def needs_elements(self) -> bool:
+        return self.chain.needs_elements
+
+    def serde_counts(self) -> Mapping[tuple[str, SerdeDirection], SerdeCounts]:
+        return self.chain.tally.rows()
+
+    def refusals(self) -> Mapping[str, int]:
+        return {str(reason): count for reason, count in self.chain.tally.refusals().items()}
+
+    # --- what the adapter inside does
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
         self.inner.unpin(keys)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.serde.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom, scratch_region
+from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom, scratch_region
 
 PAGES = 32
 

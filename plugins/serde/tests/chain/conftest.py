@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.serde.heap_case import HeapCase
+from plugins.serde.tests.chain.heap_case import HeapCase
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lmcache_client.layout import ChunkLayout, CompositeLayout, ObjectLayout
-from lmcache_core.serde import known_layouts
-from lmcache_core.serde.known_layouts import KnownLayouts
+from lmcache_core.app import serdes as known_layouts
+from lmcache_core.app.serdes import KnownLayouts
 
 FLOATS = ObjectLayout(2, 3, 4, 5, "float32")
 BYTES = ObjectLayout(1, 1, 1, 7, "uint8")

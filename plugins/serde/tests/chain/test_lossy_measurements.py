@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from core.tests.serde import serde_plugin
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.cli import main
@@ -22,6 +21,7 @@ from lmcache_tools.doctor.adapter_trial import TrialFailedError, try_adapter
 from lmcache_tools.doctor.adapters import adapter_trials
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Level
+from plugins.serde.tests.chain import serde_plugin
 
 SMALL = ("--sizes", "64KiB,100KiB", "--depths", "2", "--bytes", "512KiB", "--rounds", "2", "--timeout-seconds", "20")
 OBJECT_BYTES = 64 * 1024
@@ -30,12 +30,23 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def plugins() -> LoadedPlugins:
-    return load_plugins([serde_plugin.__name__])
+    return load_plugins(["serde", serde_plugin.__name__])
 
 
 def bench(serde: Any, *arguments: str) -> int:
     adapter = json.dumps({"type": "memory", "max_size_gb": 0.1, "serde": serde})
-    given = ["bench", "l2", "--plugin", serde_plugin.__name__, "--l2-adapter", adapter, *SMALL, *arguments]
+    given = [
+        "bench",
+        "l2",
+        "--plugin",
+        "serde",
+        "--plugin",
+        serde_plugin.__name__,
+        "--l2-adapter",
+        adapter,
+        *SMALL,
+        *arguments,
+    ]
     return main(given)
 
 

@@ -1,21 +1,68 @@
-"""Serdes applied one after the other, and undone in the opposite order."""
+"""Serdes applied one after the other, and undone in the opposite order; counted exactly."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal
 
-from lmcache_client.errors import LMCacheError
-from lmcache_client.layout import ObjectLayout, opaque_layout
-from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
-from lmcache_core.model.errors import DamagedObjectError
-from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.object_header import SERDE_NAME_MAX_BYTES, SERDES_MAX, SerdeMark
-from lmcache_core.serde.scratch import pages
-from lmcache_core.serde.serde_tally import SerdeTally
+from lmcache_core import (
+    PARAMETERS_MAX_BYTES,
+    SERDE_NAME_MAX_BYTES,
+    SERDES_MAX,
+    DamagedObjectError,
+    LMCacheError,
+    NamedSerde,
+    ObjectKey,
+    ObjectLayout,
+    SerdeCounts,
+    SerdeDirection,
+    SerdeMark,
+    opaque_layout,
+)
+from lmcache_serde.chain.scratch import pages
+
+Refusal = Literal["too_large", "unknown_layout", "other_chain"]
+
+
+class SerdeTally:
+    """Safe from any thread."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._lock = threading.Lock()  # guards the two below
+        directions: tuple[SerdeDirection, ...] = ("encode", "decode")
+        self._rows = {(name, direction): SerdeCounts() for name in names for direction in directions}
+        self._refused: Counter[Refusal] = Counter()
+
+    def done(self, name: str, direction: SerdeDirection, input_bytes: int, output_bytes: int, seconds: float) -> None:
+        with self._lock:
+            row = self._rows[name, direction]
+            row.objects += 1
+            row.input_bytes += input_bytes
+            row.output_bytes += output_bytes
+            row.seconds += seconds
+
+    def failed(self, name: str, direction: SerdeDirection) -> None:
+        with self._lock:
+            self._rows[name, direction].failures += 1
+
+    def refused(self, why: Refusal) -> None:
+        """No serde was asked."""
+        with self._lock:
+            self._refused[why] += 1
+
+    def rows(self) -> Mapping[tuple[str, SerdeDirection], SerdeCounts]:
+        with self._lock:
+            return {key: replace(row) for key, row in self._rows.items()}
+
+    def refusals(self) -> Mapping[Refusal, int]:
+        with self._lock:
+            return dict(self._refused)
+
 
 PAD: Final = "pad"
 """The last mark of an object that was padded with zeros to one length; its `input_bytes` are what counts of it."""
@@ -28,13 +75,6 @@ _OF_A_PLUGIN: Final = (Exception, SystemExit)
 
 class SerdeFailedError(LMCacheError):
     """A serde raised, or did what its contract does not allow.  Says nothing about the object."""
-
-
-class Link(NamedTuple):
-    """One serde of a chain, by the name of its offer."""
-
-    name: str
-    serde: Serde
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +102,7 @@ class Plan:
 class SerdeChain:
     """Any thread; what serdes raise comes out as `SerdeFailedError`, or as `DamagedObjectError` of a decoder."""
 
-    def __init__(self, links: Sequence[Link]) -> None:
+    def __init__(self, links: Sequence[NamedSerde]) -> None:
         """Two links may have the same name, and are counted together.  Raises ValueError."""
         if not 0 < len(links) <= LINKS_MAX:
             raise ValueError(f"a chain of {len(links)} serdes; 1 to {LINKS_MAX} are possible")

@@ -8,11 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
-from lmcache_core.contracts.l2_adapter import L2Adapter
-from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.model.results import Outcome
+from lmcache_core import BuffersReleased, FaultLog, Inbox, JobDone, JobId, L2Adapter, Outcome
 
 _PERIOD_SECONDS: Final = 1.0
 """How often an adapter is asked that has given its descriptor back and still owes an answer."""

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lmcache_client.layout import ObjectLayout
+from lmcache_core import NamedSerde
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
@@ -16,10 +18,9 @@ from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.serde.chain import Link, SerdeChain
-from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.serde.scratch import scratch_region
-from lmcache_core.serde.serde_adapter import SerdeAdapter
+from lmcache_serde.chain.adapter import ChainedAdapter
+from lmcache_serde.chain.links import SerdeChain
+from lmcache_serde.chain.scratch import scratch_region
 
 MIB: Final = 2**20
 
@@ -106,7 +107,9 @@ SERDES: Final[dict[str, type[Serde]]] = {"xor": Xor, "deflate": Deflate, "half":
 
 def chain_of(*links: str | tuple[str, Serde]) -> SerdeChain:
     """By the names of `SERDES`, or of serdes that are given."""
-    return SerdeChain([Link(*link) if isinstance(link, tuple) else Link(link, SERDES[link]()) for link in links])
+    return SerdeChain(
+        [NamedSerde(*link) if isinstance(link, tuple) else NamedSerde(link, SERDES[link]()) for link in links]
+    )
 
 
 def wrapped(
@@ -117,11 +120,11 @@ def wrapped(
     layouts: KnownLayouts | None = None,
     memory_bytes: int = 400 * MIB,
     workers: int = 2,
-) -> SerdeAdapter:
+) -> ChainedAdapter:
     """`open_inner(context)` behind the chain."""
     region = scratch_region(memory_bytes)
     inner: L2Adapter = open_inner(replace(context, regions=(*context.regions, region)))
-    return SerdeAdapter(context, inner, chain, region, layouts or KnownLayouts(), workers)
+    return ChainedAdapter(context, inner, chain, region, layouts or KnownLayouts(), workers)
 
 
 def memory_without(settings: MemorySettings, context: AdapterContext, missing: Capability) -> MemoryAdapter:
@@ -130,25 +133,27 @@ def memory_without(settings: MemorySettings, context: AdapterContext, missing: C
     return adapter
 
 
-def _open(settings: MemorySettings, context: AdapterContext, names: Sequence[str], missing: Capability) -> SerdeAdapter:
+def _open(
+    settings: MemorySettings, context: AdapterContext, names: Sequence[str], missing: Capability
+) -> ChainedAdapter:
     return wrapped(context, lambda own: memory_without(settings, own, missing), chain_of(*names))
 
 
-def open_variable(settings: MemorySettings, context: AdapterContext) -> SerdeAdapter:
+def open_variable(settings: MemorySettings, context: AdapterContext) -> ChainedAdapter:
     """What it stores is shorter or longer than what it is given, so that what it says of bytes is no law."""
     return _open(settings, context, ["deflate"], Capability.USAGE)
 
 
-def open_chain(settings: MemorySettings, context: AdapterContext) -> SerdeAdapter:
+def open_chain(settings: MemorySettings, context: AdapterContext) -> ChainedAdapter:
     """Both areas between serdes are in use."""
     return _open(settings, context, ["deflate", "xor", "deflate", "xor"], Capability.USAGE)
 
 
-def open_fixed(settings: MemorySettings, context: AdapterContext) -> SerdeAdapter:
+def open_fixed(settings: MemorySettings, context: AdapterContext) -> ChainedAdapter:
     """All objects of a layout are stored with one length, that of their payload."""
     return _open(settings, context, ["xor"], Capability.ANY_LENGTH)
 
 
-def open_padded(settings: MemorySettings, context: AdapterContext) -> SerdeAdapter:
+def open_padded(settings: MemorySettings, context: AdapterContext) -> ChainedAdapter:
     """The same, with padding."""
     return _open(settings, context, ["deflate", "xor"], Capability.ANY_LENGTH | Capability.USAGE)

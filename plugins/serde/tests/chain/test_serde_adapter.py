@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from core.tests.serde.heap_case import KEY, PAYLOAD, HeapCase, tally
-from core.tests.serde.serdes import Deflate, Xor
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.object_header import (
     HEADER_BYTES,
@@ -21,8 +19,10 @@ from lmcache_core.model.object_header import (
     seal_encoded,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_core.serde.chain import PAD
 from lmcache_devkit.lent_memory import object_key
+from lmcache_serde.chain.links import PAD
+from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, tally
+from plugins.serde.tests.chain.serdes import Deflate, Xor
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from core.tests.serde.serdes import Deflate, HalfPrecision, Xor
 from lmcache_core import ObjectLayout, Offer, PluginSettings, Serde, hookimpl
+from plugins.serde.tests.chain.serdes import Deflate, HalfPrecision, Xor
 
 LMCACHE_PLUGIN_API = 1
 

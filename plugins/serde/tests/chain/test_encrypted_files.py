@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 
 from lmcache_core.app.adapter_specs import adapter_spec
-from lmcache_core.app.open_serdes import open_spec
+from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect, seal_encoded
 from lmcache_core.model.results import Outcome
-from lmcache_core.serde.known_layouts import KnownLayouts
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.lent_memory import SPACE, LentMemory, adapter_context, object_key, payload_of
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from core.tests.serde.heap_case import KEY, PAYLOAD, HeapCase, tally
-from core.tests.serde.serdes import Deflate
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.buffers import LentBuffer
@@ -19,8 +17,10 @@ from lmcache_core.model.object_header import (
     HEADER_BYTES,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_core.serde.serde_adapter import SerdeAdapter
 from lmcache_devkit.lent_memory import object_key, payload_of
+from lmcache_serde.chain.adapter import ChainedAdapter
+from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, tally
+from plugins.serde.tests.chain.serdes import Deflate
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING
@@ -52,7 +52,7 @@ class TestScratch:
         assert {outcome for job in jobs for outcome in driver.finish(job)} == {DONE}
         for number, (_, buffer) in enumerate(loads):
             assert bytes(buffer.view[HEADER_BYTES:]) == payload_of(number, 10_000)
-        assert isinstance(driver.adapter, SerdeAdapter)
+        assert isinstance(driver.adapter, ChainedAdapter)
         assert driver.adapter._stores.is_idle
         assert driver.adapter._loads.is_idle
 

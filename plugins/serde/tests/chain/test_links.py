@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.tests.serde.serdes import Deflate, Xor, chain_of
 from lmcache_client.layout import ObjectLayout, opaque_layout
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.object_header import SerdeMark
-from lmcache_core.serde.chain import LINKS_MAX, PAD, SerdeChain, SerdeFailedError
 from lmcache_devkit.lent_memory import object_key
+from lmcache_serde.chain.links import LINKS_MAX, PAD, SerdeChain, SerdeFailedError
+from plugins.serde.tests.chain.serdes import Deflate, Xor, chain_of
 
 KEY = object_key(1)
 FLOATS = ObjectLayout(2, 2, 4, 8, "float32")

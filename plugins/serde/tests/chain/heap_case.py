@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.tests.serde.serdes import MIB, chain_of, wrapped
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.serde.chain import SerdeChain
-from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.serde.serde_adapter import SerdeAdapter
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_serde.chain.adapter import ChainedAdapter
+from lmcache_serde.chain.links import SerdeChain
+from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
 
 PAYLOAD = payload_of(1, 10_000)
 KEY = object_key(1)
@@ -67,5 +67,5 @@ class HeapCase:
 
 
 def tally(driver: L2Driver) -> Any:
-    assert isinstance(driver.adapter, SerdeAdapter)
+    assert isinstance(driver.adapter, ChainedAdapter)
     return driver.adapter.chain.tally

@@ -9,8 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from core.tests.serde.serdes import MIB, chain_of, wrapped
-from core.tests.serde.slow_adapter import SlowAdapter
 from lmcache_core.contracts.buffers import LentBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobDone, JobId
@@ -19,6 +17,8 @@ from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
+from plugins.serde.tests.chain.slow_adapter import SlowAdapter
 
 KEYS = 4
 MARK = b"\xa5"

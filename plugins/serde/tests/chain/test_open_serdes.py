@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from core.tests.serde import serde_plugin
 from lmcache_client.errors import ConfigError
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.app.adapter_specs import adapter_spec
-from lmcache_core.app.open_serdes import open_spec
+from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets, shown_adapter
 from lmcache_core.builtin import memory_l2
@@ -23,16 +23,16 @@ from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.model.errors import PluginContractError
-from lmcache_core.serde.known_layouts import KnownLayouts
-from lmcache_core.serde.serde_adapter import SerdeAdapter
 from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_serde.chain.adapter import ChainedAdapter
+from plugins.serde.tests.chain import serde_plugin
 
 SECRET = "sesame-open-please"
 
 
 @pytest.fixture(scope="module")
 def plugins() -> LoadedPlugins:
-    return load_plugins([serde_plugin.__name__])
+    return load_plugins(["serde", serde_plugin.__name__])
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_serdes_are_opened_in_their_order(
 ) -> None:
     adapter = opened(plugins, serde)
     undo.callback(adapter.close, 1.0)
-    assert isinstance(adapter, SerdeAdapter)
+    assert isinstance(adapter, ChainedAdapter)
     assert adapter.chain.names == names
     assert isinstance(adapter.inner, MemoryAdapter)
     assert len(adapter.inner.context.regions) == 2, "the memory of the serdes is not among the regions inside"
@@ -74,7 +74,7 @@ def test_without_a_serde_the_adapter_is_itself(plugins: LoadedPlugins, undo: Exi
 
 def test_a_serde_for_numbers_stands_first(plugins: LoadedPlugins) -> None:
     with pytest.raises(
-        ConfigError, match=r"\[0\]\.serde: serde 'half' takes the numbers .* behind 'xor'.*name it first"
+        ConfigError, match=r"\[0\]\.serde: serde 'half' takes the numbers .* named after 'xor'.*name it first"
     ):
         opened(plugins, ["xor", "half"])
 
@@ -88,6 +88,27 @@ def test_what_opens_as_something_else_is_no_serde(plugins: LoadedPlugins) -> Non
 def test_a_serde_that_is_known_says_what_to_install(name: str) -> None:
     with pytest.raises(ConfigError, match=r"lmcache-serde|plugin 'serde' is not among"):
         opened(load_plugins([serde_plugin.__name__]), name)
+
+
+def test_without_what_puts_them_around_an_adapter_the_remedy_is_named() -> None:
+    """A third party's serde alone does not suffice."""
+    with pytest.raises(
+        ConfigError, match=r"\[0\]\.serde: the plugin 'serde' of lmcache-serde puts serdes around adapters"
+    ):
+        opened(load_plugins([serde_plugin.__name__]), "xor")
+
+
+def test_what_the_serdes_may_use_is_checked(plugins: LoadedPlugins) -> None:
+    says = r"--l2-adapter\[0\]: field 'serde_workers' is 0: input should be greater than or equal to 1"
+    with pytest.raises(ConfigError, match=says):
+        opened(plugins, "xor", serde_workers=0)
+
+
+def test_the_chain_itself_is_no_serde_of_an_adapter(plugins: LoadedPlugins) -> None:
+    with pytest.raises(
+        ConfigError, match=r"\[0\]\.serde: 'chain' is what puts serdes around an adapter; name the serdes"
+    ):
+        opened(plugins, "chain")
 
 
 def test_a_misspelt_one_says_which_was_meant(plugins: LoadedPlugins) -> None:
@@ -139,7 +160,7 @@ def test_what_cannot_become_smaller_behind_encryption_is_said(
     undo.callback(opened(plugins, ["deflate", "forgetful"]).close, 1.0)
     assert caplog.text == ""
     undo.callback(opened(plugins, ["forgetful", "deflate"]).close, 1.0)
-    assert "behind one that encrypts" in caplog.text
+    assert "named after one that encrypts" in caplog.text
 
 
 @pytest.mark.parametrize("as_list", [False, True])

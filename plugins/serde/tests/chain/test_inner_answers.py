@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from core.tests.serde.heap_case import KEY, PAYLOAD
-from core.tests.serde.serdes import MIB, chain_of, wrapped
-from core.tests.serde.slow_adapter import SlowAdapter
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.jobs.job_table import CompletionQueue
 from lmcache_core.model.results import Outcome
-from lmcache_core.serde import inner_answers
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_serde.chain import inner_answers
+from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD
+from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
+from plugins.serde.tests.chain.slow_adapter import SlowAdapter
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 Answers = Callable[[JobId], Sequence[Any]]

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core import MemoryRegion
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 
