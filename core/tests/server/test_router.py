@@ -363,7 +363,7 @@ def test_an_answer_is_sent_after_the_routers_thread_has_failed(monkeypatch: pyte
     client = EngineClient(router.bind("127.0.0.1", 0))
     tickets = [client.send(ECHO, value) for value in (1, 2)]
     while len(calls) < 2:
-        router._turn([(router._port.socket, zmq.POLLIN)], 1000)
+        router._poll([(router._port.socket, zmq.POLLIN)], 1000)
 
     def fail(envelope: object, result: object) -> None:
         raise RuntimeError("a fault of ours")

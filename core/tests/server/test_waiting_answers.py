@@ -67,7 +67,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
 
     @rule(connection=connections, size=st.integers(0, 100))
     def answer(self, connection: bytes, size: int) -> None:
-        if connection not in self.waiting:
+        if connection not in self.waiting.queues:
             self.peers[connection].quiet_since = self.clock.monotonic()
         self.waiting.add((connection, str(self.given[connection]).encode(), b""), (bytes(size),))
         self.given[connection] += 1
@@ -90,7 +90,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
     @rule(connection=connections)
     def connect_again(self, connection: bytes) -> None:
         """By the same identity, once the old connection is done with."""
-        if not self.peers[connection].is_open and connection not in self.waiting:
+        if not self.peers[connection].is_open and connection not in self.waiting.queues:
             self.peers[connection] = _Peer()
 
     @rule(seconds=st.floats(0.0, 8.0))
@@ -110,7 +110,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
     @invariant()
     def a_retry_is_due_where_anything_waits(self) -> None:
         due = self.waiting.retry_at <= self.clock.monotonic() + engine_socket.PAUSE_MAX_SECONDS
-        assert due == any(connection in self.waiting for connection in CONNECTIONS)
+        assert due == any(connection in self.waiting.queues for connection in CONNECTIONS)
 
     @invariant()
     def every_answer_is_accounted_for(self) -> None:
@@ -124,7 +124,7 @@ class WaitingAnswersMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_open_is_left_unread_for_long(self) -> None:
         for connection, peer in self.peers.items():
-            if peer.is_open and connection in self.waiting and not peer.room:
+            if peer.is_open and connection in self.waiting.queues and not peer.room:
                 assert self.clock.monotonic() - peer.quiet_since < PATIENCE_SECONDS + 8.0 + 1.0
 
     def teardown(self) -> None:

@@ -12,7 +12,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.storage.manager import reserve_patiently
+from lmcache_core.storage.transfers import reserve_patiently
 
 PAYLOAD, SLOTS = 4096, 32
 WORKER, OTHER = Owner(OwnerKind.WORKER, 1), Owner(OwnerKind.WORKER, 2)

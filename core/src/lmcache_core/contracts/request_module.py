@@ -122,6 +122,13 @@ class Workers(Protocol):
         looked for.  And whether all of them must have it, or any (docs/internals/object-format.md, "Object key").
         A name with a variant is that of requests to the workers that registered without it."""
 
+    @property
+    def revision(self) -> int:
+        """A number that is raised after each change of what `groups` returns."""
+
+    def learn_shard(self, worker: Worker, shard: int) -> None:
+        """Its first transfer says which shard it is, if it did not say so itself."""
+
     def model_names(self, served: str, world_size: int) -> tuple[str, ...]:
         """The names under which workers of this served name have registered, sorted."""
 

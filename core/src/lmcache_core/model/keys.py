@@ -20,6 +20,9 @@ CANONICAL_MAX_BYTES = 2048
 SPACES_KEPT = 256
 """Spaces that were read from keys last; each takes at most about 10 KiB."""
 
+RANKS_KEPT = 1024
+"""Shard numbers that were packed last."""
+
 _U16 = struct.Struct("<H")
 _RANK_AND_GROUP = struct.Struct("<IH")
 _TOKENS_AND_CHAIN = struct.Struct("<IB")
@@ -134,6 +137,7 @@ def _parse_tail(data: bytes) -> KeySpace:
     return space
 
 
+@lru_cache(RANKS_KEPT)
 def pack_kv_rank(world_size: int, worker_id: int) -> int:
     """The shard number of worker `worker_id` of `world_size`: four fields of 8 bits (protocol: global and local are
     the same in multiprocess mode).  Raises ProtocolError when a field does not fit."""

@@ -73,8 +73,8 @@ class AnswerDesk(Protocol):
         """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
         connection asked a moment ago, so that it may wait?"""
 
-    def is_congested(self, call: RouterCall) -> bool:
-        """Do too many bytes wait for its connection?"""
+    def is_congested(self, connection: bytes) -> bool:
+        """Do too many bytes wait for it?"""
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         """Answer with these result frames in so many seconds."""
@@ -113,7 +113,7 @@ class RouterCall:
 
     @property
     def is_congested(self) -> bool:
-        return self._desk.is_congested(self)
+        return self._desk.is_congested(self.connection)
 
     @property
     def others_wait(self) -> bool:
@@ -152,22 +152,23 @@ class Routes:
         self._faults = faults
         self._table = OperationTable((handler.operation for handler in handlers), readers)
         self._handlers = {handler.operation.name: handler for handler in handlers}
-        self._by_frame: dict[bytes, Route] = {}
-        """In the two forms that clients send."""
+        self.known: dict[bytes, Route] = {}
+        """By frame, in the two forms that clients send; `find` reads any other frame."""
         for handler in handlers:
             for label in (handler.operation.wire_id, handler.operation.name):
                 if label is not None:
                     [frame] = encode_result(label)
-                    self._by_frame[bytes(frame)] = self._read(frame)
+                    self.known[bytes(frame)] = self.find(frame)
 
     @property
     def names(self) -> list[str]:
         """Of all operations that somebody handles."""
         return list(self._handlers)
 
-    def find(self, frame: bytes) -> Route:
-        """The operation that a frame names.  Raises ProtocolError when nobody handles it."""
-        return self._by_frame.get(frame) or self._read(frame)
+    def find(self, frame: Frame) -> Route:
+        """The operation that a frame names.  Raises ProtocolError when no module handles it."""
+        codec = self._table.find(frame)
+        return Route(codec, self._handlers[codec.operation.name])
 
     def answer(self, call: RouterCall, route: Route, payload: Payload) -> tuple[Frame, ...] | Any:
         """The result frames of the handler, or of the operation's negative value; or DEFERRED or ELSEWHERE."""
@@ -190,10 +191,6 @@ class Routes:
             call.outcome = ERROR
             self._faults.exception(f"request failed operation={name} connection={call.connection.hex()}")
         return route.codec.negative
-
-    def _read(self, frame: Frame) -> Route:
-        codec = self._table.find(frame)
-        return Route(codec, self._handlers[codec.operation.name])
 
 
 TIMERS_SWEPT: Final = 256
@@ -222,14 +219,11 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[Timer] = []
         self._swept = TIMERS_SWEPT
+        self.next_deadline = math.inf
+        """Infinite without a timer."""
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    @property
-    def next_deadline(self) -> float:
-        """Infinite without a timer."""
-        return self._heap[0].deadline if self._heap else math.inf
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self._heap, timer)
@@ -238,12 +232,14 @@ class Timers:
             self._heap = [waiting for waiting in self._heap if not waiting.call.is_answered]
             heapq.heapify(self._heap)
             self._swept = max(TIMERS_SWEPT, 2 * len(self._heap))
+        self.next_deadline = self._heap[0].deadline if self._heap else math.inf
 
     def fire(self, now: float) -> None:
         """Answer what is due with its fallback."""
         while self._heap and self._heap[0].deadline <= now:
             timer = heapq.heappop(self._heap)
             timer.call.answer(timer.fallback)
+        self.next_deadline = self._heap[0].deadline if self._heap else math.inf
 
 
 _NAMES: Final[Mapping[int | str, str]] = MappingProxyType(

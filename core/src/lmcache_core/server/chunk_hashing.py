@@ -160,7 +160,11 @@ class PromptHasher:
     def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
         if isinstance(token_ids, TokenSequence):
             tokens = token_ids
-            hashes = self._hashes(tokens)
+            chunks, known = tokens.count // self._chain.chunk_tokens, tokens.known
+            if known is None:
+                known = self._memory.find(tokens.cache_salt, tokens.encoded, chunks)
+            is_known = known.same >= len(tokens.encoded) and len(known.hashes) == chunks
+            hashes = known.hashes if is_known else self._hash_rest(tokens, known)
         else:
             tokens = _sequence(token_ids)
             hashes, _ = self._read(tokens, NOTHING_KNOWN)
@@ -171,14 +175,8 @@ class PromptHasher:
     def end_session(self, request_id: str) -> None:
         """What a request's prompt is known by stays: the next turn of its conversation begins with it."""
 
-    def _hashes(self, tokens: TokenSequence) -> Sequence[bytes]:
-        """Of all whole chunks of a tenant's prompt."""
-        chunks = tokens.count // self._chain.chunk_tokens
-        known = tokens.known
-        if known is None:
-            known = self._memory.find(tokens.cache_salt, tokens.encoded, chunks)
-        if known.same >= len(tokens.encoded) and len(known.hashes) == chunks:
-            return known.hashes
+    def _hash_rest(self, tokens: TokenSequence, known: KnownPrefix) -> Sequence[bytes]:
+        """Hashes of all whole chunks of a tenant's prompt, which is remembered."""
         new, ends = self._read(tokens, known)
         if not new:
             return known.hashes

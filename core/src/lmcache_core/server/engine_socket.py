@@ -90,7 +90,8 @@ class WaitingAnswers:
         self._clock = clock
         self._patience_seconds = patience_seconds
         self._faults = FaultLog(logger, clock, "port=engine")
-        self._queues: dict[bytes, _Queue] = {}
+        self.queues: dict[bytes, _Queue] = {}
+        """By connection; one that reads as fast as it asks has none."""
         self.congested: frozenset[bytes] = frozenset()
         """Connections for which so much waits that their requests are not to be carried out."""
         self.retry_at = math.inf
@@ -102,24 +103,21 @@ class WaitingAnswers:
         self.hung_up: deque[bytes] = deque(maxlen=HUNG_UP_MAX)
         """The latest of these, whose clients may live.  Any thread."""
 
-    def __contains__(self, connection: bytes) -> bool:
-        return connection in self._queues
-
     def __len__(self) -> int:
         """Answers that wait."""
-        return sum(len(queue.answers) for queue in list(self._queues.values()))
+        return sum(len(queue.answers) for queue in list(self.queues.values()))
 
     @property
     def size_bytes(self) -> int:
         """Of the frames that wait, and of what keeps them."""
-        return sum(queue.bytes for queue in list(self._queues.values()))
+        return sum(queue.bytes for queue in list(self.queues.values()))
 
     def add(self, envelope: Envelope, result: Sequence[Frame]) -> None:
         """Send this after what waits for the connection already."""
         connection, now = envelope[0], self._clock.monotonic()
-        queue = self._queues.get(connection)
+        queue = self.queues.get(connection)
         if queue is None:
-            queue = self._queues[connection] = _Queue(now)
+            queue = self.queues[connection] = _Queue(now)
         if queue.is_closed:
             self.dropped += 1
             return
@@ -134,7 +132,7 @@ class WaitingAnswers:
 
     def forget(self, connection: bytes) -> None:
         """Drop what waits for a connection that is closed, and whose id another one has by now."""
-        queue = self._queues.pop(connection, None)
+        queue = self.queues.pop(connection, None)
         if queue is not None:
             self.dropped += queue.drop()
             self._note_congestion(connection, queue)
@@ -142,10 +140,10 @@ class WaitingAnswers:
     def retry(self) -> None:
         """Send what is taken by now, and close what reads nothing."""
         now = self._clock.monotonic()
-        for connection, queue in list(self._queues.items()):
+        for connection, queue in list(self.queues.items()):
             if queue.retry_at <= now:
                 self._retry(connection, queue, now)
-        self.retry_at = min((queue.retry_at for queue in self._queues.values()), default=math.inf)
+        self.retry_at = min((queue.retry_at for queue in self.queues.values()), default=math.inf)
 
     def _retry(self, connection: bytes, queue: _Queue, now: float) -> None:
         sent = 0
@@ -160,7 +158,7 @@ class WaitingAnswers:
             queue.bytes -= ANSWER_BYTES + sum(map(len, result))
             sent += 1
         if not queue.answers and not queue.is_closed:
-            del self._queues[connection]
+            del self.queues[connection]
         elif sent:
             queue.progress_at, queue.pause = now, PAUSE_FIRST_SECONDS
         else:
@@ -174,7 +172,7 @@ class WaitingAnswers:
         socket = self._socket_of(connection)
         if queue.is_closed:
             if socket is None or not socket.is_open:
-                del self._queues[connection]
+                del self.queues[connection]
             return
         mark = socket.read_mark() if socket else None
         if mark != queue.mark:
@@ -198,7 +196,7 @@ class WaitingAnswers:
 
     def _note_congestion(self, connection: bytes, queue: _Queue) -> None:
         limit = max(BYTES_MAX, LARGE_ANSWERS * queue.largest)
-        is_congested = connection in self._queues and (queue.is_closed or queue.bytes > limit)
+        is_congested = connection in self.queues and (queue.is_closed or queue.bytes > limit)
         if is_congested != (connection in self.congested):
             self.congested = self.congested ^ {connection}
 
@@ -319,7 +317,7 @@ class EngineSocket:
 
     def send(self, envelope: Envelope, result: Sequence[Frame]) -> None:
         """Send an answer, now or when its connection has read what is before it.  Dropped when that is closed."""
-        if envelope[0] in self.waiting:
+        if envelope[0] in self.waiting.queues:
             self.waiting.add(envelope, result)
             return
         sent = self._try_send(envelope, result)

@@ -17,9 +17,9 @@ from lmcache_client.operations import (
 )
 from lmcache_client.tokens import TokenSequence
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
-from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields
+from lmcache_core.contracts.request_module import SPACES_REMEMBERED, ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts
+from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, PromptFacts, Shard
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.server.registrations import registered_shards
 from lmcache_core.server.request_fields import check_names, check_request_id, trace_context
@@ -35,6 +35,8 @@ class LookupModule(RequestModule):
 
     def __init__(self, context: ModuleContext) -> None:
         self._context = context
+        self._shards: dict[tuple[str, str, int], tuple[int, tuple[Shard, ...]]] = {}
+        """By model name, salt and world size: the shards, and the revision of the registrations that they follow from."""
 
     def handlers(self) -> Sequence[Handler]:
         return [
@@ -55,9 +57,10 @@ class LookupModule(RequestModule):
             raise ProtocolError(f"num_kv_readers is {key.num_kv_readers}; 0 to {READERS_MAX} workers may read a shard")
         tokens = key.token_ids.count if isinstance(key.token_ids, TokenSequence) else key.end
         admitted = context.admits_salt(key.cache_salt)
-        shards = (
-            registered_shards(context, SpaceFields(key.model_name, key.cache_salt), key.world_size) if admitted else ()
-        )
+        identity = key.model_name, key.cache_salt, key.world_size
+        revision, shards = self._shards.get(identity, (-1, ())) if admitted else (-1, ())
+        if admitted and revision != context.workers.revision:
+            shards = self._registered_shards(*identity)
         hashes: Sequence[bytes] = ()
         obstacle = ""
         if shards:
@@ -82,6 +85,16 @@ class LookupModule(RequestModule):
                 ),
             )
         )
+
+    def _registered_shards(self, model_name: str, cache_salt: str, world_size: int) -> tuple[Shard, ...]:
+        """What every lookup with these fields asks for until the registrations change."""
+        revision = self._context.workers.revision  # first: what changes meanwhile is asked for again
+        shards = registered_shards(self._context, SpaceFields(model_name, cache_salt), world_size)
+        if len(self._shards) >= SPACES_REMEMBERED:
+            self._shards.clear()
+        if shards:
+            self._shards[model_name, cache_salt, world_size] = revision, shards
+        return shards
 
     def query(self, call: Call, request_id: str) -> int | None:
         return self._context.storage.lookup_result(call.connection, request_id)

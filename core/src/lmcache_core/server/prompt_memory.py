@@ -119,7 +119,8 @@ class PromptTree:
         path: list[_Node] = []
         at, end, children = 0, len(encoded), self._root.children
         while at < end and len(path) < PATH_MAX and (node := children.get(encoded[at])) is not None:
-            same = _common(node.segment, encoded[at : at + len(node.segment)])
+            segment, stretch = node.segment, encoded[at : at + len(node.segment)]
+            same = len(stretch) if segment.startswith(stretch) else _common(segment, stretch)
             at += same
             path.append(node)
             if same < len(node.segment):

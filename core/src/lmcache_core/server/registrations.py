@@ -83,6 +83,8 @@ class Registrations:
         self._quarantined: list[Worker] = []
         """Dropped, and perhaps still touching their slots."""
         self._reaped_at = clock.monotonic()
+        self.revision = 0
+        """Raised under the lock after each change of what `groups` returns."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -103,6 +105,7 @@ class Registrations:
                 keeps_fence = worker.fence_seconds > 0  # and so it pings
                 self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic(), keeps_fence)
                 self._told.pop(worker.instance_id, None)
+                self.revision += 1
             else:
                 known.seen = self._clock.monotonic()
         if known is None:
@@ -131,12 +134,14 @@ class Registrations:
             if known is None or not connection or connection == worker.connection or self._is_connected(connection):
                 return
             del self._by_id[worker.instance_id]
+            self.revision += 1
         self._publish_left(known.worker, "closed")
         self._end(known.worker)
 
     def unregister(self, instance_id: int, reason: str) -> None:
         with self._lock:
             registration = self._by_id.pop(instance_id, None)
+            self.revision += 1
         if registration is not None:
             self._publish_left(registration.worker, reason)
             self._end(registration.worker)
@@ -166,6 +171,12 @@ class Registrations:
             if len(self._told) > STRANGERS_MAX:
                 self._told.popitem(last=False)
             return False
+
+    def learn_shard(self, worker: Worker, shard: int) -> None:
+        with self._lock:
+            if worker.shard is None:
+                worker.shard = shard
+                self.revision += 1
 
     def on_leave(self, function: Callable[[Worker], None]) -> None:
         self._leave.append(function)
@@ -202,6 +213,7 @@ class Registrations:
                 limit = self._reap if registration.pinged else self._grace
                 if limit and now - registration.seen > limit:
                     dead.append(self._by_id.pop(instance_id))
+                    self.revision += 1
         for registration in dead:
             logger.warning(
                 "worker is dead instance=%d model=%s silent_seconds=%.0f",

@@ -52,7 +52,7 @@ UNKNOWN: Final = "unknown"
 """What an operation is counted as that nobody handles."""
 _FOR_EVER: Final = -1
 _NAP_SECONDS_MAX: Final = 3600.0
-"""Longest wait for a timer at a time; a poll cannot be told a number of any size."""
+"""Longest wait for a timer at a time; a poll does not take a number of any size."""
 LAST_CALL_SECONDS: Final = 2.0
 """How long a router that was told to stop goes on answering engines that go on asking."""
 QUIET_MILLISECONDS: Final = 10
@@ -158,7 +158,8 @@ class Router:
         polled: list[Any] = [(self._port.socket, zmq.POLLIN), (self._posted.fileno(), select.POLLIN)]
         self._posted.wake()  # for what is left there when this thread is started again after a failure
         while not self._stop:
-            self._turn(polled, self._milliseconds_to_deadline())
+            deadline = min(self._timers.next_deadline, self._waiting.retry_at)
+            self._poll(polled, _FOR_EVER if deadline == math.inf else self._milliseconds_to(deadline))
         self._last_call(polled)
 
     def stop(self) -> None:
@@ -197,16 +198,16 @@ class Router:
             return call.begun - self._others_at < CROWDED_SECONDS
         return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
 
-    def is_congested(self, call: RouterCall) -> bool:
-        return call.connection in self._waiting.congested
+    def is_congested(self, connection: bytes) -> bool:
+        return connection in self._waiting.congested
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
         self._posted.post(Timer(self._clock.monotonic() + seconds, next(self._order), call, fallback))
 
     # --- on the router's thread
 
-    def _turn(self, polled: list[Any], milliseconds: int) -> bool:
-        """Wait for so long, and do what there is to do.  False when that was nothing."""
+    def _poll(self, polled: list[Any], milliseconds: int) -> bool:
+        """Wait for so long, receive what has arrived, and answer what is due.  False when nothing had arrived."""
         readable = zmq.zmq_poll(polled, milliseconds)
         for source, _ in readable:
             if source is self._port.socket:
@@ -214,7 +215,7 @@ class Router:
             else:
                 self._posted.clear_wakes()
                 self._take_posted()
-        if len(self._timers):
+        if self._timers.next_deadline < math.inf:
             self._timers.fire(self._clock.monotonic())
         if self._waiting.retry_at < math.inf and self._waiting.retry_at <= self._clock.monotonic():
             self._waiting.retry()
@@ -227,7 +228,7 @@ class Router:
         deadline = self._clock.monotonic() + LAST_CALL_SECONDS
         self._timers.fire(math.inf)
         while (
-            self._turn(polled, QUIET_MILLISECONDS) or self._given_away or len(self._waiting)
+            self._poll(polled, QUIET_MILLISECONDS) or self._given_away or len(self._waiting)
         ) and self._clock.monotonic() < deadline:
             self._timers.fire(math.inf)
         self._port.close()
@@ -238,16 +239,19 @@ class Router:
         if message is None:
             return
         self._requests += 1
+        operation = message.envelope[2]
         try:
-            route = self._routes.find(message.envelope[2])
+            route = self._routes.known.get(operation) or self._routes.find(operation)
         except ProtocolError as error:
             with self._answering:
                 self._answers.add(UNKNOWN, REFUSED, 0.0)
-            self._unhandled.note(message.envelope[2])
-            self._refuse(message, refusal(message.envelope[2]), str(error))
+            self._unhandled.note(operation)
+            self._refuse(message, refusal(operation), str(error))
             return
         call = RouterCall(self, message.envelope, route.codec.operation.name, self._clock.monotonic())
-        self._note_asked(call)
+        if call.connection != self._latest:
+            self._latest, self._others_at = call.connection, self._latest_at
+        self._latest_at = call.begun
         try:
             if not self._dispatch(call, route, message.payload):
                 call.outcome = REFUSED
@@ -263,14 +267,9 @@ class Router:
                 self._refuse(message, route.codec.negative, "the router's thread failed")
             raise
 
-    def _note_asked(self, call: RouterCall) -> None:
-        if call.connection != self._latest:
-            self._latest, self._others_at = call.connection, self._latest_at
-        self._latest_at = call.begun
-
     def _dispatch(self, call: RouterCall, route: Route, frames: Sequence[Frame]) -> bool:
         """False when the request is for a thread that too many wait for, or of a connection that many answers wait for."""
-        if route.handler.may_be_refused and call.is_congested:
+        if route.handler.may_be_refused and call.connection in self._waiting.congested:
             return False
         mode = route.handler.mode
         payload: Payload = frames
@@ -328,8 +327,5 @@ class Router:
         else:
             del self._under_way[connection]
 
-    def _milliseconds_to_deadline(self) -> int:
-        deadline = min(self._timers.next_deadline, self._waiting.retry_at)
-        if deadline == math.inf:
-            return _FOR_EVER
+    def _milliseconds_to(self, deadline: float) -> int:
         return int(max(0.0, min(deadline - self._clock.monotonic(), _NAP_SECONDS_MAX)) * 1000) + 1

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import Publisher
-from lmcache_core.contracts.policies import RequestFacts
+from lmcache_core.contracts.events import LookupFinished, LookupHashes, LookupStarted, Publisher
+from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
 from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch, match_of, prefix_of
+from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.storage.counters import Tallies, tenant_of
-from lmcache_core.storage.notifications import AccessNotes, LookupNews, prompt_of
-from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, request_number, tell
+from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, notify, request_number
 
 logger = logging.getLogger(__name__)
 
@@ -78,19 +79,48 @@ def hold_shard(
     return slots, records
 
 
-def reach_in_l1(lookup: Lookup) -> PrefixMatch:
-    """How far the lookup gets with what L1 has."""
-    rows, chunks = lookup.rows, lookup.prompt_chunks
-    if rows and not lookup.sparse and all(row.in_l1 is row.slots for row in rows):
-        return prefix_of(chunks, lookup.windows)
-    flags = [bytearray([slot != ABSENT for slot in row.slots]) for row in rows]
-    return match_of(flags, lookup.windows, chunks, sparse=lookup.sparse)
+class AccessLog:
+    """Notifies policies of hits: the eviction policy always, the store policy where it asked for it.  Safe from any thread."""
 
+    def __init__(self, cache: L1Cache, store: StoreController) -> None:
+        self._cache = cache
+        self._store = store
+        self.offers = True
+        """Whether hits are offered to the store policy; set to False for shutdown."""
 
-def is_all(reach: PrefixMatch, lookup: Lookup) -> bool:
-    """Is there nothing left to look for?"""
-    found = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
-    return found == lookup.prompt_chunks or not lookup.rows
+    def hits(self, lookup: Lookup, seconds: float) -> None:
+        """A lookup has its answer.  Policies are notified of each hit in L1 once per request: engines repeat lookups while
+        they queue."""
+        first, lookup.noted_chunks = lookup.noted_chunks, max(lookup.noted_chunks, lookup.hit_chunks)
+        facts = AccessFacts(first, lookup.facts(seconds))
+        for row in lookup.rows:
+            hit = row.take_hits(first)
+            self._cache.log_access(hit, facts)
+            if hit and self.offers and self._store.plans_hits:
+                self._offer(lookup, hit, row.positions(), facts.request)
+
+    def read_unasked(self, slots: Sequence[int], first_chunk: int, request: RequestFacts) -> None:
+        """A worker reads what no lookup of its request has hit."""
+        self._cache.log_access(list(slots), AccessFacts(first_chunk, request))
+
+    def _offer(self, lookup: Lookup, slots: Sequence[int], positions: Mapping[int, int], request: RequestFacts) -> None:
+        """The store policy may want what was used again in L2 after all."""
+        sizes = self._cache.leases.object_sizes(lookup.lease, dict.fromkeys(slots))
+        for object_bytes, alike in sizes.items():
+            lease = self._store.admit(len(alike), object_bytes, hit=True)
+            if lease is None:
+                continue
+            shared = self._cache.leases.share(lease, lookup.lease, alike)
+            if missing := len(alike) - len(shared):
+                self._store.forgo(missing, object_bytes)
+            if shared:
+                size = len(shared) * object_bytes
+                chunks = [positions[slot] for slot in shared]
+                self._store.offer(
+                    Batch(lease, tuple(shared), chunks, size, hit=True, request_id=lookup.request_id, request=request)
+                )
+            else:
+                self._cache.leases.end(lease)
 
 
 LOOKUPS_MAX = 16384
@@ -108,7 +138,7 @@ class Lookups:
         self,
         cache: L1Cache,
         prefetch: PrefetchController,
-        notes: AccessNotes,
+        accesses: AccessLog,
         tallies: Tallies,
         read_ttl_seconds: float,
         clock: Clock,
@@ -116,11 +146,11 @@ class Lookups:
     ) -> None:
         self._cache = cache
         self._prefetch = prefetch
-        self._notes = notes
+        self._accesses = accesses
         self._tallies = tallies
         self._read_ttl = read_ttl_seconds
         self._clock = clock
-        self._news = LookupNews(events)
+        self._events = events
         self._lock = threading.Lock()
         self._table = LookupTable()
 
@@ -137,29 +167,17 @@ class Lookups:
     # --- starting
 
     def begin(self, request: LookupRequest | SparseLookupRequest) -> None:
-        sparse = isinstance(request, SparseLookupRequest)
         check_lookup(request)
         now = self._clock.monotonic()
         owner = Owner(OwnerKind.LOOKUP, (request.connection, request.request_id))
-        lease = self._cache.leases.open(owner, now + self._read_ttl)
-        prompt, chunk_tokens = prompt_of(request)
-        lookup = Lookup(
-            request.connection,
-            request.request_id,
-            lease,
-            max(1, request.readers),
-            now,
-            len(request.chunk_hashes),
-            sparse,
-            prompt,
-            chunk_tokens,
-        )
-        self._news.began(lookup, request.chunk_hashes)
+        lookup = Lookup.of(request, self._cache.leases.open(owner, now + self._read_ttl), now)
+        if self._events.wants(LookupStarted):
+            self._events.publish(lookup.started())
+        if request.chunk_hashes and self._events.wants(LookupHashes):
+            self._events.publish(lookup.hashes(request.chunk_hashes))
         with self._lock:
-            replaced = self._table.pop(request.connection, request.request_id)
+            replaced, oldest = self._table.add(lookup, LOOKUPS_MAX)
             lookup.noted_chunks = replaced.noted_chunks if replaced else 0
-            oldest = self._table.oldest(request.connection, LOOKUPS_MAX)
-            self._table.add(lookup)
         if oldest:
             self.end(oldest.connection, oldest.request_id)
         try:
@@ -169,10 +187,11 @@ class Lookups:
             raise
         finally:
             if replaced:
-                self._let_go(replaced)  # only now, so that what was loaded for it alone is still found
-        reach = reach_in_l1(lookup)
-        if is_all(reach, lookup) or not self._prefetch.active:
-            self._finish(lookup, reach)
+                self._close(replaced)  # only now, so that what was loaded for it alone is still found
+        match = _match_in_l1(lookup)
+        found = match.answer if isinstance(match.answer, int) else len(match.answer)
+        if found == lookup.prompt_chunks or not lookup.rows or not self._prefetch.active:
+            self._finish(lookup, match)
         else:
             self._go_on_in_l2(lookup, request, records)
 
@@ -240,7 +259,7 @@ class Lookups:
         with self._lock:
             lookup = self._table.pop(connection, request_id)
         if lookup:
-            self._let_go(lookup)
+            self._close(lookup)
 
     def renew(self, connection: bytes) -> None:
         now = self._clock.monotonic()
@@ -285,7 +304,7 @@ class Lookups:
                 for row, of_row, window in zip(lookup.rows, records, lookup.windows, strict=True)
             ],
             chunk_hashes=request.chunk_hashes,
-            on_done=lambda reach, _: self._finish(lookup, reach),
+            on_done=lambda match, _: self._finish(lookup, match),
             begun=lookup.begun,
             request=lookup.facts(lookup.begun),
             sparse=lookup.sparse,
@@ -293,11 +312,11 @@ class Lookups:
         lookup.prefetch = prefetch
         self._prefetch.submit(prefetch)
 
-    def _finish(self, lookup: Lookup, reach: PrefixMatch) -> None:
+    def _finish(self, lookup: Lookup, match: PrefixMatch) -> None:
         with self._lock:
             if lookup.over or lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
                 return  # it was replaced or ended meanwhile, and answered then
-            rest = lookup.settle(reach)
+            rest = lookup.settle(match)
             waiters, lookup.waiters = lookup.waiters, []
         now, prompt = self._clock.monotonic(), lookup.prompt
         seconds = now - lookup.begun
@@ -315,17 +334,18 @@ class Lookups:
         )
         if rest:
             self._release(lookup, rest)
-        if tell(waiters, reach.answer, lookup.request_id):
+        if waiters and notify(waiters, match.answer, lookup.request_id):
             lookup.given = True
-        self._notes.hits(lookup, now)
-        self._news.answered(lookup, seconds)
+        self._accesses.hits(lookup, now)
+        if self._events.wants(LookupFinished):
+            self._events.publish(lookup.finished(seconds))
 
     def _release(self, lookup: Lookup, slots: list[int]) -> None:
         self._cache.leases.release(lookup.lease, slots)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
 
-    def _let_go(self, lookup: Lookup) -> None:
+    def _close(self, lookup: Lookup) -> None:
         """It is in the table no more."""
         with self._lock:
             waiters, lookup.waiters = lookup.waiters, []
@@ -333,18 +353,29 @@ class Lookups:
             lookup.over = True
         if is_abandoned:
             self._tallies.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
-            self._news.abandoned(lookup, self._clock.monotonic() - lookup.begun)
+            self._events.publish(lookup.abandoned(self._clock.monotonic() - lookup.begun))
         self._cache.leases.end(lookup.lease)
         if lookup.prefetch:
             self._prefetch.look_again(lookup.prefetch)
-        tell(waiters, lookup.nothing, lookup.request_id)
+        notify(waiters, lookup.nothing, lookup.request_id)
 
     def _drop(self, lookup: Lookup) -> None:
         """Forget this very lookup; a newer one of the same request stays."""
         with self._lock:
             if self._table.find(lookup.connection, lookup.request_id) is lookup:
                 self._table.pop(lookup.connection, lookup.request_id)
-        self._let_go(lookup)
+        self._close(lookup)
+
+
+def _match_in_l1(lookup: Lookup) -> PrefixMatch:
+    """What L1 has of the lookup."""
+    rows, chunks = lookup.rows, lookup.prompt_chunks
+    if rows and not lookup.sparse and all(row.in_l1 is row.slots for row in rows):
+        if any(lookup.windows):
+            return prefix_of(chunks, lookup.windows)
+        return PrefixMatch(chunks, (range(chunks),) * len(rows))  # most lookups
+    flags = [bytearray([slot != ABSENT for slot in row.slots]) for row in rows]
+    return match_of(flags, lookup.windows, chunks, sparse=lookup.sparse)
 
 
 def _nothing(sparse: bool) -> int | Bitmap:

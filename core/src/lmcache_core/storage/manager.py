@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from threading import Event
 from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
@@ -16,7 +14,6 @@ from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
@@ -24,61 +21,19 @@ from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.counters import Tallies
 from lmcache_core.storage.l1_objects import L1Objects
-from lmcache_core.storage.lookups import Lookups
-from lmcache_core.storage.notifications import (
+from lmcache_core.storage.lookups import AccessLog, Lookups
+from lmcache_core.storage.pins import Pins
+from lmcache_core.storage.prefetch_orders import PrefetchOrders
+from lmcache_core.storage.transfers import (
     MISSING,
     NO_ROOM,
     OVERWRITTEN,
     QUOTA,
     STOPPING,
     TOO_MANY,
-    AccessNotes,
     TransferNews,
+    reserve_patiently,
 )
-from lmcache_core.storage.pins import Pins
-from lmcache_core.storage.prefetch_orders import PrefetchOrders
-
-LOOK_AROUND_SECONDS = 0.005
-"""How often a wait asks whether it may go on; the longest that it keeps others from its thread."""
-
-
-def reserve_patiently(
-    cache: L1Cache,
-    lease: Lease,
-    record: SpaceRecord,
-    chunk_hashes: Sequence[bytes],
-    indexes: Sequence[int],
-    seconds: float,
-    may_wait: Callable[[], bool],
-) -> list[int]:
-    """Go on with a reservation that has got `indexes` of these chunks so far, until nothing is missing, `seconds` are
-    over, `may_wait` says no or the server stops.  What has been reserved meanwhile is not filled by anybody yet, and
-    others may need it: so no wait is without an end.  Returns all indexes, in order."""
-    got = list(indexes)
-    deadline = time.monotonic() + seconds
-    come = True
-    while come:
-        rest = chunk_hashes[got[-1] + 1 :] if got else chunk_hashes
-        wait = cache.wait_for_space(lease, record, rest)
-        if wait is None:
-            break
-        try:
-            come = _has_come(wait.event, deadline, may_wait) and not wait.cancelled
-        finally:
-            cache.end_wait(wait)
-        first = len(chunk_hashes) - len(rest)
-        got += [first + index for index in cache.extend(lease, record, rest, ask_eviction=come)]
-    return got
-
-
-def _has_come(event: Event, deadline: float, may_wait: Callable[[], bool]) -> bool:
-    while (left := deadline - time.monotonic()) > 0:
-        if event.wait(min(left, LOOK_AROUND_SECONDS)):
-            return True
-        if not may_wait():
-            return False
-    return False
-
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
@@ -127,26 +82,23 @@ class StorageManager:
         self.tallies = Tallies()
         cache.publish_removals_to(events)
         self._news = TransferNews(cache, self.tallies, clock, events)
-        self._notes = AccessNotes(cache, store)
-        self._lookups = Lookups(cache, prefetch, self._notes, self.tallies, read_ttl_seconds, clock, events)
+        self._accesses = AccessLog(cache, store)
+        self._lookups = Lookups(cache, prefetch, self._accesses, self.tallies, read_ttl_seconds, clock, events)
+        self.lookup: Callable[[LookupRequest], None] = self._lookups.begin
+        self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
+        self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
+        self.renew_lookups = self._lookups.renew
+        self.payload_offset = cache.payload_offset
+        self.census = cache.contents.state_counts
         self.pins = Pins(cache, pin_max_bytes, clock)
         self.orders = PrefetchOrders(cache, prefetch, self.pins, clock)
         self.l1_objects = L1Objects(cache, self.pins)
 
     # --- lookups
 
-    def lookup(self, request: LookupRequest) -> None:
-        self._lookups.begin(request)
-
-    def lookup_sparse(self, request: SparseLookupRequest) -> None:
-        self._lookups.begin(request)
-
     def lookup_result(self, connection: bytes, request_id: str) -> int | None:
         found: int | None = self._lookups.result(connection, request_id, sparse=False)
         return found
-
-    def expected_hits(self, connection: bytes, request_id: str) -> int | None:
-        return self._lookups.expected(connection, request_id)
 
     def on_lookup(self, connection: bytes, request_id: str, function: Callable[[int], bool]) -> None:
         self._lookups.on_result(connection, request_id, function, sparse=False)
@@ -158,16 +110,10 @@ class StorageManager:
     def on_sparse_lookup(self, connection: bytes, request_id: str, function: Callable[[Bitmap], bool]) -> None:
         self._lookups.on_result(connection, request_id, function, sparse=True)
 
-    def free_lookup(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
-        self._lookups.free(connection, request_id, first_chunk, end_chunk)
-
     def end_lookup(self, connection: bytes, request_id: str) -> None:
         self._lookups.end(connection, request_id)
         if self._events.wants(RequestEnded):
             self._events.publish(RequestEnded(request_id))
-
-    def renew_lookups(self, connection: bytes) -> None:
-        self._lookups.renew(connection)
 
     # --- reading
 
@@ -191,7 +137,7 @@ class StorageManager:
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # Nobody has looked it up, so nobody has told the policy of this hit.
-            self._notes.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
+            self._accesses.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
         self._news.given(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
         return Hold(tuple(slots), _Grant(lease, record, worker, now, request_id, first_chunk))
 
@@ -287,9 +233,6 @@ class StorageManager:
         self._cache.fetch(slot)
         return self._cache.buffer(slot).view[HEADER_BYTES:]
 
-    def payload_offset(self, slot: int) -> int:
-        return self._cache.payload_offset(slot)
-
     def clear(self, force: bool) -> int:
         dropped = self._cache.contents.clear(force)
         if force:
@@ -310,10 +253,7 @@ class StorageManager:
         """From now on workers are told that there is nothing to store.  For shutdown."""
         self._takes_stores = False
         self._cache.cancel_waits()
-        self._notes.offer_no_more()
-
-    def census(self) -> SlotCounts:
-        return self._cache.contents.state_counts()
+        self._accesses.offers = False
 
     def objects(self) -> int:
         """Slots that are not free."""

@@ -10,10 +10,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any, Self
 
+from msgspec.structs import replace
+
+from lmcache_core.contracts.events import LookupAbandoned, LookupFinished, LookupHashes, LookupStarted
 from lmcache_core.contracts.policies import RequestFacts
-from lmcache_core.contracts.storage import PromptFacts
+from lmcache_core.contracts.storage import LookupRequest, PromptFacts, SparseLookupRequest
 from lmcache_core.controllers.prefetch_request import Prefetch
 from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch
 from lmcache_core.l1.leases import Lease
@@ -23,33 +26,11 @@ from lmcache_core.model.keys import KeySpace
 logger = logging.getLogger(__name__)
 
 
-class Row(Protocol):
-    """`slots` has one entry per chunk of the request until `settle`, ABSENT where the chunk is not there."""
-
-    slots: list[int]
-    spaces: tuple[KeySpace, ...]
-    in_l1: list[int]
-    """`slots` as they were found at once, before anything was brought from L2."""
-
-    def settle(self, needed: Sequence[int], readers: int) -> list[int]:
-        """The answer is known, and takes these chunks, rising: each will be read so often.  Returns the slots that are
-        not needed."""
-
-    def claim(self, first_chunk: int, slots: Sequence[int]) -> list[int]:
-        """A worker holds these now: count one read of each.  Returns the slots that have no read left."""
-
-    def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
-        """Nobody will read these: returns the slots that were still to be read."""
-
-    def take_hits(self, first_chunk: int) -> list[int]:
-        """What the answer takes and was in L1 at once, of the chunks from this one on.  Given once."""
-
-    def positions(self) -> dict[int, int]:
-        """The chunk of each slot that the answer takes."""
-
-
 class PrefixRow:
-    """A run of chunks of a prompt.  After `settle`, `slots[0]` is that of chunk `first`."""
+    """What a lookup of a prefix references of one shard: a run of chunks.
+
+    `slots` has one entry per chunk of the request until `settle`, ABSENT where the chunk is not there; afterwards `slots[0]`
+    is that of chunk `first`.  `in_l1` is `slots` as they were found at once, before anything was brought from L2."""
 
     __slots__ = ("first", "in_l1", "reads_left", "slots", "spaces")
 
@@ -61,6 +42,8 @@ class PrefixRow:
         self.reads_left = bytearray()
 
     def settle(self, needed: Sequence[int], readers: int) -> list[int]:
+        """The answer is known, and takes these chunks, rising: each will be read `readers` times.  Returns the slots that
+        are not needed."""
         first, end = (needed[0], needed[-1] + 1) if needed else (0, 0)
         rest = self.slots[:first] + self.slots[end:]
         self.first = first
@@ -70,6 +53,7 @@ class PrefixRow:
         return [slot for slot in rest if slot != ABSENT]
 
     def claim(self, first_chunk: int, slots: Sequence[int]) -> list[int]:
+        """A worker references these now: count one read of each.  Returns the slots that have no read left."""
         begin = first_chunk - self.first
         left = self.reads_left[max(0, begin) : max(0, begin + len(slots))]
         if not left:
@@ -86,6 +70,7 @@ class PrefixRow:
         return spent
 
     def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
+        """No worker will read these: returns the slots that were still to be read."""
         begin, end = max(0, first_chunk - self.first), max(0, end_chunk - self.first)
         left = self.reads_left[begin:end]
         slots = self.slots[begin : begin + len(left)]
@@ -93,12 +78,14 @@ class PrefixRow:
         return list(compress(slots, left)) if 0 in left else slots
 
     def take_hits(self, first_chunk: int) -> list[int]:
+        """What the answer takes and was in L1 at once, of the chunks from this one on.  Given once."""
         found, self.in_l1 = self.in_l1, []
         if len(found) != len(self.slots) or first_chunk > self.first:
             found = found[max(first_chunk, self.first) : self.first + len(self.slots)]
         return [slot for slot in found if slot != ABSENT] if ABSENT in found else found
 
     def positions(self) -> dict[int, int]:
+        """The chunk of each slot that the answer takes."""
         return {slot: chunk for chunk, slot in enumerate(self.slots, self.first)}
 
     def _claim_run(self, begin: int, slots: Sequence[int], reads: int) -> list[int]:
@@ -109,8 +96,8 @@ class PrefixRow:
 
 
 class SparseRow:
-    """Any chunks.  Workers read them in whatever order, so that a read is known by its slot; the same chunk may be asked
-    for at several places, and is then read as often."""
+    """The same for a sparse lookup: any chunks.  Workers read them in whatever order, so that a read is known by its slot;
+    the same chunk may be asked for at several places, and is then read as often."""
 
     __slots__ = ("_freed", "_readers", "_reads_left", "in_l1", "slots", "spaces")
 
@@ -161,9 +148,12 @@ class SparseRow:
         return [] if self._reads_left[slot] else [slot]
 
 
+Row = PrefixRow | SparseRow
+
+
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """Not synchronised: the lock of `Lookups` guards it."""
+    """One lookup of one request, until the request is over."""
 
     connection: bytes
     request_id: str
@@ -174,6 +164,9 @@ class Lookup:
     sparse: bool
     prompt: PromptFacts
     chunk_tokens: int
+    """Tokens of a chunk; 0 where there is no shard, and so nothing to be found."""
+    number: int
+    """Of its request (`request_number`)."""
     rows: list[Row] = field(default_factory=list)
     windows: list[int | None] = field(default_factory=list)
     prefetch: Prefetch | None = None
@@ -192,20 +185,47 @@ class Lookup:
     given: bool = False
     waiters: list[Callable[[Any], bool]] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, request: LookupRequest | SparseLookupRequest, lease: Lease, now: float) -> Self:
+        """Where a request says nothing of its prompt, or less than it asks for, that follows from its shards and hashes."""
+        prompt, chunks = request.prompt, len(request.chunk_hashes)
+        space = next((shard.spaces[0].space for shard in request.shards if shard.spaces), None)
+        chunk_tokens = space.chunk_tokens if space else 0
+        tokens = chunks * chunk_tokens
+        if prompt is None:
+            model_name, salt = (space.model_name, space.cache_salt) if space else ("", "")
+            prompt = PromptFacts(model_name, salt, len(request.shards), tokens, chunks)
+        elif prompt.chunks < chunks or prompt.tokens < tokens:
+            prompt = replace(prompt, chunks=max(prompt.chunks, chunks), tokens=max(prompt.tokens, tokens))
+        sparse = isinstance(request, SparseLookupRequest)
+        readers, request_id = max(1, request.readers), request.request_id
+        return cls(
+            request.connection,
+            request_id,
+            lease,
+            readers,
+            now,
+            chunks,
+            sparse,
+            prompt,
+            chunk_tokens,
+            request_number(request_id),
+        )
+
     @property
     def nothing(self) -> int | Bitmap:
         """The answer of a lookup that is over or was never heard of."""
         return Bitmap(0) if self.sparse else 0
 
-    def settle(self, reach: PrefixMatch) -> list[int]:
+    def settle(self, match: PrefixMatch) -> list[int]:
         """The answer is known: hold exactly what it takes.  Returns the slots to let go."""
-        self.answer = reach.answer
-        self.hit_chunks = reach.answer if isinstance(reach.answer, int) else len(reach.answer)
-        self.held_objects = sum(map(len, reach.needed))
+        self.answer = match.answer
+        self.hit_chunks = match.answer if isinstance(match.answer, int) else len(match.answer)
+        self.held_objects = sum(map(len, match.needed))
         if self.prefetch is not None:
-            self._count_l2(reach)
+            self._count_l2(match)
         rest: list[int] = []
-        for row, needed in zip(self.rows, reach.needed, strict=True):
+        for row, needed in zip(self.rows, match.needed, strict=True):
             rest += row.settle(needed, self.readers)
         return rest
 
@@ -230,11 +250,45 @@ class Lookup:
 
     def facts(self, seconds: float) -> RequestFacts:
         """What policies may know of its request."""
-        return RequestFacts(seconds, request_number(self.request_id), self.prompt_chunks, self.hit_chunks)
+        return RequestFacts(seconds, self.number, self.prompt_chunks, self.hit_chunks)
 
-    def _count_l2(self, reach: PrefixMatch) -> None:
+    # --- events
+
+    def started(self) -> LookupStarted:
+        prompt = self.prompt
+        return LookupStarted(
+            self.request_id, prompt.model_name, prompt.cache_salt, prompt.tokens, prompt.chunks, prompt.trace_context
+        )
+
+    def hashes(self, chunk_hashes: Sequence[bytes]) -> LookupHashes:
+        prompt, joined = self.prompt, b"".join(chunk_hashes)
+        return LookupHashes(
+            self.request_id, prompt.model_name, prompt.cache_salt, prompt.world_size, prompt.tokens, joined
+        )
+
+    def finished(self, seconds: float) -> LookupFinished:
+        prompt = self.prompt
+        return LookupFinished(
+            self.request_id,
+            prompt.model_name,
+            prompt.cache_salt,
+            prompt.chunks,
+            self.hit_chunks,
+            self.l2_chunks,
+            seconds,
+            prompt.tokens,
+            prompt.trace_context,
+        )
+
+    def abandoned(self, seconds: float) -> LookupAbandoned:
+        prompt = self.prompt
+        return LookupAbandoned(
+            self.request_id, prompt.model_name, prompt.cache_salt, prompt.tokens, prompt.chunks, seconds
+        )
+
+    def _count_l2(self, match: PrefixMatch) -> None:
         chunks: set[int] = set()
-        for row, needed in zip(self.rows, reach.needed, strict=True):
+        for row, needed in zip(self.rows, match.needed, strict=True):
             brought = [chunk for chunk in needed if row.in_l1[chunk] == ABSENT]
             self.l2_objects += len(brought)
             chunks.update(brought)
@@ -261,11 +315,6 @@ class LookupTable:
     def for_connection(self, connection: bytes) -> list[Lookup]:
         return list(self._by_connection.get(connection, {}).values())
 
-    def oldest(self, connection: bytes, limit: int) -> Lookup | None:
-        """The connection's oldest lookup, if it has as many as `limit`."""
-        lookups = self._by_connection.get(connection, {})
-        return next(iter(lookups.values())) if len(lookups) >= limit else None
-
     def oldest_begun(self) -> float | None:
         """When the one that was added first began."""
         return next((lookup.begun for lookup in self._by_owner.values()), None)
@@ -273,10 +322,16 @@ class LookupTable:
     def everything(self) -> list[Lookup]:
         return list(self._by_owner.values())
 
-    def add(self, lookup: Lookup) -> None:
-        self._by_owner[lookup.connection, lookup.request_id] = lookup
-        self._by_request.setdefault(lookup.request_id, []).append(lookup)
-        self._by_connection.setdefault(lookup.connection, {})[lookup.request_id] = lookup
+    def add(self, lookup: Lookup, limit: int) -> tuple[Lookup | None, Lookup | None]:
+        """Returns the lookup of the same request, which it replaces, and the connection's oldest lookup where there are
+        `limit` others."""
+        connection, request_id = lookup.connection, lookup.request_id
+        replaced = self.pop(connection, request_id) if (connection, request_id) in self._by_owner else None
+        of_connection = self._by_connection.setdefault(connection, {})
+        oldest = next(iter(of_connection.values())) if len(of_connection) >= limit else None
+        of_connection[request_id] = self._by_owner[connection, request_id] = lookup
+        self._by_request.setdefault(request_id, []).append(lookup)
+        return replaced, oldest
 
     def pop(self, connection: bytes, request_id: str) -> Lookup | None:
         lookup = self._by_owner.pop((connection, request_id), None)
@@ -293,8 +348,8 @@ class LookupTable:
         return lookup
 
 
-def tell(waiters: Sequence[Callable[[Any], bool]], answer: int | Bitmap, request_id: str) -> bool:
-    """Call everybody who waits for an answer.  True when one of them has taken it."""
+def notify(waiters: Sequence[Callable[[Any], bool]], answer: int | Bitmap, request_id: str) -> bool:
+    """Call each waiter for an answer.  True when one of them has taken it."""
     taken = False
     for waiter in waiters:
         try:

@@ -78,11 +78,8 @@ PLAIN_READERS: Final[Mapping[Any, FrameReader]] = MappingProxyType({EngineKey: P
 """Without a memory of what came before."""
 
 
-def _opening(reader: FrameReader) -> Callable[[Frame | OpenedFrame], Any]:
-    def read(frame: Frame | OpenedFrame) -> Any:
-        return (reader.open(frame) if isinstance(frame, bytes | bytearray | memoryview) else frame).read()
-
-    return read
+def _reading(reader: FrameReader) -> Callable[[Frame], Any]:
+    return lambda frame: reader.open(frame).read()
 
 
 def _decoder(kind: Any) -> Callable[[Any], Any]:
@@ -130,7 +127,7 @@ class OperationCodec:
         self._readers = tuple(readers.get(kind) for kind in operation.payload)
         self._has_reader = any(self._readers)
         self._payload_decoders = tuple(
-            _decoder(kind) if reader is None else _opening(reader)
+            _decoder(kind) if reader is None else _reading(reader)
             for kind, reader in zip(operation.payload, self._readers, strict=True)
         )
         self._result_decoder = None if operation.result is None else _decoder(operation.result)
@@ -162,7 +159,7 @@ class OperationCodec:
         values: list[Any] = []
         try:
             for decode, frame in zip(decoders, frames, strict=True):
-                values.append(decode(frame))
+                values.append(decode(frame) if isinstance(frame, bytes | bytearray | memoryview) else frame.read())
         except _UNREADABLE as error:
             raise ProtocolError(f"{self.operation.name}: payload frame {len(values)}: {error}") from None
         return tuple(values)
