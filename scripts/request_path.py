@@ -4,22 +4,24 @@ A server with core's plugins and `fs` runs in this process with a profile functi
 traced: a warm lookup, a store of four chunks with its way to `fs`, and a start up to `build`.  A call counts where its
 function is defined in this repository; comprehensions and bodies of modules and classes do not.
 
-`--markdown` prints docs/internals/life-of-a-request.md.
+`python -m scripts.request_path --markdown > docs/internals/life-of-a-request.md` writes the page "The life of a request".
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -36,6 +38,7 @@ ROOT: Final = Path(__file__).parents[1]
 CHUNK_TOKENS: Final = 16
 STORED_CHUNKS: Final = 4
 SETTLE_SECONDS: Final = 0.3
+LINE: Final = 120
 BESIDE: Final = ("conditions", "events-", "l1-growth", "reaper")
 """How names of threads begin that no request waits for."""
 
@@ -55,8 +58,72 @@ class Budget(NamedTuple):
     calls: int | None = None
 
 
-BUDGETS: Final = {"lookup": Budget(30, 110), "store": Budget(65), "start": Budget(28)}
+BUDGETS: Final = {"lookup": Budget(20, 70), "store": Budget(64), "start": Budget(28)}
 AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15)}
+
+
+ABOUT: Final = {
+    "libs/client/lmcache_client/codec.py": "The payload frames are opened: how much is there to read, and can it be read now? "
+    "The result becomes a frame in the end.",
+    "libs/client/lmcache_client/key_frame.py": "The bytes before and behind the tokens of a key are found and decoded.",
+    "libs/client/lmcache_client/tokens.py": "The tokens of the request stay a view of the received frame.",
+    "core/lmcache_core/server/router.py": "One thread receives the message, decides where it is answered, and sends the "
+    "answer. A small request is answered on this thread at once; others go to a pool.",
+    "core/lmcache_core/server/engine_socket.py": "The ROUTER socket gives whole messages and takes whole answers. It never "
+    "blocks.",
+    "core/lmcache_core/server/calls.py": "The operation's handler is called; whatever it raises becomes the operation's "
+    "negative answer.",
+    "core/lmcache_core/server/chunk_hashing.py": "The key is read. Tokens that came before are compared and not decoded, "
+    "and their hashes are known.",
+    "core/lmcache_core/server/prompt_memory.py": "The radix tree of the tenant's prompts finds the longest beginning that was "
+    "read before, by its bytes.",
+    "core/lmcache_core/server/lookup_module.py": "**The operation LOOKUP.** Names and ranges are checked; the shards that a "
+    "chunk of this model has are known from the last lookup until a worker comes or leaves.",
+    "core/lmcache_core/server/request_fields.py": "Model, salt and request are names that the server serves.",
+    "core/lmcache_core/storage/lookups.py": "**Where the answer is made.** A lookup references what L1 has. If all of it is "
+    "there, it is answered at once; otherwise the rest goes on as a prefetch. The eviction policy is notified of the hits.",
+    "core/lmcache_core/storage/open_lookups.py": "What the lookup found is kept for its request, with the number of reads "
+    "that are to come, until workers have read it or the request ends.",
+    "core/lmcache_core/storage/counters.py": "The tenant's counters get this lookup.",
+    "core/lmcache_core/l1/leases.py": "A lease with a deadline owns the references: a request that never ends loses them.",
+    "core/lmcache_core/l1/cache.py": "L1 looks up the key space, and logs the access for the eviction controller.",
+    "core/lmcache_core/l1/index.py": "The key space is a small number in L1.",
+    "core/lmcache_core/l1/logs.py": "The access is an entry of a log; the eviction thread reads it later and tells the policy.",
+    "core/lmcache_core/kernels/slot_table.py": "Hashes become slots, and each slot gets one reference more. "
+    "(With lmcache-native this is compiled code.)",
+    "core/lmcache_core/events/bus.py": "No subscriber wants the events of this lookup, so none is made.",
+    "core/lmcache_core/contracts/samples.py": "The time it took is counted in buckets.",
+}
+"""What happens in a file, by its path, for the files of a lookup.  Elsewhere the first sentence of the module says it."""
+HEAD: Final = """# The life of a request
+
+Written by `python -m scripts.request_path --markdown` from the trace of a live server with core's plugins and `fs`, in pure
+Python. It cannot drift from the code: a test compares it with a new trace. Files are in the order in which a request first
+reaches them, functions in the order of their first call. Calls of functions in this repository count; comprehensions do not.
+
+| path | calls | functions | files | limit |
+|---|---|---|---|---|
+{rows}
+
+`tests/test_request_path.py` holds the limits, which only fall.
+"""
+SECTIONS: Final = {
+    "lookup": """## A lookup that L1 answers
+
+A scheduler asks how much of a prompt is cached (`LOOKUP`). The prompt was seen before, and all of its chunks are in L1. All
+of this happens on the router's thread, without a system call but those of the socket.
+""",
+    "store": """## A store of four chunks
+
+A worker asks for slots (`PREPARE_STORE`), copies its chunks into shared memory itself, and says that it has (`COMMIT_STORE`).
+The chunks can be found from then on. The store controller plans which adapters get them; `fs` writes each chunk to a file on
+threads of its own, and the completion ends the reference that kept the chunk in L1.
+""",
+    "start": """## A start
+
+`lmcache server --plugin fs`, from the command line to `build`, which makes every part.
+""",
+}
 
 
 class Trace(list[Call]):
@@ -220,6 +287,44 @@ def summary(name: str, trace: Trace) -> str:
     )
 
 
+def about(name: str, file: str) -> str:
+    """What happens in a file: this page's sentence for a lookup, elsewhere the first one of its module."""
+    if name == "lookup" and file in ABOUT:
+        return ABOUT[file]
+    distribution, _, module = file.partition("/lmcache_")
+    docstring = ast.get_docstring(ast.parse((ROOT / distribution / "src" / f"lmcache_{module}").read_text())) or ""
+    first = " ".join(docstring.partition("\n\n")[0].split())
+    return first.partition(".  ")[0].rstrip(".") + "."
+
+
+def page(traces: Mapping[str, Trace]) -> str:
+    """docs/internals/life-of-a-request.md."""
+    rows = [
+        f"| [{name}](#{_anchor(name)}) | {len(trace)} | {len(trace.functions)} | {len(trace.files)} | {_limit(BUDGETS[name])} |"
+        for name, trace in traces.items()
+    ]
+    text = HEAD.format(rows="\n".join(rows))
+    for name, trace in traces.items():
+        text += f"\n{SECTIONS[name]}\n"
+        for number, file in enumerate(trace.files, 1):
+            functions = ", ".join(f"`{call.function}`" for call in trace.functions if call.file == file)
+            text += _wrapped(f"{number}. ", f"`{file}`: {about(name, file)}") + _wrapped("    * ", functions)
+    return text
+
+
+def _wrapped(lead: str, text: str) -> str:
+    indent = " " * (len(lead) if lead.startswith(" ") else 4)
+    return textwrap.fill(text, LINE, initial_indent=lead, subsequent_indent=indent, break_long_words=False) + "\n"
+
+
+def _anchor(name: str) -> str:
+    return SECTIONS[name].splitlines()[0].removeprefix("## ").lower().replace(" ", "-")
+
+
+def _limit(budget: Budget) -> str:
+    return f"{budget.files} files" + (f", {budget.calls} calls" if budget.calls else "")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.request_path", description=__doc__)
     parser.add_argument("--markdown", action="store_true", help="print the page for the docs")
@@ -230,6 +335,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _start_child()
         return
     traces = {**trace_requests(), "start": trace_start()}
+    if options.markdown:
+        print(page(traces), end="")
+        return
     for name, trace in traces.items():
         print(summary(name, trace))
         if options.chain:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from scripts.request_path import AIMS, BUDGETS, Budget, Call, Trace, trace_requests, trace_start
+from scripts.request_path import ABOUT, AIMS, BUDGETS, ROOT, SECTIONS, Budget, Call, Trace, trace_requests, trace_start
+
+PAGE = ROOT / "docs" / "internals" / "life-of-a-request.md"
+WRITE = "python -m scripts.request_path --markdown > docs/internals/life-of-a-request.md"
+THREADS_DIFFER = 4
+"""Files that a path may reach or not, by what its threads find to do together."""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +37,21 @@ def test_a_trace_has_where_a_request_comes_in_and_where_its_answer_is_made(trace
     assert Call("core/lmcache_core/server/router.py", "Router._receive") in lookup
     assert {call.file for call in lookup} >= {"core/lmcache_core/storage/lookups.py"}
     assert any(call.file.startswith("libs/object_files/") for call in store), "the write to the disk is part of it"
+
+
+def files_of_page(name: str) -> set[str]:
+    section = PAGE.read_text().partition(SECTIONS[name])[2].partition("\n## ")[0]
+    return set(re.findall(r"^\d+\. `([^`]+)`:", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_page_says_what_happens_now(traces: dict[str, Trace], name: str) -> None:
+    different = files_of_page(name) ^ set(traces[name].files)
+    assert len(different) <= (0 if name == "lookup" else THREADS_DIFFER), f"{WRITE}: {sorted(different)}"
+
+
+def test_each_file_of_a_lookup_has_its_sentence(traces: dict[str, Trace]) -> None:
+    assert set(traces["lookup"].files) == set(ABOUT), "scripts/request_path.py, ABOUT"
 
 
 def test_calls_and_changes_of_file_are_counted() -> None:

@@ -50,11 +50,13 @@ class StoreController(MessageLoop[Batch | Answer]):
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
         self._cache = cache
-        self._seat = PolicySeat("store policy", policy, clock, built_in)
+        self.seat = PolicySeat("store policy", policy, clock, built_in)
+        """The policy, and how it fares."""
         self._limits = limits
         self._queues = tuple([StoreQueue(client, limits) for client in clients])
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self._open = bool(clients)
+        self.active = bool(clients)
+        """Is there an adapter to store to?  Written on this thread; others may look."""
         self._clock = clock
         self._events = events
         self._backlog = StoreBacklog()
@@ -64,21 +66,6 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._trimmed: Batch | None = None
         """What is left of the batch that is being enqueued."""
         self._enqueuing: list[StoreUnit] = []
-
-    @property
-    def seat(self) -> PolicySeat[StorePolicy]:
-        """The policy, and how it fares."""
-        return self._seat
-
-    @property
-    def active(self) -> bool:
-        """Is there anything to store to?"""
-        return self._open
-
-    @property
-    def plans_hits(self) -> bool:
-        """Does the policy want to hear of hits?"""
-        return self.active and self._seat.policy.plans_hits
 
     def admit(self, count: int, object_bytes: int, *, hit: bool = False) -> Lease | None:
         """Take `count` objects in: an empty lease to publish them with.  None where the controller is so far behind that
@@ -156,7 +143,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         """Another policy says what goes where."""
 
         def turn() -> None:
-            self._seat.take(policy)
+            self.seat.take(policy)
 
         return self.change(turn)
 
@@ -225,7 +212,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _enqueue(self, batch: Batch) -> None:
         self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        plan = plan_stores(self._seat, items, batch, [queue.facts for queue in self._queues])
+        plan = plan_stores(self.seat, items, batch, [queue.facts for queue in self._queues])
         self._batches += 1
         now = self._clock.monotonic()
         units = [
@@ -237,7 +224,7 @@ class StoreController(MessageLoop[Batch | Answer]):
                 chunk,
                 now,
                 batch.request_id,
-                plan.drop_from_l1 and self._open,
+                plan.drop_from_l1 and self.active,
             )
             for slot, item, chunk in zip(batch.slots, items, batch.chunks, strict=True)
         ]
@@ -256,7 +243,7 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def _line_up(self, queues: tuple[StoreQueue, ...]) -> None:
         self._queues = queues
-        self._open = any(queue.open for queue in queues)
+        self.active = any(queue.open for queue in queues)
 
     def _without_busy(self, batch: Batch) -> Batch:
         """What was hit while it is on its way, or while its store is not here yet, is not planned again."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Final
 
-from lmcache_core.kernels.chunk_index import ChunkIndex
 from lmcache_core.kernels.interfaces import SlotState
 
 _HASH_BYTES: Final = 32
@@ -19,6 +19,55 @@ _WRITING: Final = 1
 _LEAVING: Final = 2
 _TEMPORARY: Final = 4
 _HIDDEN: Final = _WRITING | _LEAVING
+
+
+_SPLIT_AT: Final = 16_384
+_PARTS: Final = 256
+
+
+class ChunkIndex:
+    """Chunk hash to slot, within one key space, in dictionaries that never take long to grow.
+
+    A dictionary of a million keys takes 40 ms to grow, and no other thread runs meanwhile.  So a space that becomes large is
+    split over 256 of them, by the last byte of the hash."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[dict[bytes, int]] = [{}]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find(self, chunk_hashes: Sequence[bytes]) -> list[int]:
+        """The slot of each, or -1."""
+        parts = self._parts
+        if len(parts) == 1:
+            return list(map(parts[0].get, chunk_hashes, repeat(-1)))
+        return [parts[chunk_hash[-1]].get(chunk_hash, -1) for chunk_hash in chunk_hashes]
+
+    def add(self, chunk_hash: bytes, slot: int) -> None:
+        """One that is not there yet."""
+        parts = self._parts
+        parts[chunk_hash[-1] if len(parts) > 1 else 0][chunk_hash] = slot
+        self._count += 1
+        if self._count > _SPLIT_AT and len(parts) == 1:
+            self._split()
+
+    def discard(self, chunk_hash: bytes) -> None:
+        """One that is there."""
+        parts = self._parts
+        del parts[chunk_hash[-1] if len(parts) > 1 else 0][chunk_hash]
+        self._count -= 1
+
+    def _split(self) -> None:
+        parts: list[dict[bytes, int]] = [{} for _ in range(_PARTS)]
+        for chunk_hash, slot in self._parts[0].items():
+            parts[chunk_hash[-1]][chunk_hash] = slot
+        self._parts = parts
+
+
 _EMPTY: Final = ChunkIndex()
 
 

@@ -48,7 +48,8 @@ class Spaces:
     synchronised: the caller holds the cache's lock."""
 
     def __init__(self) -> None:
-        self._by_space: dict[KeySpace, SpaceRecord] = {}
+        self._by_tail: dict[bytes, SpaceRecord] = {}
+        """By the bytes that name a space in keys: their hash is remembered, and no code of ours runs for it."""
         self._by_number: dict[int, SpaceRecord] = {}
         self._by_salt: dict[str, dict[int, SpaceRecord]] = {}
         self._next = 0
@@ -56,27 +57,27 @@ class Spaces:
         """How many were left when empty ones were last forgotten."""
 
     def __len__(self) -> int:
-        return len(self._by_space)
+        return len(self._by_tail)
 
     def find(self, space: KeySpace) -> SpaceRecord | None:
-        return self._by_space.get(space)
+        return self._by_tail.get(space.tail)
 
     def intern(self, space: KeySpace, payload_bytes: int) -> SpaceRecord:
-        record = self._by_space.get(space)
+        record = self._by_tail.get(space.tail)
         if record is None:
             # Twice as many as were left: where most are not empty, few new spaces wait for a pass over all.
-            if len(self._by_space) >= max(SPACES_KEPT, 2 * self._left):
+            if len(self._by_tail) >= max(SPACES_KEPT, 2 * self._left):
                 self._forget_empty()
             record = SpaceRecord(space, self._next, _NUMBER.pack(self._next), payload_bytes)
             self._next += 1
-            self._by_space[space] = record
+            self._by_tail[space.tail] = record
             self._add(record)
         return record
 
     def adopt(self, record: SpaceRecord) -> None:
         """Objects are about to be placed in this space; it may have been forgotten since it was interned."""
         self._add(record)
-        self._by_space.setdefault(record.space, record)
+        self._by_tail.setdefault(record.space.tail, record)
 
     def numbered(self, number: int) -> SpaceRecord:
         """The space of this number, which must not be empty."""
@@ -101,9 +102,9 @@ class Spaces:
                 del spaces[record.number]
                 if not spaces:
                     del self._by_salt[record.space.cache_salt]
-                if self._by_space.get(record.space) is record:
-                    del self._by_space[record.space]
-        self._left = len(self._by_space)
+                if self._by_tail.get(record.space.tail) is record:
+                    del self._by_tail[record.space.tail]
+        self._left = len(self._by_tail)
 
 
 class SlotIndex:

@@ -33,21 +33,18 @@ class AnswerTimes:
     """Not thread-safe: the owner holds a lock."""
 
     def __init__(self, operations: Iterable[str]) -> None:
-        self._rows = {name: {outcome: Durations() for outcome in (OK, ERROR, REFUSED)} for name in operations}
-
-    def add(self, operation: str, outcome: str, seconds: float) -> None:
-        self._rows[operation][outcome].count(seconds)
+        self.times = {name: {outcome: Durations() for outcome in (OK, ERROR, REFUSED)} for name in operations}
 
     @property
     def negative(self) -> int:
         """How many were answered negatively: with an error, or refused."""
-        return sum(rows[outcome].total for rows in self._rows.values() for outcome in (ERROR, REFUSED))
+        return sum(rows[outcome].total for rows in self.times.values() for outcome in (ERROR, REFUSED))
 
     def histograms(self) -> dict[tuple[str, str], Histogram]:
         """By operation and outcome, those that happened."""
         return {
             (name, outcome): times.histogram()
-            for name, rows in self._rows.items()
+            for name, rows in self.times.items()
             for outcome, times in rows.items()
             if times.total
         }

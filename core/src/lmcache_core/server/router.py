@@ -185,7 +185,7 @@ class Router:
                 return False
             call.is_answered = True
             seconds = self._clock.monotonic() - call.begun
-            self._answers.add(call.operation, call.outcome, seconds)
+            self._answers.times[call.operation][call.outcome].count(seconds)
         if self._events is not None and self._events.wants(RequestAnswered):
             self._events.publish(RequestAnswered(call.operation, call.outcome, seconds))
         return True
@@ -244,7 +244,7 @@ class Router:
             route = self._routes.known.get(operation) or self._routes.find(operation)
         except ProtocolError as error:
             with self._answering:
-                self._answers.add(UNKNOWN, REFUSED, 0.0)
+                self._answers.times[UNKNOWN][REFUSED].count(0.0)
             self._unhandled.note(operation)
             self._refuse(message, refusal(operation), str(error))
             return

@@ -79,7 +79,7 @@ def hold_shard(
     return slots, records
 
 
-class AccessLog:
+class HitNotifier:
     """Notifies policies of hits: the eviction policy always, the store policy where it asked for it.  Safe from any thread."""
 
     def __init__(self, cache: L1Cache, store: StoreController) -> None:
@@ -88,7 +88,7 @@ class AccessLog:
         self.offers = True
         """Whether hits are offered to the store policy; set to False for shutdown."""
 
-    def hits(self, lookup: Lookup, seconds: float) -> None:
+    def notify(self, lookup: Lookup, seconds: float) -> None:
         """A lookup has its answer.  Policies are notified of each hit in L1 once per request: engines repeat lookups while
         they queue."""
         first, lookup.noted_chunks = lookup.noted_chunks, max(lookup.noted_chunks, lookup.hit_chunks)
@@ -96,7 +96,7 @@ class AccessLog:
         for row in lookup.rows:
             hit = row.take_hits(first)
             self._cache.log_access(hit, facts)
-            if hit and self.offers and self._store.plans_hits:
+            if hit and self.offers and self._store.active and self._store.seat.policy.plans_hits:
                 self._offer(lookup, hit, row.positions(), facts.request)
 
     def read_unasked(self, slots: Sequence[int], first_chunk: int, request: RequestFacts) -> None:
@@ -138,7 +138,7 @@ class Lookups:
         self,
         cache: L1Cache,
         prefetch: PrefetchController,
-        accesses: AccessLog,
+        hits: HitNotifier,
         tallies: Tallies,
         read_ttl_seconds: float,
         clock: Clock,
@@ -146,7 +146,7 @@ class Lookups:
     ) -> None:
         self._cache = cache
         self._prefetch = prefetch
-        self._accesses = accesses
+        self._hits = hits
         self._tallies = tallies
         self._read_ttl = read_ttl_seconds
         self._clock = clock
@@ -336,7 +336,7 @@ class Lookups:
             self._release(lookup, rest)
         if waiters and notify(waiters, match.answer, lookup.request_id):
             lookup.given = True
-        self._accesses.hits(lookup, now)
+        self._hits.notify(lookup, now)
         if self._events.wants(LookupFinished):
             self._events.publish(lookup.finished(seconds))
 

@@ -21,7 +21,7 @@ from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.counters import Tallies
 from lmcache_core.storage.l1_objects import L1Objects
-from lmcache_core.storage.lookups import AccessLog, Lookups
+from lmcache_core.storage.lookups import HitNotifier, Lookups
 from lmcache_core.storage.pins import Pins
 from lmcache_core.storage.prefetch_orders import PrefetchOrders
 from lmcache_core.storage.transfers import (
@@ -82,8 +82,8 @@ class StorageManager:
         self.tallies = Tallies()
         cache.publish_removals_to(events)
         self._news = TransferNews(cache, self.tallies, clock, events)
-        self._accesses = AccessLog(cache, store)
-        self._lookups = Lookups(cache, prefetch, self._accesses, self.tallies, read_ttl_seconds, clock, events)
+        self._hits = HitNotifier(cache, store)
+        self._lookups = Lookups(cache, prefetch, self._hits, self.tallies, read_ttl_seconds, clock, events)
         self.lookup: Callable[[LookupRequest], None] = self._lookups.begin
         self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
@@ -137,7 +137,7 @@ class StorageManager:
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # Nobody has looked it up, so nobody has told the policy of this hit.
-            self._accesses.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
+            self._hits.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
         self._news.given(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
         return Hold(tuple(slots), _Grant(lease, record, worker, now, request_id, first_chunk))
 
@@ -253,7 +253,7 @@ class StorageManager:
         """From now on workers are told that there is nothing to store.  For shutdown."""
         self._takes_stores = False
         self._cache.cancel_waits()
-        self._accesses.offers = False
+        self._hits.offers = False
 
     def objects(self) -> int:
         """Slots that are not free."""
