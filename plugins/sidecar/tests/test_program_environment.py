@@ -12,7 +12,6 @@ from lmcache_client.errors import ConfigError
 from lmcache_core import ServiceContext
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.open_services import ContextOfServices
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
@@ -30,10 +29,6 @@ OUTSIDE = {
 }
 
 
-def settings_of(**given: Any) -> ServerSettings:
-    return ServerSettings(**{"l2_adapter": (ADAPTER,), **given})
-
-
 @pytest.fixture(autouse=True)
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in OUTSIDE.items():
@@ -41,7 +36,10 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def context_of(**given: Any) -> ServiceContext:
-    common = SimpleNamespace(settings=settings_of(**given), plugins=load_plugins(), hidden=Hidden())
+    plugins = load_plugins()
+    common = SimpleNamespace(
+        settings=read_settings({"l2_adapter": (ADAPTER,), **given}, plugins), plugins=plugins, hidden=Hidden()
+    )
     return ContextOfServices(cast(Any, common), lambda: None)
 
 
@@ -55,7 +53,7 @@ def test_the_configuration_is_told_without_secrets() -> None:
     assert told["PATH"] == "/bin"
     assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_CONFIG"]) == {"interval": 5}
     server = json.loads(told["LMCACHE_RUNTIME_PLUGIN_SERVER"])
-    assert set(server) == set(ServerSettings.model_fields)
+    assert set(server) >= {*ServerSettings.model_fields, "runtime_plugin_config"}
     assert (server["chunk_size"], server["l2_adapter"][0]["bucket"]) == (512, "b")
     assert told["LMCACHE_RUNTIME_PLUGIN_SECRETS"] == "{}"
     assert "PLANTED" not in json.dumps(told)
@@ -108,24 +106,3 @@ def test_a_place_without_a_value_is_named(secrets: Any, complaint: str) -> None:
 def test_a_configuration_that_no_variable_can_hold_is_refused() -> None:
     with pytest.raises(ConfigError, match=f"an environment variable takes {VALUE_BYTES_MAX}"):
         environment_of(runtime_plugin_config={"list": ["x" * 1000] * 140})
-
-
-def test_in_safe_mode_no_program_is_run(caplog: pytest.LogCaptureFixture) -> None:
-    settings = settings_of(safe_mode=True, l2_adapter=(), runtime_plugin_locations=("/nowhere",))
-    assert offer_specs(settings, load_plugins(safe_mode=True)).services == ()
-    assert "the programs of --runtime-plugin-locations are not started" in caplog.text
-
-
-@pytest.mark.usefixtures("only_core")
-def test_without_the_plugin_the_flag_says_what_to_install() -> None:
-    settings = settings_of(l2_adapter=(), runtime_plugin_locations=("/nowhere",))
-    with pytest.raises(ConfigError, match=r"--runtime-plugin-locations: .*pip install lmcache-sidecar"):
-        offer_specs(settings, load_plugins())
-
-
-def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_LOCATIONS", "/a.py, /b")
-    monkeypatch.setenv("LMCACHE_RUNTIME_PLUGIN_CONFIG", '{"a": [1]}')
-    settings = read_settings({})
-    assert settings.runtime_plugin_locations == ("/a.py", "/b")
-    assert settings.runtime_plugin_config == {"a": [1]}

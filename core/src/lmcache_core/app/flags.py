@@ -18,7 +18,6 @@ from lmcache_core.app.setting_text import default_text
 
 _FLAGS_OF_OTHERS: Final = ("--coordinator-", "--p2p-")
 """Beginnings of flags of the public server, for what neither core nor a plugin of this project has."""
-_PATHS: Final = ("config", "runtime_plugin_locations")
 _OBJECTS: Final = ("l2_adapter", "offer_settings", "quota")
 
 
@@ -81,8 +80,9 @@ def _add(section: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
 def _metavar(name: str, field: FieldInfo) -> str:
     if name in _OBJECTS:
         return "JSON"
-    if name in _PATHS:
-        return "PATH"
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "metavar" in extra:
+        return str(extra["metavar"])
     if isinstance(field.default, tuple):
         return "NAME"
     words = {"int": "N", "float": "N", "Annotated": "N", "Literal": "WORD"}

@@ -35,7 +35,6 @@ _BY_THEIR_FLAG: Final = {
     OfferKind.STORE_POLICY: "--l2-store-policy",
     OfferKind.PREFETCH_POLICY: "--l2-prefetch-policy",
 }
-_SIDECAR: Final = "sidecar"
 _TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
 Key = tuple[OfferKind, str]
 
@@ -144,14 +143,6 @@ class _Asked:
                     raise ConfigError(f"{twice} and '{both}' of {where[key]} are the same; leave one of them out")
                 values[key] = {**values.get(key, {}), **own}
                 where.setdefault(key, ", ".join(flags) or added.group.title)
-        if settings.runtime_plugin_locations:
-            key = OfferKind.SERVICE, _SIDECAR
-            programs = {"locations": settings.runtime_plugin_locations, "config": settings.runtime_plugin_config}
-            values[key] = {**values.get(key, {}), **programs}
-            where[key] = "--runtime-plugin-locations"
-            if settings.safe_mode:
-                logger.warning("--safe-mode: the programs of --runtime-plugin-locations are not started")
-                off.add(key)
         return cls(values, where, off)
 
     def names(self, kind: OfferKind) -> list[str]:

@@ -261,21 +261,6 @@ class ObservabilitySettings(BaseModel):
     disable_logging: bool = Field(False, description="No log lines about events.")
 
 
-class RuntimePluginSettings(BaseModel):
-    """Runtime plugins (programs beside the server)"""
-
-    runtime_plugin_locations: tuple[str, ...] = Field(
-        (),
-        description="A program (.py, .sh, executable) or a folder of them, to run as long as the server does. "
-        "Repeatable; comma list in the environment.",
-    )
-    runtime_plugin_config: dict[str, Any] = Field(
-        {},
-        description="JSON object that those programs are given with the server's configuration; its `secrets` lists what "
-        "they are given unmasked.",
-    )
-
-
 class PluginSelectionSettings(BaseModel):
     """Plugins and configuration"""
 
@@ -300,4 +285,6 @@ class PluginSelectionSettings(BaseModel):
         description="Settings of subscribers, request modules and HTTP routes, a JSON object by kind:name such as "
         '`{"subscriber:log": {}}`. What is not active by itself becomes so by being named here.',
     )
-    config: str | None = Field(None, min_length=1, description="Settings file, YAML or TOML.")
+    config: str | None = Field(
+        None, min_length=1, json_schema_extra={"metavar": "PATH"}, description="Settings file, YAML or TOML."
+    )

@@ -25,7 +25,6 @@ from lmcache_core.app.setting_groups import (
     LifecycleSettings,
     ObservabilitySettings,
     PluginSelectionSettings,
-    RuntimePluginSettings,
     TenantSettings,
 )
 from lmcache_core.app.setting_json import from_json, json_objects, name_or_object
@@ -65,7 +64,6 @@ class ServerSettings(
     LifecycleSettings,
     HttpSettings,
     ObservabilitySettings,
-    RuntimePluginSettings,
     PluginSelectionSettings,
 ):
     """Core's settings of `lmcache server`, and those of plugins beside them.  `app.configuration.read_settings` makes one of
@@ -125,15 +123,7 @@ class ServerSettings(
             raise ValueError('expected a JSON object of objects such as {"subscriber:log": {}}')
         return given
 
-    @field_validator("runtime_plugin_config", mode="before")
-    @classmethod
-    def _object_or_json(cls, value: Any) -> Any:
-        given = from_json(value) if isinstance(value, str) else value
-        if not isinstance(given, dict):
-            raise ValueError('expected a JSON object such as {"interval_seconds": 10}')
-        return given
-
-    @field_validator("plugins", "no_plugins", "engine_type", "runtime_plugin_locations", "engine_users", mode="before")
+    @field_validator("plugins", "no_plugins", "engine_type", "engine_users", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         if not isinstance(value, str):

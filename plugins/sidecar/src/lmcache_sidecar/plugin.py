@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Offer, hookimpl
+from lmcache_core import Offer, SettingGroup, hookimpl
 
 
 @hookimpl
@@ -17,3 +17,9 @@ def lmcache_services() -> Sequence[Offer]:
             "lmcache_sidecar.settings:SidecarSettings",
         )
     ]
+
+
+@hookimpl
+def lmcache_settings() -> Sequence[SettingGroup]:
+    module = "lmcache_sidecar.settings"
+    return [SettingGroup("Sidecar programs", f"{module}:SidecarFlags", f"{module}:apply")]
