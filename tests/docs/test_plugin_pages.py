@@ -108,6 +108,7 @@ def folder_of(entry: EntryPoint) -> Path:
 
 
 PAGE_OF = {
+    OfferKind.L1_MEMORY: "l1-memories.md",
     OfferKind.L2_ADAPTER: "l2-adapters.md",
     OfferKind.EVICTION_POLICY: "eviction-policies.md",
     OfferKind.STORE_POLICY: "store-and-prefetch-policies.md",
@@ -134,6 +135,7 @@ EXAMPLES = {
     "bill": ("subscribers.md", "Bill", "SubscriberSuite", "open_bill"),
     "prices": ("http-routes.md", "Prices", "HttpRoutesSuite", "open_prices"),
     "watch": ("services.md", "Watchdog", "ServiceSuite", "open_watchdog"),
+    "locked": ("l1-memories.md", "LockedMemory", "L1MemorySuite", "open_locked"),
     "peek": ("request-modules.md", "Peek", "RequestModuleSuite", "open_peek"),
     "stats": ("request-modules.md", "Stats", "RequestModuleSuite", "open_stats"),
     "deflate": ("serdes.md", "Deflate", "SerdeSuite", "Deflate"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,8 +28,11 @@ from lmcache_core import (
     HttpRequest,
     HttpRoute,
     InsertFacts,
+    L1Memory,
+    L1MemoryContext,
     L2Adapter,
     LentBuffer,
+    MemoryRegion,
     ModuleContext,
     ObjectKey,
     ObjectLayout,
@@ -224,6 +229,36 @@ class Watch(Service):
 
 def open_watch(settings: None, context: ServiceContext) -> Service:
     return Watch(context)
+
+
+class Cellar(L1Memory):
+    def __init__(self, size_bytes: int) -> None:
+        self._mapping = mmap.mmap(-1, size_bytes)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+        self._region = MemoryRegion(address, size_bytes, memoryview(self._mapping))
+
+    @property
+    def region(self) -> MemoryRegion:
+        return self._region
+
+    @property
+    def kind(self) -> str:
+        return "cellar"
+
+    def fetch(self, offset: int, length: int) -> None:
+        CALLS.append("memory.fetch")
+
+    def close(self) -> None:
+        CALLS.append("memory.close")
+
+
+def open_cellar(settings: None, context: L1MemoryContext) -> L1Memory:
+    return Cellar(context.size_bytes)
+
+
+@hookimpl
+def lmcache_l1_memories() -> Sequence[Offer]:
+    return [Offer("cellar", "for tests", f"{__name__}:open_cellar")]
 
 
 @hookimpl

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -30,6 +31,12 @@ TOKENS = list(range(64))
 
 @pytest.fixture
 def server() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@contextmanager
+def running(**more: Any) -> Iterator[Server]:
     stranger.CALLS.clear()
     settings: dict[str, Any] = {
         "host": "127.0.0.1",
@@ -37,17 +44,20 @@ def server() -> Iterator[Server]:
         "chunk_size": 16,
         "l1_size_gb": 1 / 16,
         "http_port": free_port(),
-        "shm_name": f"test-{uuid.uuid4().hex}",
+        "shm_name": "" if more else f"test-{uuid.uuid4().hex}",
         "l2_adapter": ({"type": "shelf", "serde": "mask"},),
         "eviction_policy": "any_victim",
         "l2_store_policy": "to_all",
         "l2_prefetch_policy": "from_first",
+        **more,
     }
     plugins = load_plugins([PLUGIN, "serde"])
     server = build(read_settings({**settings, "listener_word": "heard"}, plugins), plugins)
     server.start()
-    yield server
-    server.stop(5.0)
+    try:
+        yield server
+    finally:
+        server.stop(5.0)
 
 
 @pytest.fixture
@@ -73,6 +83,21 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def is_empty_after_clear(server: Server, engine: FakeEngine) -> bool:
     engine.scheduler.clear(force=True)
     return bool(server.status()["l1"]["cached"] == 0)
+
+
+def test_lmcache_l1_memories() -> None:
+    """Every byte of L1 is in it, and it is closed when the server has stopped."""
+    with running(offer_settings={"l1_memory:cellar": {}}) as server:
+        with FakeEngine(server.info.engine_endpoint) as engine:
+            assert engine.segment is None, "it has no name that an engine could map"
+            assert engine.store(TOKENS)
+            assert engine.lookup(TOKENS) == 4
+            reply = engine.worker.prepare_retrieve(engine.key(TOKENS, "r", 0, len(TOKENS)), engine.instance_id)
+            assert all(engine.content(TOKENS, chunk) in reply.data for chunk in range(4))
+        assert "memory.fetch" in stranger.CALLS
+        assert server.status()["l1"]["kind"] == "cellar"
+        assert "memory.close" not in stranger.CALLS
+    assert "memory.close" in stranger.CALLS
 
 
 def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:

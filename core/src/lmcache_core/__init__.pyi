@@ -55,6 +55,7 @@ from lmcache_client import (
 )
 
 from .contracts.buffers import LentBuffer as LentBuffer, MemoryRegion as MemoryRegion
+from .contracts.l1_memory import L1Memory as L1Memory, L1MemoryContext as L1MemoryContext
 from .contracts.capability import Capability as Capability
 from .contracts.clock import Clock as Clock, SystemClock as SystemClock
 from .contracts.command import Command as Command, CommandContext as CommandContext, PluginCatalog as PluginCatalog

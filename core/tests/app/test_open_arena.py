@@ -42,25 +42,6 @@ def test_engines_map_it_unless_they_are_not_to(opened: list[Arena]) -> None:
     assert [arena.size_bytes for arena in opened] == [16 * MIB, 16 * MIB]
 
 
-def test_a_file_instead_of_memory(opened: list[Arena], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        opened.append(open_arena(settings(shm_name="", gds_l1_path=str(tmp_path / "slab")), "boot", "node-1"))
-    assert (opened[0].kind, opened[0].segment, opened[0].size_bytes) == ("file", None, 16 * MIB)
-    assert f"l1 is a file, engines get their chunks over the engine port path={tmp_path / 'slab'}" in caplog.text
-    with pytest.raises(ResourceError, match=r"in use by server 'node-1' \(pid"):
-        open_arena(settings(shm_name="", gds_l1_path=str(tmp_path / "slab")), "boot", "node-2")
-    unlike = settings(shm_name="", gds_l1_path=str(tmp_path / "other"), gds_l1_use_direct_io=False)
-    opened.append(open_arena(unlike, "boot"))
-    assert not opened[1].region.direct_io
-
-
-def test_a_folder_that_is_not_there_is_no_file(tmp_path: Path) -> None:
-    """A disk that is not mounted must not become a file of that name on another one."""
-    with pytest.raises(ResourceError, match=rf"gds_l1_path: '{tmp_path}/nvme/' is no folder; make it, or mount it"):
-        open_arena(settings(shm_name="", gds_l1_path=f"{tmp_path}/nvme/"), "boot")
-    assert not list(tmp_path.iterdir())
-
-
 def test_what_does_not_fit_is_private_memory_and_says_so(
     opened: list[Arena], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,4 +151,3 @@ def test_more_than_there_is_is_refused_unless_it_is_asked_for(
     assert f"when L1 fills; {remedy}" in str(refused.value)
     opened.append(open_arena(settings(l1_overcommit=True), "boot", machine=machine))
     assert "as --l1-overcommit allows" in caplog.text
-    opened.append(open_arena(settings(shm_name="", gds_l1_path=str(tmp_path / "slab")), "boot", machine=machine))

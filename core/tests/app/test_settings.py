@@ -48,14 +48,6 @@ def test_pins_leave_room_below_the_watermark() -> None:
     assert settings("--l1-pin-max-ratio", "0", "--eviction-trigger-watermark", "0.01").l1_pin_max_ratio == 0
 
 
-@pytest.mark.parametrize("given", ["--shm-name=a", "--l1-use-hugepages", "--l1-numa=interleave"])
-def test_what_is_about_memory_does_not_go_with_an_l1_that_is_a_file(given: str) -> None:
-    flag = given.partition("=")[0]
-    said = refusal("--gds-l1-path", "/mnt/nvme", given)
-    assert f"--gds-l1-path makes L1 a file, and {flag} is about memory; leave one of them out" in said
-    assert settings(given) != settings("--gds-l1-path", "/mnt/nvme", "--l1-numa=off")
-
-
 def test_every_setting_is_in_one_group_and_has_a_description() -> None:
     grouped = [name for group in GROUPS for name in group.model_fields]
     assert sorted(grouped) == sorted(ServerSettings.model_fields)

@@ -19,8 +19,7 @@ class Scarce(Arena):
     """Memory that runs out at `limit` bytes."""
 
     def __init__(self, size_bytes: int, limit: int) -> None:
-        self._inner = anonymous_arena(size_bytes)
-        super().__init__(self._inner._mapping, None, None)
+        super().__init__(anonymous_arena(size_bytes)._memory)
         self.limit = limit
         self.refused = threading.Semaphore(0)
 

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from lmcache_devkit import HttpRoutesSuite, ServiceSuite, SubscriberSuite
-from plugins.devkit.tests.mutants import http_routes, services, subscribers
+from lmcache_devkit import HttpRoutesSuite, L1MemorySuite, ServiceSuite, SubscriberSuite
+from plugins.devkit.tests.mutants import http_routes, l1_memories, services, subscribers
 from plugins.devkit.tests.mutants.planted import Outcome, Planted, assert_killed, run_checks
 from plugins.devkit.tests.mutants.tables import TABLES, run_table
 
@@ -32,6 +32,7 @@ ALWAYS = {
     "LeavesItsThread",
     "AddsWhatIsAskedFor",
     "AsksTheServerAtOnce",
+    "KeepsItsFile",
 }
 """Of the tables beside that of the L2 adapters on one file each, what `make test` plants, too; the others are slow tests."""
 
@@ -80,7 +81,12 @@ def test_other_subscribers_that_are_right_pass(right: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("suite", "table"),
-    [(HttpRoutesSuite, http_routes), (ServiceSuite, services), (SubscriberSuite, subscribers)],
+    [
+        (HttpRoutesSuite, http_routes),
+        (L1MemorySuite, l1_memories),
+        (ServiceSuite, services),
+        (SubscriberSuite, subscribers),
+    ],
 )
 def test_every_check_finds_a_bug(suite: type, table: ModuleType) -> None:
     assert {bug.check for bug in table.PLANTED.bugs.values()} == {

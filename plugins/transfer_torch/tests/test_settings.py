@@ -11,7 +11,9 @@ from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.offer_specs import OfferSpec, offer_specs, operation_remedy
 from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_transfer_torch.config import TransferSettings
+from lmcache_transfer_torch.file_memory import FileMemorySettings
 from lmcache_transfer_torch.settings import TransferFlags
 
 
@@ -62,3 +64,21 @@ def test_a_flag_whose_module_was_not_chosen_names_the_remedy() -> None:
 def test_an_operation_of_the_module_has_a_remedy() -> None:
     remedy = operation_remedy(load_plugins(["transfer_torch"]), "register_kv_cache")
     assert remedy == "start the server with --supported-transfer-mode auto or lmcache_driven"
+
+
+def l1_memory(*flags: str) -> OfferSpec | None:
+    plugins = load_plugins(["transfer_torch"])
+    return offer_specs(read_settings(ServerFlags(plugins).given(flags), plugins), plugins).l1_memory
+
+
+def test_a_path_makes_l1_a_file() -> None:
+    assert l1_memory("--no-gds-l1-use-direct-io") is None, "that alone asks for nothing"
+    assert l1_memory("--gds-l1-path", "/mnt/nvme", "--no-gds-l1-use-direct-io") == OfferSpec(
+        OfferKind.L1_MEMORY, "file", FileMemorySettings(path="/mnt/nvme", use_direct_io=False)
+    )
+
+
+def test_a_file_does_not_go_with_settings_about_memory() -> None:
+    said = "--gds-l1-path: L1 does not lie in core's memory, which --shm-name is about; leave one of them out"
+    with pytest.raises(ConfigError, match=said):
+        l1_memory("--gds-l1-path", "/mnt/nvme", "--shm-name", "a")

@@ -70,6 +70,8 @@ class OfferSpec:
 class OfferSpecs:
     """Everything that is opened besides adapters."""
 
+    l1_memory: OfferSpec | None
+    """None: core's own."""
     eviction_policy: OfferSpec
     store_policy: OfferSpec
     prefetch_policy: OfferSpec
@@ -85,6 +87,7 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
     given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
     asked = _Asked.of(settings, plugins, given)
     return OfferSpecs(
+        _l1_memory(settings, plugins, asked),
         _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
         _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
         _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
@@ -169,6 +172,25 @@ def _key(text: str, plugins: LoadedPlugins, where: str = _FLAG) -> Key:
 def _example(kind: OfferKind, name: str) -> dict[str, Any]:
     named = {"type": name, "...": "..."}
     return {"type": "...", "serde": named} if kind is OfferKind.SERDE else named
+
+
+def _l1_memory(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> OfferSpec | None:
+    """The one whose settings were given, if any.  Raises ConfigError where there are several, or settings about core's
+    memory beside it."""
+    specs = _configured(settings, plugins, OfferKind.L1_MEMORY, _active(plugins, OfferKind.L1_MEMORY, asked), asked)
+    if not specs:
+        return None
+    where = [asked.where[OfferKind.L1_MEMORY, spec.name] for spec in specs]
+    if len(specs) > 1:
+        raise ConfigError(f"{where[0]} and {where[1]}: L1 lies in one memory; leave one of them out")
+    of_core = {
+        "--shm-name": bool(settings.shm_name),
+        "--l1-use-hugepages": settings.l1_use_hugepages,
+        "--l1-numa": settings.l1_numa != "off",
+    }
+    if flag := next((flag for flag, is_given in of_core.items() if is_given), None):
+        raise ConfigError(f"{where[0]}: L1 does not lie in core's memory, which {flag} is about; leave one of them out")
+    return specs[0]
 
 
 def _configured(

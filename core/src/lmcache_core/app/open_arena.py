@@ -1,17 +1,23 @@
-"""L1's memory as the settings ask for it, or the next best with a warning that names the remedy."""
+"""Opens the memory of L1: core's own as the settings ask for it, or the next best with a warning that names the remedy; or
+that of a plugin."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from pathlib import Path
+import mmap
+from contextlib import suppress
+from typing import Any
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.memory_room import overcommit
+from lmcache_core.app.plugins.discovery import Candidate
+from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
 from lmcache_core.l1.arena import (
     Arena,
     Preallocation,
@@ -20,20 +26,23 @@ from lmcache_core.l1.arena import (
     shared_arena,
     shared_memory_shortage,
 )
-from lmcache_core.l1.file_arena import file_arena
 from lmcache_core.l1.pages import choose_placement, memory_nodes
+from lmcache_core.model.errors import PluginContractError
 
 logger = logging.getLogger(__name__)
 
 _GIB, _MIB = 2**30, 2**20
 
 
-def open_arena(settings: ServerSettings, boot_id: str, instance_id: str = "", machine: Machine | None = None) -> Arena:
-    """The caller closes it.  Raises ResourceError when there is no memory to be had, or not the node or the file asked
-    for, and without `l1_overcommit` where L1 can never be in memory as a whole."""
-    if settings.gds_l1_path:
-        return _file(settings, settings.gds_l1_path, {"instance_id": instance_id, "boot_id": boot_id})
-    if reason := overcommit(_size_bytes(settings), machine or Machine()):
+def size_bytes(settings: ServerSettings) -> int:
+    """How large L1 is."""
+    return max(_MIB, int(settings.l1_size_gb * _GIB) // settings.l1_align_bytes * settings.l1_align_bytes)
+
+
+def open_arena(settings: ServerSettings, boot_id: str, machine: Machine | None = None) -> Arena:
+    """L1 in core's own memory.  The caller closes it.  Raises ResourceError when the system refuses the memory or has no
+    such memory node, and without `l1_overcommit` where L1 can never be in memory as a whole."""
+    if reason := overcommit(size_bytes(settings), machine or Machine()):
         if not settings.l1_overcommit:
             raise ResourceError(f"l1_size_gb: {reason}")
         logger.warning("l1 is larger than its memory, as --l1-overcommit allows reason=%s", reason)
@@ -53,14 +62,18 @@ def open_growth(settings: ServerSettings, arena: Arena, clock: Clock) -> Preallo
     return Preallocation(arena, start, clock)
 
 
-def _file(settings: ServerSettings, path: str, owner: Mapping[str, object]) -> Arena:
-    if path.endswith("/") and not Path(path).is_dir():
-        raise ResourceError(
-            f"gds_l1_path: '{path}' is no folder; make it, or mount it, or leave out the slash for a file"
-        )
-    arena = file_arena(_size_bytes(settings), Path(path), owner, settings.gds_l1_use_direct_io)
+def arena_of(memory: L1Memory, context: L1MemoryContext, plugin: Candidate) -> Arena:
+    """L1 in the memory of a plugin, which is closed when it is not as the contract says.  Raises PluginContractError then."""
+    fault = _fault(memory, context)
+    if fault is not None:
+        with suppress(Exception, SystemExit):  # a plugin's boundary
+            memory.close()
+        raise PluginContractError(plugin.name, f"L1 memory of plugin '{plugin.name}' ({plugin.owner}): {fault}")
+    arena = Arena(memory)
     logger.info(
-        "l1 is a file, engines get their chunks over the engine port path=%s gib=%.2f direct_io=%s",
+        "l1 is a %s, engines %s path=%s gib=%.2f direct_io=%s",
+        arena.kind,
+        "map it" if arena.segment else "get their chunks over the engine port",
         arena.file,
         arena.size_bytes / _GIB,
         "device copies" if arena.region.direct_io else "none",
@@ -68,12 +81,26 @@ def _file(settings: ServerSettings, path: str, owner: Mapping[str, object]) -> A
     return arena
 
 
-def _size_bytes(settings: ServerSettings) -> int:
-    return max(_MIB, int(settings.l1_size_gb * _GIB) // settings.l1_align_bytes * settings.l1_align_bytes)
+def _fault(memory: Any, context: L1MemoryContext) -> str | None:
+    try:
+        region, kind, _, _ = memory.region, memory.kind, memory.path, memory.is_lazy
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+        return f"it cannot be read: {describe(error)}"
+    if not isinstance(region, MemoryRegion):
+        return f"its region is a {type(region).__name__}, not a MemoryRegion"
+    if not region.length == len(region.view) == context.size_bytes:
+        return (
+            f"its region has {region.length} bytes and a view of {len(region.view)}, not {context.size_bytes} in both"
+        )
+    if region.view.readonly or region.view.itemsize != 1 or region.address % mmap.PAGESIZE:
+        return "its region must be writable bytes that begin at a page"
+    if not (isinstance(kind, str) and kind.isidentifier()):
+        return f"its kind is {kind!r}, not a word such as file"
+    return None
 
 
 def _memory(settings: ServerSettings, boot_id: str) -> Arena:
-    size = _size_bytes(settings)
+    size = size_bytes(settings)
     if not settings.l1_shared_memory:
         return anonymous_arena(size, settings.l1_use_hugepages)
     remove_stale_segments()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
-from lmcache_core.app.open_arena import open_arena
+from lmcache_core.app.open_arena import arena_of, open_arena, size_bytes
 from lmcache_core.app.open_eviction_policy import open_eviction_policy
 from lmcache_core.app.open_l2 import AdapterOpener, open_l2
 from lmcache_core.app.quota_setting import quota_bytes
@@ -18,6 +18,7 @@ from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import LoadFromFirst, StoreEverywhere
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
@@ -53,7 +54,7 @@ class Tiers:
 def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
     """L1's memory and the adapters, which `common.undo` closes, and what stands on them.  Raises LMCacheError."""
     settings = common.settings
-    arena = open_arena(settings, common.boot_id, common.instance_id)
+    arena = _arena(common)
     common.undo.callback(arena.close)
     opener = _adapter_opener(common, arena)
     l2 = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
@@ -86,6 +87,16 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
         ),
         storage=storage,
         isolates_salts=policy.isolates_salts,
+    )
+
+
+def _arena(common: CommonParts) -> Arena:
+    settings, spec = common.settings, common.offers.l1_memory
+    if spec is None:
+        return open_arena(settings, common.boot_id)
+    context = L1MemoryContext(size_bytes(settings), settings.l1_align_bytes, common.instance_id, common.boot_id)
+    return arena_of(
+        spec.open_as(L1Memory, common.plugins, context), context, common.plugins.owner(spec.kind, spec.name)
     )
 
 

@@ -127,15 +127,6 @@ class L1Settings(BaseModel):
         pattern=r"^[A-Za-z0-9._-]*$",
         description="Name of the shared-memory segment; without one it is named after the server.",
     )
-    gds_l1_path: str | None = Field(
-        None,
-        min_length=1,
-        description="File, or folder for one, on a fast disk that is L1 instead of memory: --l1-size-gb of it are "
-        "allocated at the start. Engines do not map it.",
-    )
-    gds_l1_use_direct_io: bool = Field(
-        True, description="Copies between a GPU and that file go past the page cache, where the disk can do that."
-    )
     l1_write_ttl_seconds: PositiveSeconds = Field(
         600.0, description="How long a worker may take to fill what it reserved."
     )

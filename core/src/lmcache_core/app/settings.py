@@ -153,16 +153,6 @@ class ServerSettings(
         if both := sorted(set(self.plugins) & set(self.no_plugins)):
             raise ValueError(f"--plugin and --no-plugin both name '{both[0]}'; leave one of them out")
         check_pin_room(self.l1_pin_max_ratio, self.eviction_trigger_watermark)
-        if self.gds_l1_path:
-            about_memory = {
-                "--shm-name": bool(self.shm_name),
-                "--l1-use-hugepages": self.l1_use_hugepages,
-                "--l1-numa": self.l1_numa != "off",
-            }
-            if given := [flag for flag, is_given in about_memory.items() if is_given]:
-                raise ValueError(
-                    f"--gds-l1-path makes L1 a file, and {given[0]} is about memory; leave one of them out"
-                )
         if not self.http_enabled:
             return self
         if self.http_port == self.port:

@@ -36,6 +36,12 @@ def lmcache_serdes() -> Sequence[Offer]:
 
 
 @hookspec
+def lmcache_l1_memories() -> Sequence[Offer]:
+    """Called once, before the configuration is read.  Return memories for L1 other than core's;
+    `open(settings, L1MemoryContext) -> L1Memory`."""
+
+
+@hookspec
 def lmcache_eviction_policies() -> Sequence[Offer]:
     """Called once, before the configuration is read.  Return policies for `--eviction-policy`;
     `open(settings) -> EvictionPolicy`."""

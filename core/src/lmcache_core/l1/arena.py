@@ -29,6 +29,7 @@ from lmcache_client.extents import Extent, Extents
 from lmcache_client.memory_calls import advise_huge_pages, populate
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.l1_memory import L1Memory
 from lmcache_core.l1.pages import HUGE_BYTES, anonymous_huge_pages_refusal, shared_huge_pages_refusal
 
 logger = logging.getLogger(__name__)
@@ -50,23 +51,66 @@ _MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for these before P
 _MAP_HUGETLB = 0x40000
 
 
-class Arena:
-    """`size_bytes` of memory at one address, owned by its opener; close it last.
-
-    `back` and `grow` may be called by several threads at once; they take long, and hold no lock in the meantime."""
+class MappedMemory(L1Memory):
+    """Core's own memory: a shared segment, which has a descriptor and a path, or anonymous memory."""
 
     def __init__(
-        self,
-        mapping: mmap.mmap,
-        descriptor: int | None,
-        path: Path | None,
-        huge: bool = False,
-        direct_io: bool = False,
+        self, mapping: mmap.mmap, descriptor: int | None = None, path: Path | None = None, huge: bool = False
     ) -> None:
+        """`huge`: huge pages are wanted, and allocated by touching them."""
         self._mapping = mapping
         self._descriptor = descriptor
         self._path = path
         self._huge = huge
+        view = memoryview(mapping)
+        anchor = ctypes.c_char.from_buffer(mapping)
+        address = ctypes.addressof(anchor)
+        del anchor
+        self._region = MemoryRegion(address, len(view), view, descriptor, path.name if path else None)
+
+    @property
+    def region(self) -> MemoryRegion:
+        return self._region
+
+    @property
+    def kind(self) -> str:
+        return "anonymous_memory" if self._path is None else "shared_memory"
+
+    @property
+    def is_lazy(self) -> bool:
+        return True
+
+    def allocate(self, offset: int, length: int, ahead: bool) -> None:
+        shared = self._descriptor is not None
+        if (shared and self._huge) or (ahead and not shared):
+            # Huge pages of shared memory are only allocated by touching it where it is advised.
+            with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
+                populate(self._region.address + offset, length)
+        if self._descriptor is not None:
+            os.posix_fallocate(self._descriptor, offset, length)
+
+    def unlink(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._region.view.release()
+        with contextlib.suppress(
+            BufferError
+        ):  # an adapter that did not release its buffers keeps the mapping, not the name
+            self._mapping.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class Arena:
+    """L1's memory, and which of its pages are allocated.  Its opener owns it, and closes it last.
+
+    `back` and `grow` may be called by several threads at once; they take long, and hold no lock in the meantime."""
+
+    def __init__(self, memory: L1Memory) -> None:
+        self._memory = memory
         self._lock = threading.Lock()
         self._backed = Extents()
         self._requested_end = 0
@@ -74,23 +118,24 @@ class Arena:
         self._closed = False
         self._full_until = 0.0
         self._on_requested: Callable[[], None] = lambda: None
-        view = memoryview(mapping)
-        anchor = ctypes.c_char.from_buffer(mapping)
-        address = ctypes.addressof(anchor)
-        del anchor
-        self.size_bytes = len(view)
-        self.segment = path.name if path else None
-        self.region = MemoryRegion(address, len(view), view, descriptor, self.segment, direct_io)
+        self.region = memory.region
+        self.size_bytes = self.region.length
+        self.segment = self.region.name
+        """Name of the shared-memory segment, which engines map; None where there is none."""
+        self.fetch = memory.fetch
+        """As `L1Memory.fetch`."""
+        if not memory.is_lazy:
+            self._backed.add(Extent(0, self.size_bytes))
 
     @property
     def kind(self) -> str:
-        """Kind of memory: shared_memory, anonymous_memory, or file."""
-        return "shared_memory" if self.segment else "anonymous_memory"
+        """Kind of memory: shared_memory, anonymous_memory, or that of a plugin, such as file."""
+        return self._memory.kind
 
     @property
     def file(self) -> Path | None:
         """Path of L1 on a disk; None in memory."""
-        return None
+        return self._memory.path
 
     @property
     def backed_bytes(self) -> int:
@@ -107,13 +152,13 @@ class Arena:
         self._on_requested = function
 
     def back(self, offset: int, length: int) -> bool:
-        """Allocate the pages of this stretch that are missing; those of anonymous memory on the first write.  False when
+        """Allocate the pages of this stretch that are missing; anonymous memory on the first write.  False when
         memory is refused; pages that were allocated stay."""
         wanted = Extent(offset, length)
         with self._lock:
             gaps = self._backed.missing(wanted)
             self._requested_end = max(self._requested_end, wanted.end)
-        there = all(self._allocate(gap, only_promise=True) for gap in gaps)
+        there = all(self._allocate(gap, ahead=False) for gap in gaps)
         self._on_requested()
         return there
 
@@ -128,38 +173,23 @@ class Arena:
         gap = Extent(gap.offset, min(gap.length, step_bytes - gap.offset % HUGE_BYTES))
         return gap.length if self._allocate(gap) else None
 
-    def fetch(self, offset: int, length: int) -> None:
-        """Bring a stretch into memory before this thread reads or writes it: waits for a disk without the interpreter's lock,
-        where L1 is a file.  Raises OSError when the disk fails."""
-
     def close(self) -> None:
-        """Remove the segment's name and unmap it, or let the last thread that still allocates pages do that when it is
-        done.  Engines that still map it keep their mapping."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        """Remove the memory's name and release it, or let the last thread that still allocates pages release it when it is
+        done.  Engines that still map a segment keep their mapping."""
+        self._memory.unlink()
         with self._lock:
             self._closed = True
             idle = not self._allocating
         if idle:
-            self._unmap()
+            self._memory.close()
 
-    def _unmap(self) -> None:
-        self.region.view.release()
-        with contextlib.suppress(
-            BufferError
-        ):  # an adapter that did not release its buffers keeps the mapping, not the name
-            self._mapping.close()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _allocate(self, gap: Extent, only_promise: bool = False) -> bool:
+    def _allocate(self, gap: Extent, ahead: bool = True) -> bool:
         with self._lock:
             if self._closed or time.monotonic() < self._full_until:
                 return False
             self._allocating += 1
         try:
-            return self._allocate_now(gap, only_promise)
+            return self._allocate_now(gap, ahead)
         finally:
             self._end_allocation()
 
@@ -168,17 +198,11 @@ class Arena:
             self._allocating -= 1
             last = self._closed and not self._allocating
         if last:
-            self._unmap()
+            self._memory.close()
 
-    def _allocate_now(self, gap: Extent, only_promise: bool) -> bool:
-        shared = self._descriptor is not None
+    def _allocate_now(self, gap: Extent, ahead: bool) -> bool:
         try:
-            if (shared and self._huge) or not (shared or only_promise):
-                # Huge pages of shared memory are only had by touching it where it is advised.
-                with contextlib.suppress(OSError) if shared else contextlib.nullcontext():
-                    populate(self.region.address + gap.offset, gap.length)
-            if self._descriptor is not None:
-                os.posix_fallocate(self._descriptor, gap.offset, gap.length)
+            self._memory.allocate(gap.offset, gap.length, ahead)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFAULT):
                 raise
@@ -261,9 +285,9 @@ def anonymous_arena(size_bytes: int, huge: bool = False) -> Arena:
     if huge and whole_pages:
         # Reserved pages are taken from the pool here, or not at all: touching them cannot fail later.
         with contextlib.suppress(OSError):
-            return Arena(mmap.mmap(-1, whole_pages, flags=flags | _MAP_HUGETLB), None, None, huge=True)
+            return Arena(MappedMemory(mmap.mmap(-1, whole_pages, flags=flags | _MAP_HUGETLB), huge=True))
     try:
-        arena = Arena(mmap.mmap(-1, size_bytes, flags=flags | _MAP_NORESERVE), None, None, huge)
+        arena = Arena(MappedMemory(mmap.mmap(-1, size_bytes, flags=flags | _MAP_NORESERVE), huge=huge))
     except OSError as error:
         raise ResourceError(
             f"L1 of {size_bytes / 2**30:.1f} GiB cannot be had: {error.strerror}; lower l1_size_gb"
@@ -308,7 +332,7 @@ def shared_arena(size_bytes: int, name: str, huge: bool = False) -> Arena:
     except BaseException:
         os.close(descriptor)
         raise
-    arena = Arena(mapping, descriptor, path, huge)
+    arena = Arena(MappedMemory(mapping, descriptor, path, huge))
     if huge:
         _advise(arena, shared_huge_pages_refusal(SHM_ROOT))
     return arena

@@ -19,6 +19,7 @@ from .lent_memory import (
     payload_of as payload_of,
 )
 from .offer_under_test import OfferSuite as OfferSuite, OpenableOffer as OpenableOffer
+from .l1_memory_suite import L1MemorySuite as L1MemorySuite
 from .ports import free_port as free_port, free_ports as free_ports
 from .prefetch_policy_suite import PrefetchPolicySuite as PrefetchPolicySuite
 from .request_module_suite import RequestModuleSuite as RequestModuleSuite

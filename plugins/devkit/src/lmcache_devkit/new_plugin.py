@@ -36,6 +36,7 @@ _EXAMPLES: Final = {
     OfferKind.REQUEST_MODULE: f"{_SERVER} --engine-type $name",
     OfferKind.SUBSCRIBER: _SERVER + " --offer-settings '{\"subscriber:$name\": {}}'",
     OfferKind.HTTP_ROUTES: _SERVER + "    # and then: curl http://127.0.0.1:8080/$name",
+    OfferKind.L1_MEMORY: _SERVER + " --offer-settings '{\"l1_memory:$name\": {}}'",
     OfferKind.SERVICE: _SERVER + " --offer-settings '{\"service:$name\": {}}'",
     OfferKind.COMMAND: "lmcache $name",
 }

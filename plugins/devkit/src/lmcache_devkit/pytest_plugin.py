@@ -29,6 +29,7 @@ pytest.register_assert_rewrite(
     "lmcache_devkit.http_routes_suite",
     "lmcache_devkit.request_module_suite",
     "lmcache_devkit.service_suite",
+    "lmcache_devkit.l1_memory_suite",
     "lmcache_devkit.subscriber_suite",
     "lmcache_devkit.serde_suite",
 )

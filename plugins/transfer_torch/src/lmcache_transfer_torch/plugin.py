@@ -23,4 +23,19 @@ def lmcache_request_modules() -> Sequence[Offer]:
 @hookimpl
 def lmcache_settings() -> Sequence[SettingGroup]:
     module = "lmcache_transfer_torch.settings"
-    return [SettingGroup("Server-driven transfer", f"{module}:TransferFlags", f"{module}:apply")]
+    return [
+        SettingGroup("Server-driven transfer", f"{module}:TransferFlags", f"{module}:apply"),
+        SettingGroup("L1 in a file", f"{module}:FileFlags", f"{module}:apply_file"),
+    ]
+
+
+@hookimpl
+def lmcache_l1_memories() -> Sequence[Offer]:
+    return [
+        Offer(
+            name="file",
+            summary="L1 in a file on a fast disk, which GPU copies reach past the page cache",
+            settings="lmcache_transfer_torch.file_memory:FileMemorySettings",
+            open="lmcache_transfer_torch.file_memory:open_file_memory",
+        )
+    ]

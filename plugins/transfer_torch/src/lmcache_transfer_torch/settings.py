@@ -36,3 +36,24 @@ def apply(values: TransferFlags, given: frozenset[str]) -> Mapping[str, dict[str
     asked = {name: getattr(values, name) for name in TransferFlags.model_fields if name in given}
     is_asked = any(value != TransferFlags.model_fields[name].default for name, value in asked.items())
     return {"request_module:lmcache_driven": asked} if is_asked else {}
+
+
+class FileFlags(PluginSettings):
+    """L1 in a file on a fast disk."""
+
+    gds_l1_path: str | None = Field(
+        None,
+        min_length=1,
+        description="File, or folder for one, on a fast disk that is L1 instead of memory: --l1-size-gb of it are "
+        "allocated at the start. Engines do not map it.",
+    )
+    gds_l1_use_direct_io: bool = Field(
+        True, description="Copies between a GPU and that file go past the page cache, where the disk can do that."
+    )
+
+
+def apply_file(values: FileFlags, given: frozenset[str]) -> Mapping[str, dict[str, Any]]:
+    """The L1 memory `file`, where a path was given."""
+    if values.gds_l1_path is None:
+        return {}
+    return {"l1_memory:file": {"path": values.gds_l1_path, "use_direct_io": values.gds_l1_use_direct_io}}

@@ -17,6 +17,7 @@ class OfferKind(StrEnum):
     SUBSCRIBER = "subscriber"
     HTTP_ROUTES = "http_routes"
     SERVICE = "service"
+    L1_MEMORY = "l1_memory"
     COMMAND = "command"
 
     @property
@@ -34,6 +35,7 @@ class OfferKind(StrEnum):
 
 
 _HOOKS = {
+    OfferKind.L1_MEMORY: "lmcache_l1_memories",
     OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
     OfferKind.SERDE: "lmcache_serdes",
     OfferKind.EVICTION_POLICY: "lmcache_eviction_policies",
@@ -46,6 +48,7 @@ _HOOKS = {
     OfferKind.COMMAND: "lmcache_commands",
 }
 _PREFIXES = {
+    OfferKind.L1_MEMORY: "l1",
     OfferKind.L2_ADAPTER: "l2",
     OfferKind.SERDE: "serde",
     OfferKind.EVICTION_POLICY: "eviction",
@@ -57,4 +60,4 @@ _PREFIXES = {
     OfferKind.SERVICE: "service",
     OfferKind.COMMAND: "command",
 }
-_LABELS = {OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}
+_LABELS = {OfferKind.L1_MEMORY: "L1 memory", OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}

@@ -14,6 +14,7 @@ from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import selection_from
+from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
 from lmcache_core.contracts.service import Service
 from lmcache_core.model.errors import PluginError
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
@@ -63,6 +64,11 @@ def _open(check: CheckRequest) -> None:
                     subscriber.close()
         case OfferKind.HTTP_ROUTES:
             open_http_routes([spec], plugins, RoutesContext(FakeServerView, {}))
+        case OfferKind.L1_MEMORY:
+            memory = spec.open_as(L1Memory, plugins, L1MemoryContext(1 << 20, 4096, "trial", "trial"))
+            with suppress(Exception):
+                memory.unlink()
+                memory.close()
         case OfferKind.SERVICE:
             service = spec.open_as(Service, plugins, FakeServiceContext())
             with suppress(Exception):

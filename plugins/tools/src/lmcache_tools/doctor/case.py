@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.machine import Machine
+from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_tools.doctor.finding import Finding
@@ -31,6 +33,14 @@ class Case:
     @property
     def l1_bytes(self) -> int:
         return int(self.settings.l1_size_gb * GIB)
+
+    @property
+    def l1_memory(self) -> OfferSpec | None:
+        """The memory of a plugin that L1 lies in; None: core's, or settings that the server would refuse."""
+        try:
+            return offer_specs(self.settings, self.plugins).l1_memory
+        except LMCacheError:
+            return None
 
     @property
     def chunk(self) -> ChunkSize | None:

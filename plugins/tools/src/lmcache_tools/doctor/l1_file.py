@@ -1,4 +1,4 @@
-"""Where L1 is a file: the folder, the file system, the room."""
+"""Where the settings of an L1 memory have a `path`: the folder, the file system, the free space."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _COPIES_ON_WRITE: Final = frozenset(("btrfs", "zfs", "bcachefs"))
 
 
 def l1_file(case: Case) -> Iterator[Finding]:
-    if not case.settings.gds_l1_path:
+    memory = case.l1_memory
+    if memory is None or not (given := getattr(memory.settings, "path", None)):
         return
-    path = Path(case.settings.gds_l1_path).absolute()
+    path = Path(given).absolute()
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         text = f"{folder} is no folder that this user may write to"
@@ -35,9 +36,7 @@ def l1_file(case: Case) -> Iterator[Finding]:
         yield Finding(_PROBE, Level.FAIL, text, "make room, use another disk, or lower --l1-size-gb", "", facts)
     elif kind in MEMORY:
         text = f"{folder} is on {kind}, which is memory"
-        yield Finding(
-            _PROBE, Level.WARN, text, "leave --gds-l1-path out: L1 in memory serves engines faster", "", facts
-        )
+        yield Finding(_PROBE, Level.WARN, text, "leave it out: L1 in memory serves engines faster", "", facts)
     elif kind in NETWORK:
         text = f"{folder} is on {kind}: a stall there stalls requests, and a fault ends the server"
         yield Finding(_PROBE, Level.WARN, text, "use a disk of this machine", "", facts)

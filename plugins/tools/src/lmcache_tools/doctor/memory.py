@@ -15,7 +15,7 @@ _BESIDE_BYTES = 512 * 2**20
 
 
 def memory(case: Case) -> Iterator[Finding]:
-    l1_bytes = 0 if case.settings.gds_l1_path else case.l1_bytes
+    l1_bytes = 0 if case.l1_memory else case.l1_bytes
     need, available = l1_bytes + _BESIDE_BYTES, case.machine.meminfo("MemAvailable")
     limit = memory_limit(case.machine)
     facts = {"needed_bytes": need, "available_bytes": available, "limit_bytes": limit}

@@ -12,7 +12,7 @@ _PROBE = "shared memory"
 
 
 def shared_memory(case: Case) -> Iterator[Finding]:
-    if case.settings.gds_l1_path:
+    if case.l1_memory:
         return
     if not case.settings.l1_shared_memory:
         yield Finding(

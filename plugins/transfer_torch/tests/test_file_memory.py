@@ -9,18 +9,31 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import allocate_file
-from lmcache_core.l1.arena import anonymous_arena
-from lmcache_core.l1.file_arena import MARK_BYTES, SLAB_NAME, direct_io_obstacle, file_arena
+from lmcache_core import L1MemoryContext
+from lmcache_core.l1.arena import Arena, anonymous_arena
+from lmcache_transfer_torch.file_memory import (
+    MARK_BYTES,
+    SLAB_NAME,
+    FileMemorySettings,
+    direct_io_refusal,
+    open_file_memory,
+)
 
 MIB = 1 << 20
 ME = {"instance_id": "node-1", "boot_id": "b00"}
+
+
+def file_arena(size_bytes: int, where: Path, owner: Mapping[str, str], direct_io: bool = False) -> Arena:
+    """As a server has it."""
+    context = L1MemoryContext(size_bytes, 4096, **owner)
+    return Arena(open_file_memory(FileMemorySettings(path=str(where), use_direct_io=direct_io), context))
 
 
 def test_the_region_is_the_file(tmp_path: Path) -> None:
@@ -65,6 +78,14 @@ def test_a_stop_removes_its_own_file_only(tmp_path: Path) -> None:
     assert not (tmp_path / "slab").exists()
 
 
+def test_a_folder_that_is_not_there_is_no_file(tmp_path: Path) -> None:
+    """A disk that is not mounted must not become a file of that name on another one."""
+    settings = FileMemorySettings(path=f"{tmp_path}/nvme/")
+    with pytest.raises(ResourceError, match=rf"gds_l1_path: '{tmp_path}/nvme/' is no folder; make it, or mount it"):
+        open_file_memory(settings, L1MemoryContext(MIB, 4096, "node-1", "b00"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_in_a_folder_it_has_a_name_of_its_own(tmp_path: Path) -> None:
     arena = file_arena(MIB, tmp_path, ME)
     assert arena.file == tmp_path / SLAB_NAME
@@ -90,9 +111,11 @@ def test_an_owner_that_has_not_said_who_it_is_keeps_it_as_well(tmp_path: Path) -
 
 def test_what_a_killed_server_left_is_taken_over_empty(tmp_path: Path) -> None:
     script = (
-        "import os, signal; from pathlib import Path; from lmcache_core.l1.file_arena import file_arena\n"
-        f"arena = file_arena({4 * MIB}, Path({str(tmp_path)!r}), {ME!r})\n"
-        "arena.region.view[:] = b'x' * arena.size_bytes; os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal; from lmcache_core import L1MemoryContext\n"
+        "from lmcache_transfer_torch.file_memory import FileMemorySettings, open_file_memory\n"
+        f"context = L1MemoryContext({4 * MIB}, 4096, 'node-1', 'b00')\n"
+        f"memory = open_file_memory(FileMemorySettings(path={str(tmp_path)!r}), context)\n"
+        "memory.region.view[:] = b'x' * memory.region.length; os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert (tmp_path / SLAB_NAME).read_bytes().startswith(b"xxx"), "the killed process should have left it behind"
@@ -189,14 +212,14 @@ def test_a_file_system_that_cannot_allocate_ahead_is_refused(tmp_path: Path, mon
     def refuse(descriptor: int, length: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("lmcache_core.l1.file_arena.allocate_file", refuse)
+    monkeypatch.setattr("lmcache_transfer_torch.file_memory.allocate_file", refuse)
     with pytest.raises(ResourceError, match="this file system cannot allocate a file ahead or map it; use ext4 or xfs"):
         file_arena(MIB, tmp_path, ME)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_direct_io_is_a_wish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("lmcache_core.l1.file_arena.direct_io_obstacle", lambda descriptor: "there is none")
+    monkeypatch.setattr("lmcache_transfer_torch.file_memory.direct_io_refusal", lambda descriptor: "there is none")
     arena = file_arena(MIB, tmp_path, ME, direct_io=True)
     assert not arena.region.direct_io
     assert "not past it as --gds-l1-use-direct-io asks for" in caplog.text
@@ -210,7 +233,7 @@ def test_past_the_page_cache_and_through_it_lie_the_same_bytes(tmp_path: Path) -
         if not arena.region.direct_io:
             pytest.skip("this file system has no direct I/O")
         assert arena.region.descriptor is not None
-        assert direct_io_obstacle(arena.region.descriptor) is None
+        assert direct_io_refusal(arena.region.descriptor) is None
         direct = os.open(f"/proc/self/fd/{arena.region.descriptor}", os.O_RDWR | os.O_DIRECT)
         with mmap.mmap(-1, 4096) as page:
             for number in range(8):
@@ -248,7 +271,7 @@ def test_the_mark_says_whose_it_is_and_lies_behind_the_arena(tmp_path: Path) -> 
 
 def test_memory_has_nothing_to_fetch() -> None:
     arena = anonymous_arena(MIB)
-    arena.fetch(0, 1 << 60)  # nobody looks
+    arena.fetch(0, 1 << 60)  # memory is there
     assert not arena.region.is_file
     arena.close()
 

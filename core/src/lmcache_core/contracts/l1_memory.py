@@ -1,0 +1,68 @@
+"""L1 memories: where the bytes of L1 lie, such as a file on a fast disk, or memory of a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmcache_core.contracts.buffers import MemoryRegion
+
+
+@dataclass(frozen=True, slots=True)
+class L1MemoryContext:
+    """What the server gives an L1 memory when it opens it."""
+
+    size_bytes: int
+    """Length of the region, a multiple of `align_bytes`."""
+    align_bytes: int
+    """Slots begin at multiples of this offset in the region; itself a multiple of 4096."""
+    instance_id: str
+    """Name of the server."""
+    boot_id: str
+    """Differs each time that the server starts."""
+
+
+class L1Memory(ABC):
+    """The memory of one server's L1: opened before adapters and engines use it, closed after all of them.
+
+    `open` raises ResourceError, with a remedy, when the memory is not available in this size, or another server uses it.
+    The memory must be this server's alone, and nothing of a former run is read from it.  The methods may be called by
+    several threads at once, `unlink` and `close` by one, after each other."""
+
+    @property
+    @abstractmethod
+    def region(self) -> MemoryRegion:
+        """`size_bytes` of memory that this process can read and write, at an address that is a multiple of 4096.  The same
+        object each time.  Its `name` is that of a segment in /dev/shm, which engines then map; None: they get their bytes
+        over the engine port."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What it is, in a word such as `file`: for `/status`, metrics and the log."""
+
+    @property
+    def path(self) -> Path | None:
+        """Where it lies on a disk; None where it does not."""
+        return None
+
+    @property
+    def is_lazy(self) -> bool:
+        """False: all pages are allocated when it is opened.  True: `allocate` is called for a stretch before it is used."""
+        return False
+
+    def allocate(self, offset: int, length: int, ahead: bool) -> None:  # noqa: B027 - called for lazy ones alone
+        """Allocate the pages of a stretch, so that writing to it cannot fail later.  `ahead`: on the thread that allocates
+        ahead of need; otherwise a store waits for it.  Raises OSError with ENOSPC or ENOMEM when there are no more."""
+
+    def fetch(self, offset: int, length: int) -> None:  # noqa: B027 - memory is there
+        """Bring a stretch into memory before the calling thread reads or writes it.  Waits without the interpreter's lock.
+        Raises OSError when the medium fails.  Bounded only by the medium."""
+
+    def unlink(self) -> None:  # noqa: B027 - most have no name
+        """The server stops: remove the name that others could find the memory by.  Its bytes are still used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything.  No server thread uses the region any more.  Calling it again does nothing."""
