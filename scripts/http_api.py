@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lmcache_core.admin.api import api_about, every_core_route
+from lmcache_admin.api import api_about, every_core_route
 from lmcache_core.app.reference import entry
 from lmcache_http.application import described_routes
 from lmcache_http.openapi import openapi_document

@@ -14,7 +14,7 @@ from importlinter.cli import EXIT_STATUS_ERROR, lint_imports
 ROOT: Final = Path(__file__).parents[1]
 LAYERS: Final = (
     "app",
-    "server | admin | builtin",
+    "server | builtin",
     "storage",
     "controllers",
     "l1 | jobs | events",
@@ -26,6 +26,8 @@ LAYERS: Final = (
 INSIDERS: Final = ("lmcache_devkit", "lmcache_tools")
 """What builds servers and looks into them."""
 WITHOUT_CORE: Final = ("libs/client", "libs/kv_layout", "libs/kv_identity", "libs/native", "engines/*")
+FOREIGN: Final = ("litestar", "uvicorn", "rich", "shtab", "pytest", "hypothesis")
+"""What core alone does not install."""
 ASSEMBLE: Final = ("app", "contracts")
 """Packages of core that may call hooks, or say what they are."""
 
@@ -64,10 +66,10 @@ def contracts() -> Iterable[Contract]:
         "forbidden_modules": ["lmcache_core", "litestar", "uvicorn", "rich", "pydantic", "pluggy", "stevedore"],
     }
     yield {
-        "name": "core imports no plugin, no engine and nothing of terminals or tests",
+        "name": "core imports no plugin, no engine, no web framework and nothing of terminals or tests",
         "type": "forbidden",
         "source_modules": ["lmcache_core"],
-        "forbidden_modules": [*packages("plugins/*", "engines/*"), "rich", "shtab", "pytest", "hypothesis"],
+        "forbidden_modules": [*packages("plugins/*", "engines/*"), "lmcache_http", *FOREIGN],
     }
     yield {
         "name": "libraries import no plugin and no engine",

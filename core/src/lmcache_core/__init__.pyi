@@ -69,8 +69,10 @@ from .contracts.completion import (
 from .contracts.conditions import (
     ActiveCondition as ActiveCondition,
     Condition as Condition,
+    server_state as server_state,
     ServerState as ServerState,
     Severity as Severity,
+    state_reason as state_reason,
 )
 from .contracts.context import AdapterContext as AdapterContext
 from .contracts.events import (
@@ -112,13 +114,15 @@ from .contracts.events import (
     WorkerLeft as WorkerLeft,
     WorkerRegistered as WorkerRegistered,
 )
-from .contracts.hookspecs import hookimpl as hookimpl
+from .contracts.hookspecs import CONTRACT_VERSION as CONTRACT_VERSION, hookimpl as hookimpl
 from .contracts.http_route import (
     HttpAnswer as HttpAnswer,
     HttpContext as HttpContext,
     HttpRefusal as HttpRefusal,
     HttpRequest as HttpRequest,
     HttpRoute as HttpRoute,
+    paths_overlap as paths_overlap,
+    PluginRoute as PluginRoute,
 )
 from .contracts.l2_adapter import L2Adapter as L2Adapter, LoadItem as LoadItem, StoreItem as StoreItem
 from .contracts.offer import Offer as Offer, SettingGroup as SettingGroup
@@ -167,6 +171,38 @@ from .contracts.serde import (
     SerdeDirection as SerdeDirection,
     SerdeLayouts as SerdeLayouts,
 )
+from .contracts.server_control import (
+    AdapterAccess as AdapterAccess,
+    AdapterControl as AdapterControl,
+    AdapterState as AdapterState,
+    AddressedChunks as AddressedChunks,
+    AddressError as AddressError,
+    CacheControl as CacheControl,
+    CachedObject as CachedObject,
+    ChangedSetting as ChangedSetting,
+    ChunkAddress as ChunkAddress,
+    ChunkLoad as ChunkLoad,
+    LoadedChunks as LoadedChunks,
+    LogControl as LogControl,
+    LoggerLevel as LoggerLevel,
+    NoSuchAdapterError as NoSuchAdapterError,
+    NotNowError as NotNowError,
+    PinControl as PinControl,
+    Pinned as Pinned,
+    PinRefusedError as PinRefusedError,
+    PinSubject as PinSubject,
+    PinTotals as PinTotals,
+    PinView as PinView,
+    Quota as Quota,
+    QuotaControl as QuotaControl,
+    QuotaRefusedError as QuotaRefusedError,
+    ServerControl as ServerControl,
+    SettingControl as SettingControl,
+    ShownSetting as ShownSetting,
+    ThreadRow as ThreadRow,
+    UnknownLoggerError as UnknownLoggerError,
+    UnknownShapeError as UnknownShapeError,
+)
 from .contracts.server_info import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView
 from .contracts.service import Service as Service, ServiceContext as ServiceContext
@@ -198,6 +234,7 @@ from .jobs.thread_executor import WorkerPool as WorkerPool
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
 from .model.bitmap import Bitmap as Bitmap
+from .model.cache_salt import parse_salt as parse_salt, salt_text as salt_text
 from .model.errors import (
     AdapterError as AdapterError,
     DamagedObjectError as DamagedObjectError,
@@ -209,9 +246,10 @@ from .model.keys import (
     KeySpace as KeySpace,
     ObjectKey as ObjectKey,
     pack_kv_rank as pack_kv_rank,
+    parse_canonical as parse_canonical,
 )
 from .model.media_path import media_path as media_path
-from .model.model_name import ModelName as ModelName, parse_model_name as parse_model_name
+from .model.model_name import ModelName as ModelName, names_model as names_model, parse_model_name as parse_model_name
 from .model.object_header import (
     Check as Check,
     check as check,

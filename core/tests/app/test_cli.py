@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import lmcache_core
-from core.tests.admin.conversation import running
 from lmcache_devkit import free_port
+from plugins.admin.tests.conversation import running
 
 Install = Callable[..., Path]
 Environment = dict[str, str]
@@ -175,7 +175,7 @@ def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> N
 
     (tmp_path / "token").write_text("secret-word\n")
     with running("secret-word", status=status) as server:
-        arguments = ("status", "--url", server.endpoint, "--http-token-file", str(tmp_path / "token"))
+        arguments = ("status", "--url", server.http.endpoint, "--http-token-file", str(tmp_path / "token"))
         done = lmcache({**child_environment, "http_proxy": "http://127.0.0.1:1"}, *arguments, "--full")
         assert [line.split() for line in done.stdout.splitlines()] == [
             ["FIGURE", "VALUE"],
@@ -188,6 +188,6 @@ def test_status_of_a_server(child_environment: Environment, tmp_path: Path) -> N
         assert json.loads(lmcache(child_environment, *arguments, "--json").stdout) == status()
         spoken = lmcache({**child_environment, "LMCACHE_HTTP_TOKEN": "secret-word"}, *arguments[:3])
         assert spoken.returncode == 0
-        refused = lmcache(child_environment, "status", "--url", server.endpoint)
+        refused = lmcache(child_environment, "status", "--url", server.http.endpoint)
         assert refused.returncode == 1
         assert "answers 401 Unauthorized; give --http-token-file" in refused.stderr

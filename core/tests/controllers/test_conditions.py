@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from lmcache_core import Condition, ServerState, Severity
+from lmcache_core.contracts.conditions import server_state, state_reason
 from lmcache_core.controllers import conditions as condition_sources
 from lmcache_core.controllers.conditions import (
     Conditions,
@@ -17,8 +18,6 @@ from lmcache_core.controllers.conditions import (
     RecentGrowth,
     Reporter,
     is_well,
-    server_state,
-    state_reason,
 )
 from lmcache_devkit.fake_clock import FakeClock
 

@@ -6,15 +6,14 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, PAYLOAD, SLOT, House, open_house, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.contracts.server_control import AddressedChunks, Pinned, PinRefusedError, PinSubject
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.storage import pins as pins_module
-from lmcache_core.storage.addresses import AddressedChunks
-from lmcache_core.storage.pin_views import Pinned, PinSubject
-from lmcache_core.storage.pins import PinRefusedError
+from plugins.admin.tests.operator_parts import listing
 
 SUBJECT = PinSubject("m", "")
 
@@ -175,16 +174,16 @@ def test_what_is_too_much_is_not_held_to_the_end(monkeypatch: pytest.MonkeyPatch
 def test_a_pin_that_is_emptied_by_force_leaves_no_lease(house: House) -> None:
     fill(house, *CHUNKS[:2])
     pin(house, "p", *CHUNKS[:2])
-    assert house.storage.l1_objects.remove([key(chunk) for chunk in CHUNKS[:2]], force=True).removed == 2
+    assert listing(house).remove([key(chunk) for chunk in CHUNKS[:2]], force=True).removed == 2
     assert (house.cache.contents.state_counts().leases, house.storage.pins.everything()) == (0, [])
 
 
 def test_clear_by_force_and_a_forced_removal_end_pins(house: House) -> None:
     fill(house, *CHUNKS[:3])
     pin(house, "p", *CHUNKS[:3])
-    removal = house.storage.l1_objects.remove([key(CHUNKS[0]), key(CHUNKS[1])], force=False)
+    removal = listing(house).remove([key(CHUNKS[0]), key(CHUNKS[1])], force=False)
     assert (removal.removed, removal.skipped, removal.missing) == (0, 2, 0)
-    removal = house.storage.l1_objects.remove([key(CHUNKS[0]), key(CHUNKS[7])], force=True)
+    removal = listing(house).remove([key(CHUNKS[0]), key(CHUNKS[7])], force=True)
     assert (removal.removed, removal.skipped, removal.missing) == (1, 0, 1)
     assert (pinned_bytes(house), house.held(), house.cache.objects) == (2 * SLOT, 2, 2)
     assert house.storage.clear(force=True) == 2
@@ -197,7 +196,7 @@ def test_what_was_dropped_by_force_a_moment_ago_is_not_pinned(house: House) -> N
     pins = house.storage.pins
     lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
     slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), CHUNKS[:2])
-    assert house.storage.l1_objects.remove([key(CHUNKS[0])], force=True).removed == 1
+    assert listing(house).remove([key(CHUNKS[0])], force=True).removed == 1
     filling = pins.open("p", SUBJECT, None)
     assert pins.share(filling, lease, slots) == 2
     pins.close(filling)
@@ -257,7 +256,7 @@ def test_pinning_the_same_again_and_again_keeps_nothing_more(house: House) -> No
     for _ in range(5):
         pin(house, "p", *CHUNKS[:4], ranks=(0, 1))
     assert house.cache.contents.state_counts().leases == leases
-    house.storage.l1_objects.remove([key(chunk) for chunk in CHUNKS[:2]], force=True)
+    listing(house).remove([key(chunk) for chunk in CHUNKS[:2]], force=True)
     pin(house, "p", *CHUNKS[:4])
     assert house.cache.contents.state_counts().leases == leases
     house.storage.pins.unpin("p")
@@ -303,7 +302,7 @@ def test_a_pin_that_is_still_to_be_filled_outlives_one_who_had_nothing_for_it(ho
     slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
     assert pins.share(filling, lease, slots) == 1
     pins.close(filling)
-    house.storage.l1_objects.remove([key(CHUNKS[0])], force=True)
+    listing(house).remove([key(CHUNKS[0])], force=True)
     assert pins.everything() == []
     house.cache.leases.end(lease)
 

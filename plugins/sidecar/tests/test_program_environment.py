@@ -40,7 +40,7 @@ def context_of(**given: Any) -> ServiceContext:
     common = SimpleNamespace(
         settings=read_settings({"l2_adapter": (ADAPTER,), **given}, plugins), plugins=plugins, hidden=Hidden()
     )
-    return ContextOfServices(cast(Any, common), lambda: None)
+    return ContextOfServices(cast(Any, common), cast(Any, None), lambda: None)
 
 
 def environment_of(**given: Any) -> dict[str, str]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from core.tests.admin.conversation import running
-from lmcache_core.admin.server import AdminServer
+from lmcache_admin.service import AdminService
 from lmcache_core.app.cli import main
 from lmcache_core.contracts.server_control import NoSuchAdapterError
 from lmcache_http.admin_api.changes import AdapterState, ChangedSetting
+from plugins.admin.tests.conversation import running
 
 Captured = pytest.CaptureFixture[str]
 
@@ -98,38 +98,38 @@ def settings() -> StandInSettings:
 
 
 @pytest.fixture
-def api(adapters: StandInAdapters, settings: StandInSettings) -> Iterator[AdminServer]:
+def api(adapters: StandInAdapters, settings: StandInSettings) -> Iterator[AdminService]:
     with running(adapters=adapters, settings=settings) as server:
         yield server
 
 
-def test_list_and_add(api: AdminServer, adapters: StandInAdapters, capsys: Captured, tmp_path: Path) -> None:
-    assert main(["adapters", "list", "--url", api.endpoint]) == 0
+def test_list_and_add(api: AdminService, adapters: StandInAdapters, capsys: Captured, tmp_path: Path) -> None:
+    assert main(["adapters", "list", "--url", api.http.endpoint]) == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["INDEX", "NAME", "TYPE", "STATE", "HEALTHY", "OBJECTS", "LEFT", "BYTES", "LEFT", "JOBS"]
     assert row.split() == ["3", "memory", "memory", "serving", "yes", "2", "0", "0"]
-    assert main(["adapters", "add", '{"type": "memory", "max_size_gb": 1}', "--url", api.endpoint]) == 0
+    assert main(["adapters", "add", '{"type": "memory", "max_size_gb": 1}', "--url", api.http.endpoint]) == 0
     assert adapters.calls == [("add", {"type": "memory", "max_size_gb": 1})]
     assert capsys.readouterr().out.startswith("adapter 'memory' is in use\n")
     (tmp_path / "adapter.json").write_text('{"type": "memory"}')
-    assert main(["adapters", "add", f"@{tmp_path}/adapter.json", "--url", api.endpoint]) == 0
+    assert main(["adapters", "add", f"@{tmp_path}/adapter.json", "--url", api.http.endpoint]) == 0
     assert adapters.calls[1:] == [("add", {"type": "memory"})]
-    assert main(["adapters", "add", f"@{tmp_path}/none", "--url", api.endpoint]) == 2
+    assert main(["adapters", "add", f"@{tmp_path}/none", "--url", api.http.endpoint]) == 2
     assert "none: cannot be read: No such file or directory" in capsys.readouterr().err
 
 
-def test_drain_waits_until_nothing_is_left(api: AdminServer, adapters: StandInAdapters, capsys: Captured) -> None:
-    assert main(["adapters", "drain", "memory", "--wait", "--json", "--url", api.endpoint]) == 0
+def test_drain_waits_until_nothing_is_left(api: AdminService, adapters: StandInAdapters, capsys: Captured) -> None:
+    assert main(["adapters", "drain", "memory", "--wait", "--json", "--url", api.http.endpoint]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["objects_left"], answer["state"]) == (0, "draining")
-    assert main(["adapters", "resume", "memory", "--url", api.endpoint]) == 0
+    assert main(["adapters", "resume", "memory", "--url", api.http.endpoint]) == 0
     assert "adapter 'memory' takes stores" in capsys.readouterr().out
     assert adapters.calls == [("drain", "memory"), ("resume", "memory")]
 
 
-def test_remove_waits_until_it_is_gone(api: AdminServer, adapters: StandInAdapters, capsys: Captured) -> None:
+def test_remove_waits_until_it_is_gone(api: AdminService, adapters: StandInAdapters, capsys: Captured) -> None:
     flags = ["--deadline-seconds", "2.5", "--force", "--wait"]
-    assert main(["adapters", "remove", "memory", *flags, "--url", api.endpoint]) == 0
+    assert main(["adapters", "remove", "memory", *flags, "--url", api.http.endpoint]) == 0
     shown = capsys.readouterr().out
     assert "adapter 'memory' was removed" in shown
     assert "7 objects were under way, and were given up" in shown
@@ -137,20 +137,20 @@ def test_remove_waits_until_it_is_gone(api: AdminServer, adapters: StandInAdapte
 
 
 def test_remove_does_not_wait_for_the_next_one_of_that_name(
-    api: AdminServer, adapters: StandInAdapters, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    api: AdminService, adapters: StandInAdapters, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another operator has added it already."""
     newer = StandInAdapters()._state().model_copy(update={"index": 4})
     monkeypatch.setattr(adapters, "state", lambda name: newer)
-    assert main(["adapters", "remove", "memory", "--wait", "--url", api.endpoint]) == 0
+    assert main(["adapters", "remove", "memory", "--wait", "--url", api.http.endpoint]) == 0
     shown = capsys.readouterr().out
     assert "adapter 'memory' was removed" in shown
     assert "3      memory  memory  removed" in shown
 
 
-def test_values_are_json_or_words(api: AdminServer, settings: StandInSettings, capsys: Captured) -> None:
+def test_values_are_json_or_words(api: AdminService, settings: StandInSettings, capsys: Captured) -> None:
     words = ["eviction-ratio", "0.1", "--default-quota-gb", "null", "eviction_policy", "LRU", "reject_unsalted", "true"]
-    assert main(["config", "set", "--url", api.endpoint, "--", *words]) == 0
+    assert main(["config", "set", "--url", api.http.endpoint, "--", *words]) == 0
     assert settings.given == {
         "eviction_ratio": 0.1,
         "default_quota_gb": None,
@@ -178,11 +178,11 @@ def test_mistakes_on_the_command_line(arguments: list[str], says: str, capsys: C
     assert says in capsys.readouterr().err
 
 
-def test_what_the_server_refuses_is_said(api: AdminServer, capsys: Captured) -> None:
-    assert main(["adapters", "drain", "memory", "--url", api.endpoint, "--wait"]) == 0
+def test_what_the_server_refuses_is_said(api: AdminService, capsys: Captured) -> None:
+    assert main(["adapters", "drain", "memory", "--url", api.http.endpoint, "--wait"]) == 0
     capsys.readouterr()
     with running(adapters=Unknown(), settings=StandInSettings()) as server:
-        assert main(["adapters", "remove", "none", "--url", server.endpoint]) == 1
+        assert main(["adapters", "remove", "none", "--url", server.http.endpoint]) == 1
     assert "answers 404 Not Found: no L2 adapter is called 'none'; there are: memory" in capsys.readouterr().err
 
 

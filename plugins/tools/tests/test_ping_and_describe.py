@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from core.tests.admin.conversation import running
-from core.tests.admin.stand_ins import active
 from lmcache_client.layout import ObjectLayout
 from lmcache_core import Severity
 from lmcache_core.app.cli import main
 from lmcache_core.app.console.page import plain_page
 from lmcache_tools.description import describe_server, description_page
+from plugins.admin.tests.conversation import running
+from plugins.admin.tests.stand_ins import active
 from plugins.tools.tests.test_status_page import HEALTHY
 
 Captured = pytest.CaptureFixture[str]
@@ -98,11 +98,11 @@ def test_an_engine_that_is_not_there(arguments: list[str], capsys: Captured) -> 
 
 def test_a_cache_server_that_is_not_well(capsys: Captured) -> None:
     with running(conditions=lambda: active(Severity.CRITICAL, "it is down", "thread store"), status=dict) as server:
-        assert main(["ping", "kvcache", "--url", server.endpoint, "--timeout-seconds", "1", "--port", "9"]) == 1
+        assert main(["ping", "kvcache", "--url", server.http.endpoint, "--timeout-seconds", "1", "--port", "9"]) == 1
         said = capsys.readouterr()
         assert [line.split()[:4] for line in said.out.splitlines()[1:]] == [
             ["engine", "port", "tcp://localhost:9", "no"],
-            ["admin", "API", server.endpoint, "not"],
+            ["admin", "API", server.http.endpoint, "not"],
         ]
         assert "thread store: it is down" in said.err
         assert "no answer to 'ping' from tcp://localhost:9 within 1 s" in said.err
@@ -153,7 +153,7 @@ def test_addresses_that_are_none(url: str, says: str, capsys: Captured) -> None:
 
 def test_the_url_of_the_environment(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(status=lambda: HEALTHY) as server:
-        monkeypatch.setenv("LMCACHE_URL", server.endpoint)
+        monkeypatch.setenv("LMCACHE_URL", server.http.endpoint)
         assert main(["status", "-q"]) == 0
         assert main(["describe", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["server"]["instance_id"] == "node-7"
@@ -161,16 +161,16 @@ def test_the_url_of_the_environment(capsys: Captured, monkeypatch: pytest.Monkey
 
 def test_status_ends_with_what_the_server_says_of_itself(capsys: Captured) -> None:
     with running(status=lambda: {**HEALTHY, "healthy": False, "reason": "no disk"}) as server:
-        assert main(["status", "--url", server.endpoint]) == 1
+        assert main(["status", "--url", server.http.endpoint]) == 1
     assert capsys.readouterr().out.startswith("UNHEALTHY: no disk\n")
 
 
 def test_watching(capsys: Captured) -> None:
     with running(status=lambda: HEALTHY) as server:
-        assert main(["status", "--url", server.endpoint, "--watch", "0.1", "--times", "2", "--json"]) == 0
+        assert main(["status", "--url", server.http.endpoint, "--watch", "0.1", "--times", "2", "--json"]) == 0
         assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [HEALTHY] * 2
         for flags, says in ((["--watch", "0"], "--watch 0: expected seconds"), (["--times", "2"], "--times: expected")):
-            assert main(["status", "--url", server.endpoint, *flags]) == 2
+            assert main(["status", "--url", server.http.endpoint, *flags]) == 2
             assert says in capsys.readouterr().err
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from core.tests.admin.conversation import running
-from core.tests.admin.stand_ins import StandInCache, StandInQuotas
-from lmcache_core.admin.server import AdminServer
+from lmcache_admin.service import AdminService
 from lmcache_core.app.cli import main
+from plugins.admin.tests.conversation import running
+from plugins.admin.tests.stand_ins import StandInCache, StandInQuotas
 
 GIB = 2**30
 Captured = pytest.CaptureFixture[str]
@@ -23,13 +23,13 @@ def quotas() -> StandInQuotas:
 
 
 @pytest.fixture
-def api(quotas: StandInQuotas) -> Iterator[AdminServer]:
+def api(quotas: StandInQuotas) -> Iterator[AdminService]:
     with running(quotas=quotas) as server:
         yield server
 
 
-def test_set_get_list_and_delete(api: AdminServer, quotas: StandInQuotas, capsys: Captured) -> None:
-    url = ("--url", api.endpoint)
+def test_set_get_list_and_delete(api: AdminService, quotas: StandInQuotas, capsys: Captured) -> None:
+    url = ("--url", api.http.endpoint)
     assert main(["quota", "set", "tenant a%1", "--limit-gb", "2.5", *url]) == 0
     assert capsys.readouterr().out == "'tenant a%1' may use 2.5 GiB of L1\n"
     assert quotas.limits == {"tenant a%1": 5 * GIB // 2}
@@ -46,39 +46,39 @@ def test_set_get_list_and_delete(api: AdminServer, quotas: StandInQuotas, capsys
     assert capsys.readouterr().out == "'tenant a%1' has no quota of its own any more\n"
     assert main(["quota", "delete", "tenant a%1", *url]) == 1
     assert capsys.readouterr().err == (
-        f"lmcache: {api.endpoint} answers 404 Not Found: cache salt 'tenant a%1' has no quota of its own; "
+        f"lmcache: {api.http.endpoint} answers 404 Not Found: cache salt 'tenant a%1' has no quota of its own; "
         "GET /quota lists those that do\n"
     )
 
 
 def test_the_default_quota_is_shown_where_there_is_one(
-    api: AdminServer, quotas: StandInQuotas, capsys: Captured
+    api: AdminService, quotas: StandInQuotas, capsys: Captured
 ) -> None:
     quotas.default_bytes = GIB // 2
-    assert main(["quota", "list", "--url", api.endpoint]) == 0
+    assert main(["quota", "list", "--url", api.http.endpoint]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "salts without a quota of their own: 0.5 GiB each"
 
 
-def test_json_is_the_answer_as_it_is(api: AdminServer, quotas: StandInQuotas, capsys: Captured) -> None:
-    assert main(["quota", "set", "_default", "--limit-gb", "0", "--json", "--url", api.endpoint]) == 0
+def test_json_is_the_answer_as_it_is(api: AdminService, quotas: StandInQuotas, capsys: Captured) -> None:
+    assert main(["quota", "set", "_default", "--limit-gb", "0", "--json", "--url", api.http.endpoint]) == 0
     assert json.loads(capsys.readouterr().out) == {"cache_salt": "_default", "limit_gb": 0, "status": "ok"}
     assert quotas.limits == {"": 0}
 
 
 def test_names_that_others_chose_cannot_write_to_the_terminal(
-    api: AdminServer, quotas: StandInQuotas, capsys: Captured
+    api: AdminService, quotas: StandInQuotas, capsys: Captured
 ) -> None:
     quotas.used = {"\x1b[2Jgone": 1}
-    assert main(["quota", "list", "--url", api.endpoint]) == 0
+    assert main(["quota", "list", "--url", api.http.endpoint]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("\\x1b[2Jgone")
 
 
 def test_a_server_that_can_keep_no_quota_says_what_to_do(
-    api: AdminServer, quotas: StandInQuotas, capsys: Captured
+    api: AdminService, quotas: StandInQuotas, capsys: Captured
 ) -> None:
     quotas.refusal = "start the server with --eviction-policy IsolatedLRU"
-    assert main(["quota", "set", "a", "--limit-gb", "1", "--url", api.endpoint]) == 1
-    assert capsys.readouterr().err == f"lmcache: {api.endpoint} answers 409 Conflict: {quotas.refusal}\n"
+    assert main(["quota", "set", "a", "--limit-gb", "1", "--url", api.http.endpoint]) == 1
+    assert capsys.readouterr().err == f"lmcache: {api.http.endpoint} answers 409 Conflict: {quotas.refusal}\n"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_help(capsys: Captured) -> None:
 def test_clear(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret-word\n")
     with running("secret-word", cache=StandInCache(cached=3, held=2)) as server:
-        flags = ["--url", server.endpoint, "--http-token-file", str(tmp_path / "token")]
+        flags = ["--url", server.http.endpoint, "--http-token-file", str(tmp_path / "token")]
         assert main(["clear", *flags]) == 0
         assert capsys.readouterr().out == "dropped 3 objects of L1; 2 are there: in use, or stored since\n"
         assert main(["clear", "--force", *flags]) == 0
@@ -135,5 +135,5 @@ def test_clear(capsys: Captured, tmp_path: Path) -> None:
 def test_an_api_that_is_not_ours(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(status=lambda: {"ok": True}) as server:
         monkeypatch.setattr("lmcache_tools.commands.quota_get.salt_path", lambda salt: "/status")
-        assert main(["quota", "get", "a", "--url", server.endpoint]) == 1
-        assert f"{server.endpoint} answers, but not as the admin API of a cache server" in capsys.readouterr().err
+        assert main(["quota", "get", "a", "--url", server.http.endpoint]) == 1
+        assert f"{server.http.endpoint} answers, but not as the admin API of a cache server" in capsys.readouterr().err

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 import lmcache_core
-from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.open_admin import open_admin
 from lmcache_core.app.open_arena import open_growth
 from lmcache_core.app.open_changes import open_changes
+from lmcache_core.app.open_control import open_control
 from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
 from lmcache_core.app.open_services import open_services
 from lmcache_core.app.open_tiers import open_tiers
@@ -41,11 +40,10 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         engine_port = open_engine_port(common, tiers)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         changes = open_changes(common, tiers, engine_port.gate, completions, supervisor)
-        # The admin API answers with what the server says of itself, and the server owns the admin API.
-        running: list[Server] = []
-        admin_api = open_admin(common, tiers, engine_port.addresses, changes, lambda: running[0])
-        services = open_services(common, lambda: running[0].view if running else None)
-        info = _info(common, engine_port, admin_api, services.endpoints)
+        running: list[Server] = []  # services show the server, and the server owns the services
+        control = open_control(common, tiers, engine_port.addresses, changes, lambda: running[0].view)
+        services = open_services(common, control, lambda: running[0].view if running else None)
+        info = _info(common, engine_port, services.endpoints)
         parts = Parts(
             info=info,
             plugins=plugins,
@@ -57,7 +55,6 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             completions=completions,
             supervisor=supervisor,
             changes=changes,
-            admin_api=admin_api,
             services=services,
             conditions=common.conditions,
             subscribers=common.subscribers,
@@ -68,14 +65,12 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         return running[0]
 
 
-def _info(
-    common: CommonParts, engine_port: EnginePort, admin_api: AdminApi, endpoints: Mapping[str, str]
-) -> ServerInfo:
+def _info(common: CommonParts, engine_port: EnginePort, endpoints: Mapping[str, str]) -> ServerInfo:
     return ServerInfo(
         instance_id=common.instance_id,
         boot_id=common.boot_id,
         engine_endpoint=engine_port.endpoint,
-        http_endpoint=admin_api.endpoint,
+        http_endpoint=endpoints.get("http"),
         chunk_tokens=common.settings.chunk_size,
         version=lmcache_core.__version__,
         endpoints=endpoints,

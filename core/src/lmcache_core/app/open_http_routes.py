@@ -11,12 +11,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.admin.core_paths import CORE_PATHS, overlap
-from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.contracts.http_route import HttpRoute
+from lmcache_core.contracts.http_route import HttpRoute, PluginRoute, paths_overlap
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.model.errors import PluginContractError
@@ -57,13 +55,16 @@ class RoutesContext:
         return self._subscribers.get(name)
 
 
-def open_http_routes(specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: RoutesContext) -> list[PluginRoute]:
-    """Those that can be had.  Raises LMCacheError for a group that is needed and cannot."""
+def open_http_routes(
+    specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: RoutesContext, reserved: Mapping[str, Sequence[str]]
+) -> list[PluginRoute]:
+    """Those that can be had.  `reserved`: paths that no plugin may have, by their owner.  Raises
+    LMCacheError for a group that is needed and cannot."""
     opened: list[PluginRoute] = []
     # what somebody asked for comes first: whoever comes later cannot take a path from them
     for spec in sorted(specs, key=lambda spec: not spec.needed):
         try:
-            opened += _group(spec, plugins, context, opened)
+            opened += _group(spec, plugins, context, opened, reserved)
         except LMCacheError as error:
             if spec.needed:
                 raise
@@ -72,7 +73,11 @@ def open_http_routes(specs: Sequence[OfferSpec], plugins: LoadedPlugins, context
 
 
 def _group(
-    spec: OfferSpec, plugins: LoadedPlugins, context: RoutesContext, others: Sequence[PluginRoute]
+    spec: OfferSpec,
+    plugins: LoadedPlugins,
+    context: RoutesContext,
+    others: Sequence[PluginRoute],
+    reserved: Mapping[str, Sequence[str]],
 ) -> list[PluginRoute]:
     plugin = plugins.owner(spec.kind, spec.name)
     subject = f"{spec.kind.label} '{spec.name}' ({plugin.owner})"
@@ -90,7 +95,7 @@ def _group(
     for route in given:
         if fault := fault_of_route(route):
             raise PluginContractError(plugin.name, f"{subject}: {fault}")
-        if rival := _rival(route, [*others, *group], plugins):
+        if rival := _rival(route, [*others, *group], plugins, reserved):
             raise PluginContractError(
                 plugin.name, f"{subject}: {route.method} {route.path} is answered by {rival}, too; choose another path"
             )
@@ -145,12 +150,15 @@ def _is_line(text: object) -> bool:
     return isinstance(text, str) and text.isprintable() and 0 < len(text.strip()) <= _LINE_CHARACTERS
 
 
-def _rival(route: HttpRoute, others: Sequence[PluginRoute], plugins: LoadedPlugins) -> str | None:
-    """Whoever has the path already; core has every method of its own."""
-    if any(overlap(route.path, path) for path in CORE_PATHS):
-        return "lmcache-core"
+def _rival(
+    route: HttpRoute, others: Sequence[PluginRoute], plugins: LoadedPlugins, reserved: Mapping[str, Sequence[str]]
+) -> str | None:
+    """The owner of the path; the owner of a reserved path has every method of it."""
+    for owner, paths in reserved.items():
+        if any(paths_overlap(route.path, path) for path in paths):
+            return owner
     for other in others:
-        if other.route.method == route.method and overlap(route.path, other.route.path):
+        if other.route.method == route.method and paths_overlap(route.path, other.route.path):
             return f"HTTP routes '{other.offer}' ({_named(other.plugin, plugins).owner})"
     return None
 

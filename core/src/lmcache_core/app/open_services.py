@@ -14,14 +14,17 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.masking import Hidden, masked_text, sounds_secret
 from lmcache_core.app.offer_specs import OfferSpec
+from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.app.shown_settings import shown_settings
+from lmcache_core.contracts.http_route import PluginRoute
+from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
 from lmcache_core.controllers.threads import Supervisor
-from lmcache_core.model.errors import PluginContractError, PluginLoadError
+from lmcache_core.model.errors import PluginContractError, PluginError, PluginLoadError
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class ContextOfServices:
     """The `ServiceContext` of a server."""
 
     common: CommonParts
+    control: ServerControl
     running: Callable[[], ServerView | None]
 
     @property
@@ -41,6 +45,12 @@ class ContextOfServices:
         if server is None:
             raise RuntimeError("context.server was read while services are opened; read it in start() or later")
         return server
+
+    def http_routes(self, reserved: Mapping[str, Sequence[str]]) -> list[PluginRoute]:
+        common = self.common
+        subscribers = {name: asked.own for name, asked in common.subscribers.items()}
+        context = RoutesContext(lambda: self.server, subscribers)
+        return open_http_routes(common.offers.http_routes, common.plugins, context, reserved)
 
     def configuration(self) -> Mapping[str, Any]:
         return {row.name: row.value for row in shown_settings(self.common.settings, self.common.plugins)}
@@ -75,16 +85,20 @@ class Services:
         """Addresses that services have bound, by name."""
 
     def open(self, specs: Sequence[OfferSpec], context: ContextOfServices) -> None:
-        """Those that can be had.  Raises LMCacheError for one that is needed and cannot; `close` closes the others."""
+        """Those that can be had.  Raises LMCacheError for one that is needed and cannot, and for one whose settings or
+        resources are at fault; `close` closes the others.  A broken plugin that nobody asked for is set aside."""
         for spec in specs:
             try:
                 service = spec.open_as(Service, self._plugins, context)
                 self._opened.append((spec, service))
                 self._add_endpoints(spec, service)
             except LMCacheError as error:
-                if spec.needed:
+                if spec.needed or not self._is_fault_of_its_plugin(spec, error):
                     raise
                 self._set_aside(spec, error)
+
+    def _is_fault_of_its_plugin(self, spec: OfferSpec, error: LMCacheError) -> bool:
+        return isinstance(error, PluginError) and error.plugin == self._plugins.owner(spec.kind, spec.name).name
 
     def _add_endpoints(self, spec: OfferSpec, service: Service) -> None:
         owner = self._plugins.owner(spec.kind, spec.name)
@@ -142,11 +156,11 @@ class Services:
         return {name: _status(name, service) for name, service in self.opened().items()}
 
 
-def open_services(common: CommonParts, running: Callable[[], ServerView | None]) -> Services:
+def open_services(common: CommonParts, control: ServerControl, running: Callable[[], ServerView | None]) -> Services:
     """`common.undo` closes them.  Raises LMCacheError."""
     services = Services(common.plugins)
     common.undo.callback(services.close)
-    services.open(common.offers.services, ContextOfServices(common, running))
+    services.open(common.offers.services, ContextOfServices(common, control, running))
     return services
 
 

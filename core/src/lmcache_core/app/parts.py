@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lmcache_core.app.admin_api import AdminApi
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_engine_port import EnginePort
 from lmcache_core.app.open_services import Services
@@ -37,7 +36,6 @@ class Parts:
     completions: CompletionThread
     supervisor: Supervisor
     changes: Changes
-    admin_api: AdminApi
     services: Services
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]

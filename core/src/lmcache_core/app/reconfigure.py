@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from lmcache_core.app.shown_settings import shown_adapter
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
 from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.conditions import Conditions, is_well
@@ -64,6 +65,9 @@ class AdapterChanges:
         self._stopped = False
 
     # --- looking
+
+    def clients(self) -> Sequence[AdapterClient]:
+        return self._tier.clients
 
     def states(self) -> list[AdapterState]:
         return [self._state(adapter) for adapter in self._tier.adapters]

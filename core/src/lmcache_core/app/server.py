@@ -9,19 +9,18 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import lmcache_core
-from lmcache_core.admin.plugin_route import PluginRoute
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.app.samples.catalogue import SAMPLE_KINDS, samples
 from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
-from lmcache_core.contracts.conditions import ActiveCondition, ServerState
+from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
 from lmcache_core.contracts.samples import Sample
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
-from lmcache_core.controllers.conditions import is_well, server_state, state_reason
+from lmcache_core.controllers.conditions import is_well
 from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.router import LAST_CALL_SECONDS
@@ -67,8 +66,6 @@ class Server:
             ",".join(port.name for port in parts.tiers.l2.clients) or "none",
         )
         parts.plugins.started(parts.info)
-        if parts.admin_api.server:
-            parts.admin_api.server.start()
         parts.services.start(parts.info, parts.supervisor)
 
     def stop(self, drain_seconds: float) -> bool:
@@ -87,15 +84,12 @@ class Server:
         if not drained:
             logger.warning("stopped before everything reached L2 backlog=%s", parts.tiers.store.status())
         parts.services.close()
-        if parts.admin_api.server:
-            parts.admin_api.server.stop()
         parts.engine_port.router.stop()
         if not parts.engine_port.router.wait_closed(LAST_CALL_SECONDS + JOIN_SECONDS):
             logger.warning("the engine port did not close in time")
         parts.engine_port.pooled.stop()
         parts.engine_port.affine.stop()
         parts.engine_port.reaper.stop()
-        parts.admin_api.objects.deletions.stop()
         parts.conditions.stop()
         parts.tiers.prefetch.stop()
         parts.tiers.store.stop()
@@ -178,7 +172,6 @@ class Server:
             "connections": asdict(parts.engine_port.handshakes.counters),
             "prompts": parts.engine_port.prompts.status(),
             "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
-            "http_routes": [_route(route) for route in parts.admin_api.routes],
             "services": parts.services.status(),
             "plugins": [_plugin(row) for row in parts.plugins.rows()],
             "events": {
@@ -229,16 +222,6 @@ def _adapter(adapter: RunningAdapter, conditions: Sequence[ActiveCondition]) -> 
 def _lane(status: LaneStatus) -> dict[str, Any]:
     seconds = ("cpu_seconds", "slowest_seconds", "oldest_age_seconds")
     return {**asdict(status), **{name: round(getattr(status, name), 3) for name in seconds}}
-
-
-def _route(route: PluginRoute) -> dict[str, Any]:
-    return {
-        "plugin": route.plugin,
-        "offer": route.offer,
-        "method": route.route.method,
-        "path": route.route.path,
-        "open": route.route.open,
-    }
 
 
 def _plugin(row: PluginRow) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from lmcache_core.app.setting_groups import (
     TenantSettings,
 )
 from lmcache_core.app.setting_json import from_json, json_objects, name_or_object
-from lmcache_http.tokens import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from lmcache_core.app.plugins.plugin_settings import LoadedGroup
@@ -157,7 +156,7 @@ class ServerSettings(
             return self
         if self.http_port == self.port:
             raise ValueError(f"--port and --http-port are both {self.port}; choose another one for --http-port")
-        has_token = self.http_token_file or os.environ.get(TOKEN_VARIABLE)
+        has_token = self.http_token_file or os.environ.get("LMCACHE_HTTP_TOKEN")
         if not (is_loopback(self.http_host) or has_token or self.http_allow_unauthenticated):
             raise ValueError(
                 f"--http-host {self.http_host} can be reached from other machines: give --http-token-file, "

@@ -18,7 +18,6 @@ from lmcache_core.app.serdes import serdes_given
 from lmcache_core.app.settings import ServerSettings, SettingSource
 from lmcache_core.contracts.server_control import ShownSetting
 from lmcache_core.contracts.settings import is_secret
-from lmcache_http.tokens import TOKEN_VARIABLE
 
 _KINDS: Final = {
     "l2_adapter": OfferKind.L2_ADAPTER,
@@ -88,8 +87,8 @@ def _policy_of(adapter: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def all_secrets(settings: ServerSettings, plugins: LoadedPlugins, environment: Mapping[str, str]) -> set[str]:
-    """Everything that `shown_settings` hides, and the admin API's token."""
-    found = {environment.get(TOKEN_VARIABLE, "")}
+    """Everything that `shown_settings` hides."""
+    found: set[str] = set()
     for model, name, field in _fields(settings):
         value = getattr(model, name)
         if name == "offer_settings":

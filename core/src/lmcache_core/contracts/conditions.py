@@ -8,7 +8,7 @@ the metric `lmcache_condition`, one log line at the beginning and one at the end
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -73,3 +73,15 @@ class ActiveCondition(NamedTuple):
             "counts": dict(fields["counts"]),
             "since": self.since,
         }
+
+
+def server_state(active: Sequence[ActiveCondition]) -> ServerState:
+    severities = {each.condition.severity for each in active}
+    if Severity.CRITICAL in severities:
+        return ServerState.UNHEALTHY
+    return ServerState.DEGRADED if Severity.WARNING in severities else ServerState.HEALTHY
+
+
+def state_reason(active: Sequence[ActiveCondition]) -> str:
+    """Why the server is not healthy, in one line; empty where it is."""
+    return "; ".join(each.condition.sentence for each in active if each.condition.severity is not Severity.INFO)

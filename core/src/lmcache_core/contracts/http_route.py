@@ -79,3 +79,20 @@ class HttpContext(Protocol):
 
     def subscriber(self, name: str) -> Subscriber | None:
         """The subscriber of this name, with which routes share what it gathered; None where it is not active."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRoute:
+    """A route with its owner."""
+
+    plugin: str
+    offer: str
+    route: HttpRoute
+
+
+def paths_overlap(path: str, other: str) -> bool:
+    """True where one request matches both paths."""
+    parts, others = path.split("/"), other.split("/")
+    return len(parts) == len(others) and all(
+        one == two or one.startswith("{") or two.startswith("{") for one, two in zip(parts, others, strict=True)
+    )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
+import select
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
@@ -26,6 +27,8 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.2
 
 
 class AdapterClient:
@@ -94,14 +97,26 @@ class AdapterClient:
     def submit_delete(self, keys: Sequence[ObjectKey], inbox: Inbox[Any], token: Any) -> None:
         self._submit("delete", self.adapter.submit_delete, keys, inbox, token)
 
-    def deleting(self, keys: Sequence[ObjectKey]) -> None:
-        """Who keeps the adapter's books is told that somebody else is about to delete these; call `deleted` afterwards."""
+    def delete(self, keys: Sequence[ObjectKey], is_over: Callable[[], bool]) -> Sequence[Outcome] | None:
+        """Delete these objects as one job, and wait for its outcomes.  None when `is_over()`, which is asked a few times a
+        second, becomes true first."""
         if self._watcher is not None:
             self._watcher.deleting(keys)
-
-    def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
-        if self._watcher is not None:
-            self._watcher.deleted(keys, gone)
+        inbox: Inbox[Any] = Inbox()  # closed with its last reference: an answer may come after the caller has left
+        self.submit_delete(keys, inbox, None)
+        poll = select.poll()
+        poll.register(inbox, select.POLLIN)
+        while not is_over():
+            poll.poll(_LOOK_SECONDS * 1000)
+            for answer in inbox.drain():
+                if not isinstance(answer, JobAnswer):
+                    continue
+                if self._watcher is not None:
+                    pairs = zip(keys, answer.outcomes, strict=True)
+                    gone = [key for key, outcome in pairs if outcome in (Outcome.DONE, Outcome.MISSING)]
+                    self._watcher.deleted(keys, gone)
+                return answer.outcomes
+        return None
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
         if keys and not self._shut:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, Final, NamedTuple
 
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.conditions import NAME_PATTERN, ActiveCondition, Condition, ServerState, Severity
+from lmcache_core.contracts.conditions import NAME_PATTERN, ActiveCondition, Condition, Severity
 from lmcache_core.model.error_message import error_message
 
 logger = logging.getLogger(__name__)
@@ -273,18 +273,6 @@ def _asked(source: Source) -> list[Condition]:
 
 def _is_silent(active: _Active | None) -> bool:
     return active is None or not active.is_logged
-
-
-def server_state(active: Sequence[ActiveCondition]) -> ServerState:
-    severities = {each.condition.severity for each in active}
-    if Severity.CRITICAL in severities:
-        return ServerState.UNHEALTHY
-    return ServerState.DEGRADED if Severity.WARNING in severities else ServerState.HEALTHY
-
-
-def state_reason(active: Sequence[ActiveCondition]) -> str:
-    """Why the server is not healthy, in one line; empty where it is."""
-    return "; ".join(each.condition.sentence for each in active if each.condition.severity is not Severity.INFO)
 
 
 def is_well(subject: str, active: Sequence[ActiveCondition]) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from lmcache_client.errors import ProtocolError
 from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields
+from lmcache_core.contracts.server_control import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.server.registrations import registered_shards
-from lmcache_core.storage.addresses import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 
 
 class ChunkAddresses:
-    """Implements `storage.addresses.Addresses`, by what workers have registered and by the server's hash chain."""
+    """Resolves addresses by what workers have registered and by the server's hash chain."""
 
     def __init__(self, context: ModuleContext) -> None:
         self._context = context

@@ -20,10 +20,8 @@ from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.storage.counters import Tallies
-from lmcache_core.storage.l1_objects import L1Objects
 from lmcache_core.storage.lookups import HitNotifier, Lookups
 from lmcache_core.storage.pins import Pins
-from lmcache_core.storage.prefetch_orders import PrefetchOrders
 from lmcache_core.storage.transfers import (
     MISSING,
     NO_ROOM,
@@ -91,8 +89,6 @@ class StorageManager:
         self.payload_offset = cache.payload_offset
         self.census = cache.contents.state_counts
         self.pins = Pins(cache, pin_max_bytes, clock)
-        self.orders = PrefetchOrders(cache, prefetch, self.pins, clock)
-        self.l1_objects = L1Objects(cache, self.pins)
 
     # --- lookups
 
@@ -254,11 +250,6 @@ class StorageManager:
         self._takes_stores = False
         self._cache.cancel_waits()
         self._hits.offers = False
-
-    def objects(self) -> int:
-        """Slots that are not free."""
-        census = self._cache.contents.state_counts()
-        return census.total - census.free
 
     @property
     def lookups_open(self) -> int:

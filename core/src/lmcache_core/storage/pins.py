@@ -13,25 +13,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.server_control import (
+    AddressedChunks,
+    Pinned,
+    PinRefusedError,
+    PinSubject,
+    PinTotals,
+    PinView,
+)
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.prefix_match import ABSENT
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.storage.addresses import AddressedChunks
 from lmcache_core.storage.lookups import hold_shard
-from lmcache_core.storage.pin_views import Pinned, PinSubject, PinTotals, PinView
 
 PINS_MAX: Final = 1024
 """Names."""
 SLICE: Final = 1024
 """Chunks of one lease, so that none of them takes long to end."""
-
-
-class PinRefusedError(ConfigError):
-    """This cannot be pinned.  The message says why, and what to do."""
 
 
 class _Held(NamedTuple):
@@ -57,7 +58,7 @@ class Pin:
 
 
 class Pins:
-    """Safe from any thread."""
+    """Implements `contracts.server_control.PinControl`."""
 
     def __init__(self, cache: L1Cache, max_bytes: int, clock: Clock) -> None:
         self._cache = cache
@@ -122,9 +123,12 @@ class Pins:
             self._cache.leases.end(lease)
             raise
 
-    def check_size(self, size_bytes: int) -> None:
+    def check_size(self, chunks: AddressedChunks) -> None:
         """Raises PinRefusedError for more than all pins together may hold."""
-        if size_bytes > self._max_bytes:
+        slots = (
+            max(self._cache.slot_bytes_for(space.payload_bytes) for space in shard.spaces) for shard in chunks.shards
+        )
+        if sum(slots) * len(chunks.chunk_hashes) > self._max_bytes:
             raise self._no_room()
 
     # --- letting go

@@ -9,7 +9,7 @@ import pytest
 
 from core.tests.server.cache.cache_site import A, B, Site
 from core.tests.server.cache_resource import wait_until
-from lmcache_core.storage import l2_deletions
+from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_http.admin_api.objects import DeletionAnswer
 
@@ -88,15 +88,15 @@ def test_a_deletion_says_what_it_means_in_one_way(site: Site, path: str, body: A
 
 def test_a_long_deletion_is_asked_for_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.in_both_tiers(A)
-    monkeypatch.setattr("lmcache_core.admin.routes.objects.WAIT_SECONDS", 0.0)
-    real = l2_deletions.L2Deletions._delete_slice
+    monkeypatch.setattr("lmcache_admin.routes.objects.WAIT_SECONDS", 0.0)
+    real = AdapterClient.delete
     go_on = threading.Event()
 
     def slowly(self: Any, *given: Any) -> Any:
         go_on.wait(10)
         return real(self, *given)
 
-    monkeypatch.setattr(l2_deletions.L2Deletions, "_delete_slice", slowly)
+    monkeypatch.setattr(AdapterClient, "delete", slowly)
     answer = site.operator.ask("DELETE", "/l2?everything=true")
     assert (answer.code, answer.body["status"], answer.body["ok"]) == (202, "running", False)
     assert answer.location == f"/l2/deletions/{answer.body['deletion_id']}"

@@ -114,12 +114,6 @@ def read_tokens(path: str) -> list[Token]:
     return tokens
 
 
-def read_token(path: str) -> str:
-    """The one that a client sends: the first of the file that may do everything, or else its first.  Raises ConfigError."""
-    tokens = read_tokens(path)
-    return next((token.text for token in tokens if token.scope is Scope.FULL), tokens[0].text)
-
-
 def _checked(token: str, where: str) -> str:
     word = token.strip()
     if not word.isascii() or len(word.split()) != 1:

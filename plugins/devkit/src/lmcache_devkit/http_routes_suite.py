@@ -20,8 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.admin.core_paths import CORE_PATHS, overlap
-from lmcache_core.admin.plugin_answer import encoded, fault_of_answer
+from lmcache_core import paths_overlap
 from lmcache_core.app.open_http_routes import RoutesContext, fault_of_route
 from lmcache_core.contracts.http_route import HttpAnswer, HttpRefusal, HttpRequest, HttpRoute
 from lmcache_core.contracts.server_view import ServerView
@@ -30,6 +29,8 @@ from lmcache_devkit.check_limit import check_seconds
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_devkit.fuzzing import FUZZ
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
+from lmcache_http.admin_api.paths import ADMIN_PATHS
+from lmcache_http.plugin_answer import encoded, fault_of_answer
 
 WARM_REQUESTS = 10_000
 """So many names a route may remember before it has to forget, or to refuse."""
@@ -78,11 +79,11 @@ class HttpRoutesSuite(OfferSuite):
         assert [fault for route in routes if (fault := fault_of_route(route))] == []
 
     def test_no_path_is_one_of_core(self, routes: Sequence[HttpRoute]) -> None:
-        assert [(route.path, path) for route in routes for path in CORE_PATHS if overlap(route.path, path)] == []
+        assert [(route.path, path) for route in routes for path in ADMIN_PATHS if paths_overlap(route.path, path)] == []
 
     def test_no_two_answer_the_same_request(self, routes: Sequence[HttpRoute]) -> None:
         pairs = [(one, two) for i, one in enumerate(routes) for two in routes[:i] if one.method == two.method]
-        assert [(one.path, two.path) for one, two in pairs if overlap(one.path, two.path)] == []
+        assert [(one.path, two.path) for one, two in pairs if paths_overlap(one.path, two.path)] == []
 
     def test_opening_does_not_ask_the_server(self, under_test: OpenableOffer, context: RoutesContext) -> None:
         """There is none yet: `context.server` is for the answers."""

@@ -14,11 +14,11 @@ from typing import Final
 
 import lmcache_core
 from lmcache_client.errors import ConfigError, ResourceError
-from lmcache_core.admin.core_paths import CORE_PATHS
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_http.admin_api.paths import ADMIN_PATHS
 
 TEMPLATE: Final = Path(__file__).with_name("template")
 _SUFFIX: Final = ".template"
@@ -84,7 +84,7 @@ def _check_name(kind: OfferKind, name: str) -> None:
     taken = [
         *(offer.name for offer in core.offers(kind)),
         *(CORE_COMMANDS if kind is OfferKind.COMMAND else ()),
-        *((path.removeprefix("/") for path in CORE_PATHS) if kind is OfferKind.HTTP_ROUTES else ()),
+        *((path.removeprefix("/") for path in ADMIN_PATHS) if kind is OfferKind.HTTP_ROUTES else ()),
         "builtin",
     ]
     if name in taken:

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_core.contracts.conditions import Condition
+from lmcache_core.contracts.http_route import PluginRoute
+from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
 from lmcache_core.controllers.threads import Supervisor
@@ -40,6 +42,8 @@ class FakeServiceContext:
 
     view: ServerView | None = None
     """What `server` is; while it is None there is no server yet."""
+    operator: ServerControl | None = None
+    """What `control` is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What `configuration` and `value_at` answer from."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +53,15 @@ class FakeServiceContext:
         if self.view is None:
             raise RuntimeError("context.server was read while services are opened; read it in start() or later")
         return self.view
+
+    @property
+    def control(self) -> ServerControl:
+        if self.operator is None:
+            raise RuntimeError("context.control was read while services are opened; read it in start() or later")
+        return self.operator
+
+    def http_routes(self, reserved: Mapping[str, Sequence[str]]) -> Sequence[PluginRoute]:
+        return ()
 
     def configuration(self) -> Mapping[str, Any]:
         return self.settings

@@ -7,11 +7,12 @@ import http.client
 import json
 import os
 from collections.abc import Container
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_output import add_output_flags
@@ -19,10 +20,9 @@ from lmcache_core.app.console.no_redirects import NoRedirects
 from lmcache_core.app.console.text_table import printable
 from lmcache_core.app.console.waiting import waiting
 from lmcache_core.app.http_url import is_http_url
-from lmcache_http.models import Answer
-from lmcache_http.tokens import TOKEN_VARIABLE, read_token
 
 URL_VARIABLE: Final = "LMCACHE_URL"
+TOKEN_VARIABLE: Final = "LMCACHE_HTTP_TOKEN"
 _ANSWER_BYTES: Final = 64 << 20
 _TIMEOUT_SECONDS: Final = 10.0
 _URL: Final = "http://127.0.0.1:8080"
@@ -50,7 +50,7 @@ def default_url() -> str:
     return os.environ.get(URL_VARIABLE) or _URL
 
 
-Shown = TypeVar("Shown", bound=Answer)
+Shown = TypeVar("Shown", bound=BaseModel)
 
 
 class AdminClient:
@@ -132,3 +132,18 @@ def _why(error: HTTPError) -> str:
         except (OSError, ValueError, KeyError, TypeError):
             return ""
     return f": {detail}" if isinstance(detail, str) and detail != error.reason else ""
+
+
+def read_token(path: str) -> str:
+    """The token to send, of a file as the server reads it: the first that is not for reading alone, or else the first.  Raises
+    ConfigError; the message never shows a token."""
+    try:
+        lines = [line.split() for line in Path(path).read_text(encoding="ascii").splitlines()]
+    except OSError as error:
+        raise ConfigError(f"--http-token-file {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--http-token-file {path}: a token is plain ASCII") from None
+    tokens = [words for words in lines if words and not words[0].startswith("#")]
+    if not tokens:
+        raise ConfigError(f"--http-token-file {path}: there is no token in it")
+    return next((words[0] for words in tokens if "read" not in words[1:]), tokens[0][0])

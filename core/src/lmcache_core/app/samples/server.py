@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.conditions import ActiveCondition, ServerState
+from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state
 from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind, kinds_in
-from lmcache_core.controllers.conditions import server_state
 from lmcache_core.events.bus import BusCounters
 from lmcache_core.events.lane_status import LaneStatus
 from lmcache_core.model.model_name import parse_model_name

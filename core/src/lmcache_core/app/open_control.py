@@ -1,0 +1,51 @@
+"""What services may do to the server, over its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lmcache_core.app.common_parts import CommonParts
+from lmcache_core.app.log_levels import LogLevels
+from lmcache_core.app.open_changes import Changes
+from lmcache_core.app.open_tiers import Tiers
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.missing_modules import missing_modules
+from lmcache_core.app.plugins.plugin_report import record
+from lmcache_core.app.thread_list import thread_list
+from lmcache_core.contracts.server_control import ServerControl
+from lmcache_core.contracts.server_view import ServerView
+from lmcache_core.server.chunk_addresses import ChunkAddresses
+from lmcache_core.storage.cache_control import OperatorCache
+
+
+def open_control(
+    common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, changes: Changes, view: Callable[[], ServerView]
+) -> ServerControl:
+    """`view` is called when something is asked for, because the control is made before the server is."""
+    storage, hidden = tiers.storage, common.hidden
+    return ServerControl(
+        quotas=tiers.quotas,
+        cache=OperatorCache(tiers.cache, storage, storage.pins, tiers.prefetch, common.clock),
+        pins=storage.pins,
+        resolve=addresses.resolve,
+        adapters=changes.adapters,
+        settings=changes.settings,
+        log_levels=LogLevels(common.clock, common.bus),
+        plugins=lambda: plugin_rows(common.plugins),
+        threads=lambda: thread_list(view().status()["threads"]),
+        native=common.kernels.native,
+        hide=hidden.data,
+        hide_also=hidden.learn,
+    )
+
+
+def plugin_rows(plugins: LoadedPlugins) -> list[Mapping[str, Any]]:
+    """As in `lmcache plugins list`, with hooks and without tracebacks, which may quote secrets."""
+    known = plugins.rows()
+    rows: list[Mapping[str, Any]] = []
+    for row, absent in zip(known, missing_modules(known), strict=True):
+        about = record(row, absent)
+        del about["traceback"]
+        rows.append({**about, "hooks": plugins.hooks_of(row.candidate.name)})
+    return rows
