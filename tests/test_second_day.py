@@ -492,13 +492,13 @@ ROWS: Final[Mapping[str, Row]] = {
     "backend flaps": Row(backend_flaps, "adapter_jobs_fail adapter memory"),
     "backend hangs": Row(backend_hangs, "adapter_silent adapter fault_inject"),
     "store policy raises": Row(
-        policy(lambda site: site.parts.tiers.store.seat, "plan"), "policy_replaced store policy"
+        policy(lambda site: site.parts.tiers.store.guarded, "plan"), "policy_replaced store policy"
     ),
     "prefetch policy raises": Row(
-        policy(lambda site: site.parts.tiers.prefetch.seat, "plan"), "policy_replaced prefetch policy"
+        policy(lambda site: site.parts.tiers.prefetch.guarded, "plan"), "policy_replaced prefetch policy"
     ),
     "eviction policy raises": Row(
-        policy(lambda site: site.parts.tiers.eviction.seat, "on_insert"), "policy_replaced eviction policy"
+        policy(lambda site: site.parts.tiers.eviction.guarded, "on_insert"), "policy_replaced eviction policy"
     ),
     "subscriber raises": Row(subscriber_raises, "subscriber_fails subscriber recent_events"),
     "thread down": Row(thread_down, "thread_down thread eviction", "critical"),

@@ -1,4 +1,4 @@
-"""Desks of an adapter, and sites of an eviction of L2, closed behind each test."""
+"""Harnesses of an adapter and of an eviction of L2, closed after each test."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.tests.controllers.adapter_desk import Desk
-from core.tests.controllers.eviction_site import Site
+from core.tests.controllers.adapter_harness import AdapterHarness
+from core.tests.controllers.eviction_harness import EvictionHarness
 from lmcache_core.contracts.policies import EvictionPolicy
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.adapter.close(0)
-    desk.inbox.close()
+def harness() -> Iterator[AdapterHarness]:
+    harness = AdapterHarness()
+    yield harness
+    harness.adapter.close(0)
+    harness.inbox.close()
 
 
 @pytest.fixture
-def open_site() -> Iterator[Callable[..., Site]]:
-    sites: list[Site] = []
+def open_harness() -> Iterator[Callable[..., EvictionHarness]]:
+    harnesses: list[EvictionHarness] = []
 
-    def start(policy: EvictionPolicy | None = None) -> Site:
-        sites.append(Site(policy))
-        return sites[-1]
+    def start(policy: EvictionPolicy | None = None) -> EvictionHarness:
+        harnesses.append(EvictionHarness(policy))
+        return harnesses[-1]
 
     yield start
-    for site in sites:
-        site.adapter.close(0)
-        site.inbox.close()
+    for harness in harnesses:
+        harness.adapter.close(0)
+        harness.inbox.close()
 
 
 @pytest.fixture
-def site(open_site: Callable[..., Site]) -> Site:
-    return open_site()
+def eviction_harness(open_harness: Callable[..., EvictionHarness]) -> EvictionHarness:
+    return open_harness()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from core.tests.controllers.adapter_desk import KEYS
+from core.tests.controllers.adapter_harness import KEYS
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.controllers.adapter_client import AdapterClient

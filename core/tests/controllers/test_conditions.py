@@ -192,7 +192,7 @@ def test_what_is_no_condition_is_named(clock: FakeClock, said: object, says: str
 def test_one_that_does_not_come_back_is_named_and_holds_up_no_other(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condition_sources, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(condition_sources, "ANSWER_SECONDS", 0.01)
     hanging = Author(FULL._replace(subject=""))
     named = [Reporter("adapter s3", hanging.conditions), Reporter("adapter fs", Author(NEWS).conditions)]
     reports = PluginReports(clock, lambda: named)

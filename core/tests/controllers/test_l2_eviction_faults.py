@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from core.tests.controllers.eviction_site import Site
+from core.tests.controllers.eviction_harness import EvictionHarness
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts
 
 
@@ -35,30 +35,34 @@ class Wild(EvictionPolicy):
             raise self.fault
 
 
-def test_a_policy_that_names_anything_deletes_only_what_is_there_once(open_site: Callable[..., Site]) -> None:
+def test_a_policy_that_names_anything_deletes_only_what_is_there_once(
+    open_harness: Callable[..., EvictionHarness],
+) -> None:
     policy = Wild()
     policy.names = (-1, 5, 5, 1000, 7)
-    site = open_site(policy)
-    site.store(*range(90))
-    assert site.delete() == [5, 7]
+    eviction_harness = open_harness(policy)
+    eviction_harness.store(*range(90))
+    assert eviction_harness.delete() == [5, 7]
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("no"), SystemExit("no")])
-def test_a_policy_that_raises_stops_nothing(open_site: Callable[..., Site], fault: BaseException) -> None:
+def test_a_policy_that_raises_stops_nothing(open_harness: Callable[..., EvictionHarness], fault: BaseException) -> None:
     policy = Wild()
     policy.fault = fault
-    site = open_site(policy)
-    site.store(*range(90))
-    site.look(3)
-    assert site.deletes() == []
+    eviction_harness = open_harness(policy)
+    eviction_harness.store(*range(90))
+    eviction_harness.look(3)
+    assert eviction_harness.deletes() == []
     policy.fault, policy.names = None, (3,)
-    site.later()
-    assert site.delete() == [3]
+    eviction_harness.later()
+    assert eviction_harness.delete() == [3]
 
 
 @pytest.mark.parametrize("method", ["_learn", "_deleted", "_begin_cycle", "_delete_some"])
-def test_a_controller_that_trips_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    original, tripped = getattr(site.eviction, method), list[str]()
+def test_a_controller_that_trips_goes_on(
+    eviction_harness: EvictionHarness, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    original, tripped = getattr(eviction_harness.eviction, method), list[str]()
 
     def once(*arguments: object) -> object:
         if not tripped:
@@ -66,17 +70,17 @@ def test_a_controller_that_trips_goes_on(site: Site, monkeypatch: pytest.MonkeyP
             raise RuntimeError("injected")
         return original(*arguments)
 
-    monkeypatch.setattr(site.eviction, method, once)
+    monkeypatch.setattr(eviction_harness.eviction, method, once)
     for numbers in (range(40), range(40, 90)):
         try:
-            site.store(*numbers)
-            site.delete()
+            eviction_harness.store(*numbers)
+            eviction_harness.delete()
         except (RuntimeError, StopIteration):
-            site.eviction._resume()
+            eviction_harness.eviction._resume()
     for _ in range(5):
-        site.later()
-        if site.deletes():
-            site.delete()
+        eviction_harness.later()
+        if eviction_harness.deletes():
+            eviction_harness.delete()
     assert tripped
-    assert len(site.adapter.objects) <= 80
-    assert site.eviction.status()["known_objects"] == len(site.adapter.objects)
+    assert len(eviction_harness.adapter.objects) <= 80
+    assert eviction_harness.eviction.status()["known_objects"] == len(eviction_harness.adapter.objects)

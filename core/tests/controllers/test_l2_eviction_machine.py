@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from core.tests.controllers.eviction_site import CAPACITY, OBJECT, Site, key
+from core.tests.controllers.eviction_harness import CAPACITY, OBJECT, EvictionHarness, key
 from lmcache_core.contracts.completion import Completion
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers import l2_eviction
@@ -30,32 +30,32 @@ class L2EvictionMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(l2_eviction, "SLICE", 7)
-        self.site = Site()
+        self.harness = EvictionHarness()
         self.held_back: list[Completion] = []
         self.untold: list[tuple[list[ObjectKey], list[ObjectKey]]] = []
-        self.buffers = {size: self.site.buffer(size) for size in (OBJECT, 2 * OBJECT)}
+        self.buffers = {size: self.harness.buffer(size) for size in (OBJECT, 2 * OBJECT)}
         self.store(list(range(80)), OBJECT)
 
     @rule(numbers=RANGES, size=SIZES)
     def begin_to_store(self, numbers: list[int], size: int) -> None:
-        site = self.site
+        harness = self.harness
         items = [StoreItem(key(number), self.buffers[size]) for number in numbers]
-        site.client.submit_store(items, site.inbox, None)
+        harness.client.submit_store(items, harness.inbox, None)
 
     @rule(numbers=RANGES, size=SIZES)
     def store(self, numbers: list[int], size: int) -> None:
         self.begin_to_store(numbers, size)
-        self.site.adapter.finish(self.site.adapter.waiting[-1])
-        self.site.turn()
+        self.harness.adapter.finish(self.harness.adapter.waiting[-1])
+        self.harness.turn()
 
     @rule(numbers=RANGES)
     def begin_to_look(self, numbers: list[int]) -> None:
-        self.site.client.submit_lookup([key(number) for number in numbers], self.site.inbox, None)
+        self.harness.client.submit_lookup([key(number) for number in numbers], self.harness.inbox, None)
 
     @rule(verb=st.sampled_from(("delete", "delete", "store", "lookup")), how=OUTCOMES, held_back=st.booleans())
     def answer(self, verb: str, how: Outcome, held_back: bool) -> None:
         """What is held back is done and not told yet: adapters answer in any order."""
-        adapter = self.site.adapter
+        adapter = self.harness.adapter
         job = next((job for job in adapter.waiting if job.verb == verb), None)
         if job is None:
             return
@@ -67,7 +67,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
 
     @rule(size=SIZES)
     def store_again_what_is_gone_before_that_is_told(self, size: int) -> None:
-        if doomed := self.site.deletes():
+        if doomed := self.harness.deletes():
             self.answer("delete", Outcome.DONE, held_back=True)
             self.store(doomed, size)
 
@@ -78,59 +78,59 @@ class L2EvictionMachine(RuleBasedStateMachine):
 
     def tell(self) -> None:
         while self.held_back:
-            self.site.adapter._completions.post(self.held_back.pop())
+            self.harness.adapter._completions.post(self.held_back.pop())
 
     @rule(number=st.integers(0, 179))
     def somebody_else_deletes(self, number: int) -> None:
-        self.site.adapter.objects.pop(key(number).object_id, None)
+        self.harness.adapter.objects.pop(key(number).object_id, None)
 
     @rule(numbers=RANGES)
     def an_operator_deletes(self, numbers: list[int]) -> None:
         """One deletion at a time, as it is there.  What came of it is told later."""
         if not self.untold:
             keys = [key(number) for number in numbers]
-            self.site.eviction.deleting(keys)
+            self.harness.eviction.deleting(keys)
             gone = keys[: len(keys) // 2 + 1]
             for name in gone:
-                self.site.adapter.objects.pop(name.object_id, None)
+                self.harness.adapter.objects.pop(name.object_id, None)
             self.untold.append((keys, gone))
 
     @rule()
     def that_is_told(self) -> None:
         if self.untold:
-            self.site.eviction.deleted(*self.untold.pop())
+            self.harness.eviction.deleted(*self.untold.pop())
         self.turn()
 
     @rule(number=st.integers(0, 179))
     def list_one(self, number: int) -> None:
-        if key(number).object_id in self.site.adapter.objects:
-            self.site.eviction.listed([key(number)])
+        if key(number).object_id in self.harness.adapter.objects:
+            self.harness.eviction.listed([key(number)])
 
     @rule(seconds=st.sampled_from((0.1, 1.0, 31.0)))
     def time_passes(self, seconds: float) -> None:
-        self.site.clock.advance(seconds)
-        self.site.client.expire(self.site.clock.monotonic())
+        self.harness.clock.advance(seconds)
+        self.harness.client.expire(self.harness.clock.monotonic())
 
     @rule()
     def turn(self) -> None:
-        self.site.turn()
+        self.harness.turn()
 
     @rule(method=st.sampled_from(("_learn", "_deleted", "_begin_cycle", "_delete_some")), numbers=RANGES)
     def store_and_trip(self, method: str, numbers: list[int]) -> None:
         def trip(*arguments: object) -> None:
             raise InjectedError
 
-        setattr(self.site.eviction, method, trip)
-        self.site.eviction._rest_until = 0.0
+        setattr(self.harness.eviction, method, trip)
+        self.harness.eviction._rest_until = 0.0
         self.begin_to_store(numbers, OBJECT)
-        self.site.adapter.finish(self.site.adapter.waiting[-1])
+        self.harness.adapter.finish(self.harness.adapter.waiting[-1])
         self.tell()
         try:
-            self.site.turn()
+            self.harness.turn()
         except InjectedError:
-            self.site.eviction._resume()
+            self.harness.eviction._resume()
         finally:
-            delattr(self.site.eviction, method)
+            delattr(self.harness.eviction, method)
         self.turn()
 
     @rule(lags=st.booleans())
@@ -139,38 +139,38 @@ class L2EvictionMachine(RuleBasedStateMachine):
         self.patch.undo()
         self.patch.setattr(l2_eviction, "SLICE", 7)
         if lags:
-            usage = self.site.adapter.usage()
-            self.patch.setattr(self.site.adapter, "usage", lambda: usage)
+            usage = self.harness.adapter.usage()
+            self.patch.setattr(self.harness.adapter, "usage", lambda: usage)
 
     @invariant()
     def one_slice_at_a_time_and_each_object_once(self) -> None:
-        doomed = self.site.deletes()
+        doomed = self.harness.deletes()
         assert len(doomed) == len(set(doomed))
 
     @invariant()
     def what_is_known_adds_up(self) -> None:
-        objects = self.site.eviction._objects
+        objects = self.harness.eviction._objects
         assert objects.known_bytes == sum(objects.size(n) for n in range(len(objects._ids)) if objects.is_known(n))
 
     def teardown(self) -> None:
         self.count(lags=False)
         self.tell_what_was_held_back()
         self.that_is_told()
-        site = self.site
+        harness = self.harness
         for _ in range(100):
-            waiting: list[CueJob] = list(site.adapter.waiting)
+            waiting: list[CueJob] = list(harness.adapter.waiting)
             for job in waiting:
-                site.adapter.finish(job)
-            site.later()
-        assert not site.adapter.waiting
-        assert site.client.answers
+                harness.adapter.finish(job)
+            harness.later()
+        assert not harness.adapter.waiting
+        assert harness.client.answers
         names: dict[bytes, ObjectKey] = {key(number).object_id: key(number) for number in range(200)}
-        there = [names[name] for name in site.adapter.objects]
-        assert all(site.eviction._objects.find(name) >= 0 for name in there), "it would never be deleted"
-        assert sum(map(len, site.adapter.objects.values())) <= 0.8 * CAPACITY
+        there = [names[name] for name in harness.adapter.objects]
+        assert all(harness.eviction._objects.find(name) >= 0 for name in there), "it would never be deleted"
+        assert sum(map(len, harness.adapter.objects.values())) <= 0.8 * CAPACITY
         self.patch.undo()
-        site.adapter.close(0)
-        site.inbox.close()
+        harness.adapter.close(0)
+        harness.inbox.close()
 
 
 L2EvictionMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -79,7 +79,7 @@ class Bench:
     def order(self) -> list[int]:
         """Numbers of what is there, as the policy would evict them."""
         by_slot = {slot: number for number, slot in self.slots.items()}
-        victims = self.eviction.seat.policy.victims(EvictionDemand(1 << 40, {}), self.cache.may_evict)
+        victims = self.eviction.guarded.policy.victims(EvictionDemand(1 << 40, {}), self.cache.may_evict)
         return [by_slot[slot] for slot in victims]
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ def test_the_order_of_the_old_policy_is_kept(open_bench: Callable[..., Bench]) -
     assert not change.wait(0)
     go_on(bench)
     assert (change.wait(0), change.failed) == (True, False)
-    assert bench.eviction.seat.policy is change.policy
+    assert bench.eviction.guarded.policy is change.policy
     assert bench.order() == [1, 3, 4, 5, 6, 7, 2, 0]
 
 
@@ -183,11 +183,11 @@ def test_what_comes_and_goes_with_its_readers_is_not_told(open_bench: Callable[.
 
 def test_a_policy_that_cannot_learn_is_not_taken(open_bench: Callable[..., Bench]) -> None:
     bench = open_bench()
-    before = bench.eviction.seat.policy
+    before = bench.eviction.guarded.policy
     bench.put(*range(4))
     change = bench.eviction.change_policy(Broken())
     go_on(bench)
-    assert (change.failed, bench.eviction.seat.policy) == (True, before)
+    assert (change.failed, bench.eviction.guarded.policy) == (True, before)
     assert bench.order() == [0, 1, 2, 3]
 
 

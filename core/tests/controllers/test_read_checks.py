@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.controllers.depot import PAYLOAD, SPACE, Depot, chunks
+from core.tests.controllers.store_harness import PAYLOAD, SPACE, StoreHarness, chunks
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.model.object_header import HEADER_BYTES, digest
 
 
-class CheckedDepot(Depot):
+class CheckedStoreHarness(StoreHarness):
     """Publishes as the storage verbs do."""
 
     def __init__(self, adapters: int) -> None:
@@ -41,71 +41,71 @@ class CheckedDepot(Depot):
 
 
 @pytest.fixture
-def depot() -> Iterator[CheckedDepot]:
-    depot = CheckedDepot(adapters=2)
-    yield depot
-    depot.close()
+def harness() -> Iterator[CheckedStoreHarness]:
+    harness = CheckedStoreHarness(adapters=2)
+    yield harness
+    harness.close()
 
 
-def test_what_was_overwritten_goes_to_no_adapter_and_the_rest_does(depot: CheckedDepot) -> None:
-    depot.put(chunks(4))
-    depot.overwrite(chunks(4)[2])
+def test_what_was_overwritten_goes_to_no_adapter_and_the_rest_does(harness: CheckedStoreHarness) -> None:
+    harness.put(chunks(4))
+    harness.overwrite(chunks(4)[2])
     for number in (0, 1):
-        depot.settle(number)
-        assert depot.stored(chunks(4), number) == [0, 1, 3]
-        assert depot.snapshot(number).failed_by_outcome == {"damaged": 1}
-    assert depot.checks.overwritten == 1
-    assert depot.cache.objects == 3
-    assert depot.cache.contents.state_counts().held == 0
-    assert depot.store.drain(0)
+        harness.settle(number)
+        assert harness.stored(chunks(4), number) == [0, 1, 3]
+        assert harness.snapshot(number).failed_by_outcome == {"damaged": 1}
+    assert harness.checks.overwritten == 1
+    assert harness.cache.objects == 3
+    assert harness.cache.contents.state_counts().held == 0
+    assert harness.store.drain(0)
 
 
-def test_a_job_of_which_nothing_is_left_is_not_handed_over(depot: CheckedDepot) -> None:
-    depot.put(chunks(1))
-    depot.overwrite(chunks(1)[0])
-    depot.turn()
-    assert [len(adapter.waiting) for adapter in depot.adapters] == [0, 0]
-    assert [depot.snapshot(number).failed for number in (0, 1)] == [1, 1]
-    assert depot.cache.contents.state_counts().held == 0
-    depot.put(chunks(1))
+def test_a_job_of_which_nothing_is_left_is_not_handed_over(harness: CheckedStoreHarness) -> None:
+    harness.put(chunks(1))
+    harness.overwrite(chunks(1)[0])
+    harness.turn()
+    assert [len(adapter.waiting) for adapter in harness.adapters] == [0, 0]
+    assert [harness.snapshot(number).failed for number in (0, 1)] == [1, 1]
+    assert harness.cache.contents.state_counts().held == 0
+    harness.put(chunks(1))
     for number in (0, 1):
-        depot.settle(number)
-        assert depot.stored(chunks(1), number) == [0], "stored anew, it goes there"
+        harness.settle(number)
+        assert harness.stored(chunks(1), number) == [0], "stored anew, it goes there"
 
 
-def test_an_object_is_dropped_once_however_many_readers_find_it(depot: CheckedDepot) -> None:
+def test_an_object_is_dropped_once_however_many_readers_find_it(harness: CheckedStoreHarness) -> None:
     let_go: list[int] = []
-    depot.checks.unpin = let_go.extend
-    depot.put(chunks(2))
+    harness.checks.unpin = let_go.extend
+    harness.put(chunks(2))
     for number in (0, 1):
-        depot.settle(number)
-    first, slots = depot.hold(chunks(2))
-    second, _ = depot.hold(chunks(2))
-    assert depot.checks.changed(slots) == []
-    depot.cache.buffer(slots[1]).view[HEADER_BYTES] ^= 1
-    assert depot.checks.changed(slots) == [slots[1]]
-    depot.put(chunks(2)[1:])  # the right one, in another slot
-    assert depot.checks.changed(slots) == [slots[1]]
-    assert (depot.checks.overwritten, let_go, len(depot.lines)) == (1, [slots[1]], 1)
-    third, anew = depot.hold(chunks(2))
+        harness.settle(number)
+    first, slots = harness.hold(chunks(2))
+    second, _ = harness.hold(chunks(2))
+    assert harness.checks.changed(slots) == []
+    harness.cache.buffer(slots[1]).view[HEADER_BYTES] ^= 1
+    assert harness.checks.changed(slots) == [slots[1]]
+    harness.put(chunks(2)[1:])  # the right one, in another slot
+    assert harness.checks.changed(slots) == [slots[1]]
+    assert (harness.checks.overwritten, let_go, len(harness.lines)) == (1, [slots[1]], 1)
+    third, anew = harness.hold(chunks(2))
     assert anew[1] != slots[1]
-    assert depot.checks.changed(anew) == []
+    assert harness.checks.changed(anew) == []
     for lease in (first, second, third):
-        depot.cache.leases.end(lease)
+        harness.cache.leases.end(lease)
     for number in (0, 1):
-        depot.settle(number)
+        harness.settle(number)
 
 
-def test_a_slot_that_is_published_again_has_its_new_digest(depot: CheckedDepot) -> None:
+def test_a_slot_that_is_published_again_has_its_new_digest(harness: CheckedStoreHarness) -> None:
     slots = []
     for prompt in (1, 2):
-        depot.put(chunks(1, prompt))
+        harness.put(chunks(1, prompt))
         for number in (0, 1):
-            depot.settle(number)
-        lease, (slot,) = depot.hold(chunks(1, prompt))
-        assert depot.checks.changed([slot]) == []
-        assert depot.checks.noted(slot) == digest(chunks(1, prompt)[0] * (PAYLOAD // 32))
-        depot.cache.leases.end(lease)
-        depot.cache.contents.clear(force=True)
+            harness.settle(number)
+        lease, (slot,) = harness.hold(chunks(1, prompt))
+        assert harness.checks.changed([slot]) == []
+        assert harness.checks.noted(slot) == digest(chunks(1, prompt)[0] * (PAYLOAD // 32))
+        harness.cache.leases.end(lease)
+        harness.cache.contents.clear(force=True)
         slots.append(slot)
     assert slots[0] == slots[1]

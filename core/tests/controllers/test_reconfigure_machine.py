@@ -27,7 +27,7 @@ from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_counters import StoreView
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits, StoreQueue
-from lmcache_core.controllers.threads import Change
+from lmcache_core.controllers.threads import PendingCall
 from lmcache_core.model.keys import ObjectKey
 
 STEPS_PER_RUN = 60
@@ -67,9 +67,9 @@ class ReconfigureMachine(StorageMachine):
             self.adapters[client.index].close(0)
             self.adapters[client.index] = client.adapter = adapter
         self.serving = list(self.clients)
-        self.closed: dict[AdapterClient, tuple[Change, int | None]] = {}
+        self.closed: dict[AdapterClient, tuple[PendingCall, int | None]] = {}
         """Ports that take no stores, with the change that made them so and what they had admitted when it was made."""
-        self.leaving: dict[AdapterClient, tuple[Change, Change]] = {}
+        self.leaving: dict[AdapterClient, tuple[PendingCall, PendingCall]] = {}
         self.silent: dict[AdapterClient, int] = {}
         """Removed ones, and how often each had been asked for something when the controllers knew."""
 
@@ -174,8 +174,8 @@ class ReconfigureMachine(StorageMachine):
     def the_policy_that_took_over_knows_what_is_there(self) -> None:
         while self.eviction.changing:
             self.eviction.cycle()
-        self.eviction._tell(self.cache.take_access_log())
-        known = self.eviction.seat.policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
+        self.eviction._notify(self.cache.take_access_log())
+        known = self.eviction.guarded.policy.victims(EvictionDemand(1 << 40, {}), lambda slot: True)
         there = [
             slot
             for slot, _ in self.cache.contents.insert_facts(range(self.cache.contents.slot_numbers), RequestFacts())

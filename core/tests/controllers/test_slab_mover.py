@@ -209,18 +209,18 @@ def test_what_a_size_is_owed_is_paid_in_slabs_and_not_for_ever(arena: Arena) -> 
     old.store(L1_BYTES // SMALL)
     mover, size = SlabMover(cache), HEADER_BYTES + LARGE
     assert mover.shared({size: 1, HEADER_BYTES + SMALL: 1}) == {size: 1}
-    assert mover.make_room({size: size}, {}, nothing) > 0, "it had nothing at all"
+    assert mover.make_space({size: size}, {}, nothing) > 0, "it had nothing at all"
     there = cache.slabs.available_bytes(size)
     assert cache.slabs.slab_bytes // 2 < there <= cache.slabs.slab_bytes
-    assert mover.make_room({size: size}, {}, nothing) == 0, "there is room now"
+    assert mover.make_space({size: size}, {}, nothing) == 0, "there is room now"
     new.store(there // size)
-    assert mover.make_room({size: 4 * cache.slabs.slab_bytes}, {size: 4 * cache.slabs.slab_bytes}, nothing) == 0, (
+    assert mover.make_space({size: 4 * cache.slabs.slab_bytes}, {size: 4 * cache.slabs.slab_bytes}, nothing) == 0, (
         "eviction was enough"
     )
-    mover.make_room({size: 3 * cache.slabs.slab_bytes}, {size: size}, nothing)
+    mover.make_space({size: 3 * cache.slabs.slab_bytes}, {size: size}, nothing)
     assert 2.5 * cache.slabs.slab_bytes < cache.slabs.available_bytes(size) < 4.5 * cache.slabs.slab_bytes
     new.store(cache.slabs.available_bytes(size) // size)
-    assert mover.make_room({size: size}, {size: size}, nothing) == 0, "it was paid"
+    assert mover.make_space({size: size}, {size: size}, nothing) == 0, "it was paid"
 
 
 def test_no_more_is_set_in_motion_than_is_owed_while_slots_are_held(arena: Arena) -> None:
@@ -231,12 +231,12 @@ def test_no_more_is_set_in_motion_than_is_owed_while_slots_are_held(arena: Arena
     cache.leases.release(lease, [slot for slot in held if slot % 16])
     mover, size = SlabMover(cache), HEADER_BYTES + LARGE
     for _ in range(10):
-        mover.make_room({size: cache.slabs.slab_bytes}, {}, nothing)
+        mover.make_space({size: cache.slabs.slab_bytes}, {}, nothing)
         assert cache.slabs.moving_bytes(size) <= 3 * cache.slabs.slab_bytes
     assert cache.slabs.moving_bytes(size) >= 2 * cache.slabs.slab_bytes
     cache.leases.end(lease)
     assert cache.slabs.available_bytes(size) == 0, "what was held is a hit for others still"
-    mover.make_room({size: 1}, {}, nothing)
+    mover.make_space({size: 1}, {}, nothing)
     assert cache.slabs.moving_bytes(size) == 0
     assert cache.slabs.available_bytes(size) > 1.5 * cache.slabs.slab_bytes
 

@@ -6,78 +6,78 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from core.tests.controllers.depot import OBJECT, SPACE, TIMEOUT, Depot, chunks
+from core.tests.controllers.store_harness import OBJECT, SPACE, TIMEOUT, StoreHarness, chunks
 from lmcache_core.contracts.events import StoresDropped, StoreSubmitted
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
-Open = Callable[..., Depot]
+Open = Callable[..., StoreHarness]
 AMPLE = StoreLimits(1 << 24)
 
 
 @pytest.fixture
 def open_depot() -> Iterator[Open]:
-    depots: list[Depot] = []
+    depots: list[StoreHarness] = []
 
-    def start(limits: StoreLimits = AMPLE, adapters: int = 1, policy: StorePolicy | None = None) -> Depot:
-        depots.append(Depot(limits, adapters, policy))
+    def start(limits: StoreLimits = AMPLE, adapters: int = 1, policy: StorePolicy | None = None) -> StoreHarness:
+        depots.append(StoreHarness(limits, adapters, policy))
         return depots[-1]
 
     yield start
-    for depot in depots:
-        depot.close()
+    for harness in depots:
+        harness.close()
 
 
 def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -> None:
-    depot = open_depot()
-    depot.put(chunks(40))
-    depot.turn()
-    assert depot.cache.contents.state_counts().held == 40
-    depot.settle()
-    assert depot.stored(chunks(40)) == list(range(40))
-    assert depot.cache.contents.state_counts().held == 0
-    assert depot.snapshot()[:2] == (40, 40)
-    assert depot.store.drain(0)
+    harness = open_depot()
+    harness.put(chunks(40))
+    harness.turn()
+    assert harness.cache.contents.state_counts().held == 40
+    harness.settle()
+    assert harness.stored(chunks(40)) == list(range(40))
+    assert harness.cache.contents.state_counts().held == 0
+    assert harness.snapshot()[:2] == (40, 40)
+    assert harness.store.drain(0)
 
 
 def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_meanwhile(open_depot: Open) -> None:
-    depot = open_depot(adapters=2)
-    depot.put(chunks(3))
-    depot.turn()
-    depot.settle(1)
-    depot.cache.contents.clear(force=True)
-    depot.put(chunks(3))
-    depot.turn()
-    assert [len(adapter.waiting) for adapter in depot.adapters] == [1, 1]
-    assert depot.snapshot(0).merged == 3, "still on its way there"
-    assert depot.snapshot(1).merged == 0, "it had arrived there, so it goes again"
+    harness = open_depot(adapters=2)
+    harness.put(chunks(3))
+    harness.turn()
+    harness.settle(1)
+    harness.cache.contents.clear(force=True)
+    harness.put(chunks(3))
+    harness.turn()
+    assert [len(adapter.waiting) for adapter in harness.adapters] == [1, 1]
+    assert harness.snapshot(0).merged == 3, "still on its way there"
+    assert harness.snapshot(1).merged == 0, "it had arrived there, so it goes again"
     for number in (0, 1):
-        depot.settle(number)
-        assert depot.stored(chunks(3), number) == [0, 1, 2]
-    assert depot.snapshot(0).admitted == 3
-    assert depot.snapshot(1).admitted == 6
-    assert depot.cache.contents.state_counts().held == 0
+        harness.settle(number)
+        assert harness.stored(chunks(3), number) == [0, 1, 2]
+    assert harness.snapshot(0).admitted == 3
+    assert harness.snapshot(1).admitted == 6
+    assert harness.cache.contents.state_counts().held == 0
 
 
 def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(8 * OBJECT), adapters=2)
+    harness = open_depot(StoreLimits(8 * OBJECT), adapters=2)
     for prompt in range(8):
-        depot.put(chunks(6, prompt))
-        depot.turn()
-        depot.settle(1)
-    slow, quick = depot.snapshot(0), depot.snapshot(1)
+        harness.put(chunks(6, prompt))
+        harness.turn()
+        harness.settle(1)
+    slow, quick = harness.snapshot(0), harness.snapshot(1)
     assert (quick.stored, quick.dropped) == (48, 0)
     assert slow.dropped == 40
     assert slow.backlog_bytes == 8 * OBJECT
-    dropped = [event for event in depot.events.events if isinstance(event, StoresDropped)]
+    dropped = [event for event in harness.events.events if isinstance(event, StoresDropped)]
     assert {(event.adapter, event.reason) for event in dropped} == {("cue-0", "backlog_bytes")}
     assert sum(event.objects for event in dropped) == 40
-    assert depot.cache.contents.state_counts().held == 8, "what was dropped is held no more"
-    depot.settle(0)
-    assert depot.snapshot(0).stored == 8
-    assert depot.cache.contents.state_counts().held == 0
+    assert harness.cache.contents.state_counts().held == 8, "what was dropped is held no more"
+    harness.settle(0)
+    assert harness.snapshot(0).stored == 8
+    assert harness.cache.contents.state_counts().held == 0
 
 
 @pytest.mark.parametrize(
@@ -92,98 +92,101 @@ def test_the_rule_says_which_waiting_chunks_go(
     open_depot: Open, rule: DropRule, first: Sequence[int], second: Sequence[int]
 ) -> None:
     """Two chunks are with the adapter already; of each prompt the head stays."""
-    depot = open_depot(StoreLimits(8 * OBJECT, drop=rule))
+    harness = open_depot(StoreLimits(8 * OBJECT, drop=rule))
     for prompt in (1, 2):
-        depot.put(chunks(6, prompt))
-        depot.turn()
-    depot.settle()
-    assert depot.stored(chunks(6, 1)) == first
-    assert depot.stored(chunks(6, 2)) == second
-    assert depot.snapshot().dropped == 4
+        harness.put(chunks(6, prompt))
+        harness.turn()
+    harness.settle()
+    assert harness.stored(chunks(6, 1)) == first
+    assert harness.stored(chunks(6, 2)) == second
+    assert harness.snapshot().dropped == 4
 
 
 def test_a_prompt_that_comes_in_parts_loses_its_end(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(8 * OBJECT))
+    harness = open_depot(StoreLimits(8 * OBJECT))
     prompt = chunks(16)
-    depot.put(prompt[8:], first_chunk=8)
-    depot.turn()
-    depot.put(prompt[:8])
-    depot.settle()
-    assert depot.stored(prompt) == [0, 1, 2, 3, 4, 5, 8, 9], "8 and 9 were with the adapter when the others came"
+    harness.put(prompt[8:], first_chunk=8)
+    harness.turn()
+    harness.put(prompt[:8])
+    harness.settle()
+    assert harness.stored(prompt) == [0, 1, 2, 3, 4, 5, 8, 9], "8 and 9 were with the adapter when the others came"
 
 
 def test_what_an_adapter_takes_too_long_for_is_dropped(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(64 * OBJECT, backlog_seconds=4.0))
+    harness = open_depot(StoreLimits(64 * OBJECT, backlog_seconds=4.0))
     for part in range(4):
-        depot.put(chunks(16, part))
-        depot.turn()
-    depot.clock.advance(7.0)
-    depot.turn()
-    assert depot.snapshot().dropped == 0, "nothing is known of its speed"
-    depot.clock.advance(1.0)
-    depot.adapters[0].finish(depot.adapters[0].waiting[0])  # the 16 that it was given at once, in 8 seconds
-    depot.turn()
-    status = depot.store.status()["adapters"]
+        harness.put(chunks(16, part))
+        harness.turn()
+    harness.clock.advance(7.0)
+    harness.turn()
+    assert harness.snapshot().dropped == 0, "nothing is known of its speed"
+    harness.clock.advance(1.0)
+    harness.adapters[0].finish(harness.adapters[0].waiting[0])  # the 16 that it was given at once, in 8 seconds
+    harness.turn()
+    status = harness.store.status()["adapters"]
     assert isinstance(status, dict)
     assert status["cue-0"]["bytes_per_second"] == 2 * OBJECT
-    account = depot.snapshot()
+    account = harness.snapshot()
     assert account.dropped_by_reason == {"backlog_seconds": 32}
     assert account.backlog_bytes == 16 * OBJECT, (
         "more is with the adapter than it takes in 4 seconds, and nothing waits"
     )
-    depot.settle()
-    assert depot.snapshot().stored == 32
+    harness.settle()
+    assert harness.snapshot().stored == 32
 
 
 def test_a_batch_that_is_larger_than_the_backlog_keeps_its_head(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(4 * OBJECT))
-    depot.put(chunks(30))
-    depot.settle()
-    assert depot.stored(chunks(30)) == [0, 1, 2, 3]
+    harness = open_depot(StoreLimits(4 * OBJECT))
+    harness.put(chunks(30))
+    harness.settle()
+    assert harness.stored(chunks(30)) == [0, 1, 2, 3]
 
 
 def test_a_controller_that_is_far_behind_takes_nothing_in(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(4 * OBJECT))
-    assert depot.put(chunks(4, 1))
-    assert not depot.put(chunks(4, 2))
-    assert depot.store.status()["refused"] == 4
-    (event,) = [event for event in depot.events.events if isinstance(event, StoresDropped)]
+    harness = open_depot(StoreLimits(4 * OBJECT))
+    assert harness.put(chunks(4, 1))
+    assert not harness.put(chunks(4, 2))
+    assert harness.store.status()["refused"] == 4
+    (event,) = [event for event in harness.events.events if isinstance(event, StoresDropped)]
     assert event == StoresDropped("", 4, 4 * OBJECT, "controller_behind")
-    depot.settle()
-    assert depot.put(chunks(4, 3))
-    depot.settle()
-    assert depot.snapshot().stored == 8
+    harness.settle()
+    assert harness.put(chunks(4, 3))
+    harness.settle()
+    assert harness.snapshot().stored == 8
 
 
 def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
-    depot = open_depot(adapters=2)
-    depot.put(chunks(5))
-    depot.settle(0, Outcome.FAILED)
-    depot.settle(1)
-    assert (depot.snapshot(0).failed, depot.snapshot(1).stored) == (5, 5)
-    depot.put(chunks(2, 2))
-    depot.settle(0, Outcome.REJECTED)
-    depot.settle(1)
-    assert depot.snapshot(0).failed_by_outcome == {"failed": 5, "rejected": 2}
-    assert len([event for event in depot.events.events if isinstance(event, StoreSubmitted)]) == 4
-    assert depot.cache.contents.state_counts().held == 0
+    harness = open_depot(adapters=2)
+    harness.put(chunks(5))
+    harness.settle(0, Outcome.FAILED)
+    harness.settle(1)
+    assert (harness.snapshot(0).failed, harness.snapshot(1).stored) == (5, 5)
+    harness.put(chunks(2, 2))
+    harness.settle(0, Outcome.REJECTED)
+    harness.settle(1)
+    assert harness.snapshot(0).failed_by_outcome == {"failed": 5, "rejected": 2}
+    assert len([event for event in harness.events.events if isinstance(event, StoreSubmitted)]) == 4
+    assert harness.cache.contents.state_counts().held == 0
 
 
 def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(16 * OBJECT), adapters=2)
-    depot.put(chunks(12))
-    depot.turn()
-    depot.clock.advance(TIMEOUT + 1)
-    depot.clients[0].expire(depot.clock.monotonic())
-    depot.settle(1)
-    account = depot.snapshot(0)
+    harness = open_depot(StoreLimits(16 * OBJECT), adapters=2)
+    harness.put(chunks(12))
+    harness.turn()
+    harness.clock.advance(TIMEOUT + 1)
+    harness.clients[0].expire(harness.clock.monotonic())
+    harness.settle(1)
+    account = harness.snapshot(0)
     assert (account.failed, account.dropped_by_reason) == (4, {"adapter_down": 8})
-    assert depot.snapshot(1).stored == 12
-    assert depot.cache.contents.state_counts().quarantined == 12 or depot.cache.contents.state_counts().quarantined == 4
-    depot.settle(0)
-    assert depot.cache.contents.state_counts().quarantined == 0
-    assert depot.cache.contents.state_counts().held == 0
-    assert depot.snapshot(0).failed == 4, "an answer that comes too late changes nothing"
+    assert harness.snapshot(1).stored == 12
+    assert (
+        harness.cache.contents.state_counts().quarantined == 12
+        or harness.cache.contents.state_counts().quarantined == 4
+    )
+    harness.settle(0)
+    assert harness.cache.contents.state_counts().quarantined == 0
+    assert harness.cache.contents.state_counts().held == 0
+    assert harness.snapshot(0).failed == 4, "an answer that comes too late changes nothing"
 
 
 class BufferOnly(StorePolicy):
@@ -192,12 +195,12 @@ class BufferOnly(StorePolicy):
 
 
 def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice(open_depot: Open) -> None:
-    depot = open_depot(StoreLimits(8 * OBJECT), policy=BufferOnly())
-    depot.put(chunks(12))
-    depot.turn()
-    depot.settle()
-    assert depot.cache.objects == 0
-    assert depot.stored(chunks(12)) == list(range(8))
+    harness = open_depot(StoreLimits(8 * OBJECT), policy=BufferOnly())
+    harness.put(chunks(12))
+    harness.turn()
+    harness.settle()
+    assert harness.cache.objects == 0
+    assert harness.stored(chunks(12)) == list(range(8))
 
 
 @pytest.mark.parametrize("method", ["fetch", "seal", "publish", "submit_store"])
@@ -207,51 +210,51 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
     def fail(*arguments: object) -> None:
         raise RuntimeError("injected")
 
-    depot = open_depot(adapters=2)
-    depot.put(chunks(3))
+    harness = open_depot(adapters=2)
+    harness.put(chunks(3))
     owner = {"seal": "lmcache_core.controllers.store_units.seal"}.get(method)
     with monkeypatch.context() as patch:
         if owner:
             patch.setattr(owner, fail)
         else:
-            owners = {"publish": depot.events, "fetch": depot.cache}  # fetch: a disk that loses bytes
-            patch.setattr(owners.get(method, depot.clients[0]), method, fail)
+            owners = {"publish": harness.events, "fetch": harness.cache}  # fetch: a disk that loses bytes
+            patch.setattr(owners.get(method, harness.clients[0]), method, fail)
         with pytest.raises(RuntimeError):
-            depot.turn()
-    assert depot.snapshot(0).failed == 3
-    depot.settle(1)
-    assert depot.snapshot(1).stored == 3
-    assert depot.cache.contents.state_counts().held == 0
-    assert depot.store.drain(0)
+            harness.turn()
+    assert harness.snapshot(0).failed == 3
+    harness.settle(1)
+    assert harness.snapshot(1).stored == 3
+    assert harness.cache.contents.state_counts().held == 0
+    assert harness.store.drain(0)
 
 
 def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    depot = open_depot(adapters=2)
+    harness = open_depot(adapters=2)
 
     def fail(units: object) -> None:
         raise RuntimeError("injected")
 
-    depot.put(chunks(8))
+    harness.put(chunks(8))
     with monkeypatch.context() as patch:
-        patch.setattr(depot.store._queues[1], "add", fail)
+        patch.setattr(harness.store._queues[1], "add", fail)
         with pytest.raises(RuntimeError):
-            depot.turn()
-    assert depot.snapshot(0).dropped_by_reason == {"controller_failed": 8}
-    assert depot.snapshot(1).admitted == 0
-    assert depot.events.events == [StoresDropped("cue-0", 8, 8 * OBJECT, "controller_failed")]
-    assert depot.cache.contents.state_counts().held == 0
-    assert depot.store.drain(0)
-    depot.cache.contents.clear(force=False)
-    depot.put(chunks(8))
+            harness.turn()
+    assert harness.snapshot(0).dropped_by_reason == {"controller_failed": 8}
+    assert harness.snapshot(1).admitted == 0
+    assert harness.events.events == [StoresDropped("cue-0", 8, 8 * OBJECT, "controller_failed")]
+    assert harness.cache.contents.state_counts().held == 0
+    assert harness.store.drain(0)
+    harness.cache.contents.clear(force=False)
+    harness.put(chunks(8))
     for number in (0, 1):
-        depot.settle(number)
-        assert depot.stored(chunks(8), number) == list(range(8))
+        harness.settle(number)
+        assert harness.stored(chunks(8), number) == list(range(8))
 
 
 def test_what_adapters_are_given_is_named_by_its_key(open_depot: Open) -> None:
-    depot = open_depot()
-    depot.put(chunks(2))
-    depot.turn()
-    assert depot.clients[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}
-    depot.settle()
-    assert depot.clients[0].in_use() == set()
+    harness = open_depot()
+    harness.put(chunks(2))
+    harness.turn()
+    assert harness.clients[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}
+    harness.settle()
+    assert harness.clients[0].in_use() == set()

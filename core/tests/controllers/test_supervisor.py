@@ -99,7 +99,7 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
         raise RuntimeError("tripped")
 
     supervisor.start("client", charge)
-    thread = supervisor._charges["client"].thread
+    thread = supervisor._entries["client"].thread
     assert thread is not None
     supervisor.dismiss("client", 0.0)
     fail.set()

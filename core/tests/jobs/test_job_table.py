@@ -38,7 +38,7 @@ def test_in_any_order(size: int, lends_buffers: bool, data: st.DataObject) -> No
         if what == "give up":
             if index not in unsettled:
                 continue  # its timer was stopped
-            table.give_up(job, index, TIMED_OUT)
+            table.report(job, index, TIMED_OUT)
             if not is_answered:
                 outcomes[index] = TIMED_OUT
         else:

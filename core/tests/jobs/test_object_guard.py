@@ -28,9 +28,9 @@ def test_who_gives_up_is_left_out() -> None:
     guard = ObjectGuard()
     guard.begin_change(b"a", Event)
     first, second, third = (waiting(guard) for _ in range(3))
-    guard.give_up_turn(b"a", second)
+    guard.leave_queue(b"a", second)
     guard.end_change(b"a")
-    guard.give_up_turn(b"a", first)  # too late: it was its turn, which passes on
+    guard.leave_queue(b"a", first)  # too late: it was its turn, which passes on
     assert third.is_set()
     assert not second.is_set()
     guard.end_change(b"a")
@@ -60,14 +60,14 @@ def test_so_many_condemned_objects_are_remembered() -> None:
 
 def test_one_at_a_time_sees_to_it_that_what_was_condemned_is_discarded() -> None:
     guard = ObjectGuard()
-    assert guard.verdict(b"a") is None
+    assert guard.reason(b"a") is None
     assert guard.quarantine(b"a", Outcome.DAMAGED)
     assert not guard.quarantine(b"a", Outcome.FOREIGN)
-    assert guard.verdict(b"a") is Outcome.FOREIGN  # as it was found last
+    assert guard.reason(b"a") is Outcome.FOREIGN  # as it was found last
     guard.end_discard(b"a")
     assert guard.is_quarantined(b"a")
     assert guard.quarantine(b"a", Outcome.DAMAGED)
     guard.clear(b"a")
     guard.end_discard(b"a")
-    assert guard.verdict(b"a") is None
+    assert guard.reason(b"a") is None
     assert guard.pin(b"a")

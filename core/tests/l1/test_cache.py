@@ -256,7 +256,7 @@ def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceR
     big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert lease.slots == []
-    assert SlabMover(cache).make_room({cache.slot_bytes_for(5 * PAYLOAD): 5 * PAYLOAD}, {}, lambda wanted: []) > 0
+    assert SlabMover(cache).make_space({cache.slot_bytes_for(5 * PAYLOAD): 5 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
     assert len(lease.slots) == 1
     cache.leases.end(lease)
@@ -380,7 +380,7 @@ def test_a_size_larger_than_any_slab_gets_neighbouring_slabs(cache: L1Cache, spa
     store(cache, space, *range(64))
     huge = cache.intern(KeySpace("h", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 30 * PAYLOAD)
     assert cache.reserve(WORKER, huge, hashes(1), None)[0].slots == []
-    assert SlabMover(cache).make_room({cache.slot_bytes_for(30 * PAYLOAD): 30 * PAYLOAD}, {}, lambda wanted: []) > 0
+    assert SlabMover(cache).make_space({cache.slot_bytes_for(30 * PAYLOAD): 30 * PAYLOAD}, {}, lambda wanted: []) > 0
     lease, _ = cache.reserve(WORKER, huge, hashes(1), None)
     assert len(lease.slots) == 1
     cache.leases.end(lease)

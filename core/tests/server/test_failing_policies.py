@@ -31,7 +31,7 @@ def test_objects_reach_l2_although_the_store_policy_raises(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server(l2_adapter=({"type": "memory"},))
-    seat = server._parts.tiers.store.seat
+    seat = server._parts.tiers.store.guarded
     monkeypatch.setattr(seat.policy, "plan", fails)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
@@ -54,19 +54,19 @@ def test_one_failure_is_over_with_the_next_success(start_server: StartServer, mo
     with FakeEngine(server.info.engine_endpoint) as engine:
         for number in range(8):
             with monkeypatch.context() as patch:
-                patch.setattr(server._parts.tiers.store.seat.policy, "plan", fails)
+                patch.setattr(server._parts.tiers.store.guarded.policy, "plan", fails)
                 engine.store(prompt(2 * number))
                 wait_for(lambda: "store policy" in conditions(server))
             engine.store(prompt(2 * number + 1))
             wait_for(lambda: conditions(server) == {})
-    assert server._parts.tiers.store.seat.failures == 8
+    assert server._parts.tiers.store.guarded.failures == 8
 
 
 def test_l1_does_not_run_full_although_the_eviction_policy_raises(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server(l1_size_gb=1 / 512)
-    monkeypatch.setattr(server._parts.tiers.eviction.seat.policy, "victims", fails)
+    monkeypatch.setattr(server._parts.tiers.eviction.guarded.policy, "victims", fails)
     with FakeEngine(server.info.engine_endpoint) as engine:
         for number in range(30):
             engine.store(prompt(number))
@@ -85,7 +85,7 @@ def test_an_adapter_does_not_run_full_although_its_eviction_policy_raises(
 ) -> None:
     memory = {"type": "memory", "max_size_gb": 1 / 512, "eviction": {"eviction_policy": "LRU"}}
     server = start_server(l2_adapter=(memory,))
-    seat = server._parts.tiers.l2.evictions[0].controller.seat
+    seat = server._parts.tiers.l2.evictions[0].controller.guarded
     monkeypatch.setattr(seat.policy, method, fails)
     with FakeEngine(server.info.engine_endpoint) as engine:
         for number in range(60):
@@ -99,7 +99,7 @@ def test_lookups_are_loaded_although_the_prefetch_policy_raises(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server(l2_adapter=({"type": "memory"},))
-    monkeypatch.setattr(server._parts.tiers.prefetch.seat.policy, "plan", fails)
+    monkeypatch.setattr(server._parts.tiers.prefetch.guarded.policy, "plan", fails)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         assert server._parts.tiers.store.drain(10)

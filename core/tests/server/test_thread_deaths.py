@@ -63,7 +63,7 @@ DEATHS: dict[str, Trip] = {
     "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
     "l1-growth": at(lambda parts: parts.growth, "_fill"),
     "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].controller, "_handle"),
-    "conditions": at(lambda parts: parts.conditions, "turn"),
+    "conditions": at(lambda parts: parts.conditions, "check"),
     "reaper": check,
     "pooled-0": task("pooled"),
     "affine-0": task("affine"),

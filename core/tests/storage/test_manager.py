@@ -324,7 +324,7 @@ def test_a_request_id_that_others_use_for_other_chunks_is_no_hindrance(house: Ho
 def test_a_store_plan_that_makes_no_sense_keeps_the_chunks_in_l1(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for targets in (((0,),), ((), (7,)), ((0, 0), (0,)), ((-1,), ())):
         plan = StorePlan(targets)
-        monkeypatch.setattr(house.store.seat.policy, "plan", lambda objects, adapters, plan=plan: plan)
+        monkeypatch.setattr(house.store.guarded.policy, "plan", lambda objects, adapters, plan=plan: plan)
         house.put(*[bytes([100 + len(house.events.events)]) * 32, bytes([101 + len(house.events.events)]) * 32])
         house.settle()
         assert house.store.drain(0)
@@ -397,7 +397,7 @@ class OnSecondUse(StorePolicy):
 @pytest.fixture
 def second_use(house: House) -> OnSecondUse:
     policy = OnSecondUse()
-    house.store.seat.take(policy)
+    house.store.guarded.take(policy)
     return policy
 
 
@@ -527,7 +527,7 @@ def test_a_policy_that_raises_costs_nothing_but_the_plan(
 
 @pytest.mark.parametrize("targets", [((0.0,),), ((True,),), ((0, 0),), ((7,),), ((),) * 2, None])
 def test_a_plan_that_makes_no_sense_is_no_plan(house: House, monkeypatch: pytest.MonkeyPatch, targets: object) -> None:
-    monkeypatch.setattr(house.store.seat.policy, "plan", lambda objects, adapters: StorePlan(targets))  # type: ignore[arg-type]
+    monkeypatch.setattr(house.store.guarded.policy, "plan", lambda objects, adapters: StorePlan(targets))  # type: ignore[arg-type]
     house.put(CHUNKS[0])
     house.turn()
     assert house.adapter.waiting == []

@@ -721,7 +721,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @invariant()
     def prefetches_keep_to_their_bound(self) -> None:
-        assert self.prefetch._room.used_bytes <= PREFETCH_BYTES
+        assert self.prefetch._budget.used_bytes <= PREFETCH_BYTES
 
     def teardown(self) -> None:
         """All owners end or are known dead, and the adapters let go: nothing is left."""

@@ -291,16 +291,16 @@ def test_one_lookups_deadline_does_not_cost_another_what_both_wait_for(house: Ho
 
 
 def test_the_controller_wakes_for_deadlines_and_for_adapters_that_are_slow(pair: House) -> None:
-    assert pair.prefetch._patience_seconds() is None
+    assert pair.prefetch._timeout_seconds() is None
     pair.put_in_l2(*CHUNKS)
     pair.ask(*CHUNKS)
     pair.turn()
-    assert pair.prefetch._patience_seconds() == LOOKUP_TIMEOUT
+    assert pair.prefetch._timeout_seconds() == LOOKUP_TIMEOUT
     pair.adapter.finish(pair.adapter.waiting[0])
     pair.turn()
-    assert pair.prefetch._patience_seconds() == LOOKUP_TIMEOUT / 2
+    assert pair.prefetch._timeout_seconds() == LOOKUP_TIMEOUT / 2
     pair.settle()
-    assert pair.prefetch._patience_seconds() is None
+    assert pair.prefetch._timeout_seconds() is None
 
 
 def test_a_lookup_whose_answer_hangs_in_a_plugin_is_a_miss(house: House) -> None:
@@ -332,7 +332,7 @@ def test_no_shard_takes_all_the_room() -> None:
         house.settle()
         assert house.answer() is None, "it waits a little for eviction"
         assert house.cache.take_demand().total() == 10 * SLOT, "which is asked once for what is missing"
-        house.pass_time(prefetch_plan.ROOM_WAIT_SECONDS)
+        house.pass_time(prefetch_plan.SPACE_WAIT_SECONDS)
         assert house.answer() == 3, "six slots for two shards"
         assert house.held() == 14 + 6
         house.storage.discard(hold)
@@ -349,7 +349,7 @@ def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
         house.ask(*CHUNKS)
         house.settle()
         assert house.answer() is None
-        assert house.prefetch._patience_seconds() == prefetch_plan.ROOM_RETRY_SECONDS
+        assert house.prefetch._timeout_seconds() == prefetch_plan.SPACE_RETRY_SECONDS
         eviction.cycle()
         house.settle()
         assert house.answer() == 8
@@ -396,13 +396,13 @@ def test_a_reader_that_lets_go_while_the_thread_looks_wakes_it(monkeypatch: pyte
         house.settle()
         house.ask(*other, request="b")
         house.turn()
-        sweep = house.prefetch._room.sweep
+        sweep = house.prefetch._budget.sweep
 
         def sweep_too_early() -> None:
             sweep()
             house.storage.free_lookup(b"c", "a", 0, 6)
 
-        monkeypatch.setattr(house.prefetch._room, "sweep", sweep_too_early)
+        monkeypatch.setattr(house.prefetch._budget, "sweep", sweep_too_early)
         house.finish("lookup")
         monkeypatch.undo()
         poll = select.poll()

@@ -164,7 +164,7 @@ def test_a_chunk_that_is_asked_for_twice_is_loaded_once_and_nothing_is_tried_aga
     house.finish("lookup")
     ((_, job),) = house.jobs("load")
     assert [key.chunk_hash for key in job.keys] == list(CHUNKS[:2])
-    patience = house.prefetch._patience_seconds()
+    patience = house.prefetch._timeout_seconds()
     assert patience == LOOKUP_TIMEOUT, "its thread sleeps until the load is answered"
     house.settle()
     assert house.places() == [0, 1, 2]

@@ -118,7 +118,7 @@ def test_an_answer_that_comes_while_its_lookup_ends_is_none(house: House, monkey
 
     def answer_meanwhile(lease: Lease) -> None:
         """As the prefetch thread might."""
-        prefetch.on_done(prefetch.reach(), 0)
+        prefetch.on_done(prefetch.matched(), 0)
         end(lease)
 
     monkeypatch.setattr(house.cache.leases, "end", answer_meanwhile)

@@ -83,7 +83,7 @@ def test_a_policy_takes_over_under_load(name: str, before: str, monkeypatch: pyt
         bench.eviction.cycle()
     assert not change.failed
     bench.work()
-    bench.eviction._tell(bench.cache.take_access_log())
+    bench.eviction._notify(bench.cache.take_access_log())
     known = sorted(change.policy.victims(EVERYTHING, lambda slot: True))
     assert known == (bench.there() if change.policy.evicts else [])
     if change.policy.evicts:

@@ -1,18 +1,47 @@
-"""The L2 adapters of a running server: which there are, and where each is between its coming and its going."""
+"""The L2 adapters of a running server: which there are, and the stage of each."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.open_l2_eviction import L2Eviction
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
+from lmcache_core.controllers.l2_contents import L2Listing
+from lmcache_core.controllers.l2_eviction import L2EvictionController
 
 ADAPTER_CLOSE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class L2Eviction:
+    """The controller of one adapter, and the listing that it begins with, if the adapter has one."""
+
+    adapter: str
+    policy: str
+    controller: L2EvictionController
+    listing: L2Listing | None
+
+    def threads(self) -> list[tuple[str, Callable[[], None]]]:
+        """Names and bodies."""
+        threads = [(f"l2-eviction-{self.adapter}", self.controller.run)]
+        return [*threads, (f"l2-listing-{self.adapter}", self.listing.run)] if self.listing else threads
+
+    def stop(self) -> None:
+        self.controller.stop()
+        if self.listing:
+            self.listing.stop()
+
+    def close(self) -> None:
+        """After both threads have ended, where the server goes on without them."""
+        self.controller.close()
+
+    def status(self) -> dict[str, Any]:
+        listing = self.listing.state if self.listing else "not offered"
+        return {"eviction_policy": self.policy, **self.controller.status(), "listing": listing}
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +72,7 @@ class RunningAdapter:
 
 
 class L2Tier:
-    """Safe from any thread.  The tuples are replaced as a whole, so that whoever looks at one sees one moment."""
+    """Safe from any thread.  The tuples are replaced as a whole, so that each is consistent."""
 
     def __init__(self, adapters: Sequence[RunningAdapter], timeout_seconds: float) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Opens the storage backends, and what runs beside each."""
+"""Opens storage backends, and the eviction of those that have one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,60 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
+from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Eviction, RunningAdapter
 from lmcache_core.app.masking import Hidden, secrets_in
+from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.open_adapter import open_spec
-from lmcache_core.app.open_l2_eviction import open_l2_eviction
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.serdes import KnownLayouts
+from lmcache_core.builtin.lru import LeastRecentlyUsed
+from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.l2_contents import L2Listing
+from lmcache_core.controllers.l2_eviction import L2EvictionController
 from lmcache_core.kernels.choice import Kernels
+
+logger = logging.getLogger(__name__)
+
+
+def open_eviction_policy(spec: OfferSpec, plugins: LoadedPlugins, kernels: Kernels) -> EvictionPolicy:
+    """The policy, which has been told of the kernels.  Raises what the policy raises when it is opened."""
+    policy: EvictionPolicy = spec.open_as(EvictionPolicy, plugins)
+    try:
+        policy.use_kernels(kernels)
+    except Exception:  # a plugin boundary: it works without having been told
+        logger.exception("eviction policy failed to take the kernels, and goes on without name=%s", spec.name)
+    return policy
+
+
+def open_l2_eviction(
+    spec: L2EvictionSpec,
+    client: AdapterClient,
+    plugins: LoadedPlugins,
+    clock: Clock,
+    events: Publisher,
+    kernels: Kernels,
+) -> L2Eviction:
+    """Raises ConfigError where the adapter cannot delete or does not know what it holds, and what the policy raises."""
+    check_capabilities(client.name, client.capabilities)
+    policy = open_eviction_policy(spec.policy, plugins, kernels)
+    controller = L2EvictionController(
+        client,
+        policy,
+        spec.trigger_watermark,
+        spec.eviction_ratio,
+        clock,
+        events,
+        built_in=lambda: LeastRecentlyUsed(kernels),
+    )
+    client.watch(controller)
+    listing = L2Listing(client, controller) if Capability.LIST in client.capabilities else None
+    return L2Eviction(client.name, spec.policy.name, controller, listing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.open_arena import arena_of, open_arena, size_bytes
-from lmcache_core.app.open_eviction_policy import open_eviction_policy
-from lmcache_core.app.open_l2 import AdapterOpener, open_l2
+from lmcache_core.app.open_l2 import AdapterOpener, open_eviction_policy, open_l2
 from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.running_settings import RunningSettings
 from lmcache_core.app.serdes import KnownLayouts
@@ -52,7 +51,7 @@ class Tiers:
 
 
 def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
-    """L1's memory and the adapters, which `common.undo` closes, and what stands on them.  Raises LMCacheError."""
+    """L1's memory and the adapters, which `common.undo` closes, and what uses them.  Raises LMCacheError."""
     settings = common.settings
     arena = _arena(common)
     common.undo.callback(arena.close)

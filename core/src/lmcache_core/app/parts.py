@@ -15,7 +15,7 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.conditions import Conditions
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.threads import CompletionThread, Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
@@ -40,10 +40,10 @@ class Parts:
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]
 
-    def policy_seats(self) -> Iterator[tuple[PolicySeat[Any], type]]:
+    def guarded_policies(self) -> Iterator[tuple[GuardedPolicy[Any], type]]:
         """The seat of each policy, those of L2 adapters included, and the kind of policy that it holds."""
-        yield self.tiers.eviction.seat, EvictionPolicy
-        yield self.tiers.store.seat, StorePolicy
-        yield self.tiers.prefetch.seat, PrefetchPolicy
+        yield self.tiers.eviction.guarded, EvictionPolicy
+        yield self.tiers.store.guarded, StorePolicy
+        yield self.tiers.prefetch.guarded, PrefetchPolicy
         for eviction in self.tiers.l2.evictions:
-            yield eviction.controller.seat, EvictionPolicy
+            yield eviction.controller.guarded, EvictionPolicy

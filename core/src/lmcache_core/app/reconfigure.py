@@ -23,7 +23,7 @@ from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStag
 from lmcache_core.controllers.conditions import Conditions, is_well
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.threads import Change, CompletionThread, Supervisor
+from lmcache_core.controllers.threads import CompletionThread, PendingCall, Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class AdapterChanges:
         parts, port = self._parts, adapter.client
         with self._tier.lock:
             if is_late := self._stopped:
-                changes: tuple[Change, ...] = ()
+                changes: tuple[PendingCall, ...] = ()
             else:
                 port.timeout_seconds = self._tier.timeout_seconds
                 self._tier.append(adapter)

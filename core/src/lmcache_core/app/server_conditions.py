@@ -46,7 +46,7 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
-    conditions.add(lambda: (each for seat, _ in parts.policy_seats() for each in seat.conditions()))
+    conditions.add(lambda: (each for seat, _ in parts.guarded_policies() for each in seat.conditions()))
     conditions.add(lambda: _plugins(parts.plugins.rows()))
     conditions.add(lambda: _subscribers(parts, growth))
     conditions.add(reports.conditions, reports.refresh)
@@ -62,7 +62,7 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
             _add(found, adapter_subject(adapter.name), adapter.client.adapter, L2Adapter)
     for name, module in parts.engine_port.modules.items():
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
-    for seat, kind in parts.policy_seats():
+    for seat, kind in parts.guarded_policies():
         _add(found, seat.subject, seat.policy, kind)
     for name, subscriber in parts.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)

@@ -16,7 +16,7 @@ from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.masking import Hidden, secrets_in
 from lmcache_core.app.offer_specs import OfferSpec, offer_spec
-from lmcache_core.app.open_eviction_policy import open_eviction_policy
+from lmcache_core.app.open_l2 import open_eviction_policy
 from lmcache_core.app.openings import Openings
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind

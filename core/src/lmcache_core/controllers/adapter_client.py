@@ -1,6 +1,6 @@
-"""One L2 adapter, as the controllers see it: jobs with deadlines, answered into the inbox of whoever asked.
+"""The client of one L2 adapter: jobs with deadlines, answered into the inbox of their submitter.
 
-An adapter is somebody else's code.  What it raises is a failed job; what it does not answer in time has timed out, and
+An adapter is third-party code.  What it raises is a failed job; what it does not answer in time has timed out, and
 while such a job still has its buffers the adapter counts as broken and is given nothing more.
 """
 
@@ -19,8 +19,15 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
-from lmcache_core.controllers.adapter_counters import AdapterCounters
-from lmcache_core.controllers.adapter_jobs import AdapterListener, JobAnswer, JobReleased, PendingJob, PendingJobs, Verb
+from lmcache_core.controllers.adapter_jobs import (
+    AdapterCounters,
+    AdapterListener,
+    JobAnswer,
+    JobReleased,
+    PendingJob,
+    PendingJobs,
+    Verb,
+)
 from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
@@ -48,7 +55,7 @@ class AdapterClient:
         self.counters = AdapterCounters(clock)
         self._jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
-        self._watcher: AdapterListener | None = None
+        self._listener: AdapterListener | None = None
         self._wake: Callable[[], None] = lambda: None
         self._closing = False
         self._listing = threading.Condition()  # guards the next, and that no listing begins once it is being closed
@@ -58,7 +65,7 @@ class AdapterClient:
         self.given_up = 0
         """Objects of jobs that were given up when the adapter was removed."""
         self._shut = False
-        self._told_healthy = True
+        self._published_healthy = True
         self.timeouts = 0
 
     @property
@@ -100,8 +107,8 @@ class AdapterClient:
     def delete(self, keys: Sequence[ObjectKey], is_over: Callable[[], bool]) -> Sequence[Outcome] | None:
         """Delete these objects as one job, and wait for its outcomes.  None when `is_over()`, which is asked a few times a
         second, becomes true first."""
-        if self._watcher is not None:
-            self._watcher.deleting(keys)
+        if self._listener is not None:
+            self._listener.deleting(keys)
         inbox: Inbox[Any] = Inbox()  # closed with its last reference: an answer may come after the caller has left
         self.submit_delete(keys, inbox, None)
         poll = select.poll()
@@ -111,10 +118,10 @@ class AdapterClient:
             for answer in inbox.drain():
                 if not isinstance(answer, JobAnswer):
                     continue
-                if self._watcher is not None:
+                if self._listener is not None:
                     pairs = zip(keys, answer.outcomes, strict=True)
                     gone = [key for key, outcome in pairs if outcome in (Outcome.DONE, Outcome.MISSING)]
-                    self._watcher.deleted(keys, gone)
+                    self._listener.deleted(keys, gone)
                 return answer.outcomes
         return None
 
@@ -226,8 +233,8 @@ class AdapterClient:
 
     # --- before anything runs
 
-    def watch(self, watcher: AdapterListener) -> None:
-        self._watcher = watcher
+    def watch(self, listener: AdapterListener) -> None:
+        self._listener = listener
 
     def call_when_armed(self, function: Callable[[], None]) -> None:
         """`function` is called when a job is submitted while no other one waits for its answer."""
@@ -243,9 +250,9 @@ class AdapterClient:
     def health_change(self) -> bool | None:
         """`answers` where it is not what it was when this was last asked; None where it is."""
         healthy = self.answers
-        if healthy == self._told_healthy:
+        if healthy == self._published_healthy:
             return None
-        self._told_healthy = healthy
+        self._published_healthy = healthy
         return healthy
 
     def cut_off(self) -> None:
@@ -259,7 +266,7 @@ class AdapterClient:
             )
 
     def deliver(self) -> None:
-        """Hand every waiting completion to whoever submitted its job.  If this fails on the way, the rest waits for the
+        """Hand every waiting completion to the submitter of its job.  If this fails on the way, the rest waits for the
         next call."""
         self._undelivered.extend(self._guard("completions", lambda: list(self.adapter.completions().drain())) or ())
         while self._undelivered:
@@ -322,19 +329,19 @@ class AdapterClient:
         match completion:
             case JobDone(job, given, released):
                 outcomes = self._checked(given, pending)
-                self._tell_watcher(pending, outcomes)
-                # If it answered and keeps its buffers, it is broken until it lets go.
-                was_late = self._jobs.settle(job, pending, released)
+                self._notify_listener(pending, outcomes)
+                # If it answered and keeps its buffers, it is broken until it releases them.
+                was_late = self._jobs.complete(job, pending, released)
                 if not was_late:
                     self._answer(pending, outcomes, released)
                     return
-                if pending.verb == "lookup":  # nobody will unpin what it found
+                if pending.verb == "lookup":  # the submitter has its answer and will not unpin what was found
                     found = zip(pending.subjects, outcomes, strict=True)
                     self.unpin([key for key, outcome in found if outcome is Outcome.DONE])
                 if released:
                     pending.inbox.post(JobReleased(pending.token))
             case BuffersReleased(job):
-                if self._jobs.settle(job, pending, released=True):
+                if self._jobs.complete(job, pending, released=True):
                     pending.inbox.post(JobReleased(pending.token))
                     return
                 self.counters.fault()
@@ -356,22 +363,22 @@ class AdapterClient:
         logger.error("l2 adapter gave %.80r as the outcomes of %d keys adapter=%s", outcomes, pending.size, self.name)
         return (Outcome.FAILED,) * pending.size
 
-    def _tell_watcher(self, pending: PendingJob, outcomes: Sequence[Outcome]) -> None:
-        if self._watcher is None:
+    def _notify_listener(self, pending: PendingJob, outcomes: Sequence[Outcome]) -> None:
+        if self._listener is None:
             return
         done = _with_outcome(Outcome.DONE, pending, outcomes)
         if pending.verb == "store":
             if done:
-                self._watcher.stored([(item.key, item.buffer.length) for item in done])
+                self._listener.stored([(item.key, item.buffer.length) for item in done])
             if late := _with_outcome(Outcome.TIMED_OUT, pending, outcomes):
-                self._watcher.may_have_stored([(item.key, item.buffer.length) for item in late])
+                self._listener.may_have_stored([(item.key, item.buffer.length) for item in late])
         elif done and pending.verb == "lookup":
-            self._watcher.hit(done)
+            self._listener.hit(done)
 
     def _fail(self, completion: Completion, pending: PendingJob, was_answered: bool) -> None:
-        """Handing over a completion failed: its job has failed, and whoever waits for it is told so."""
+        """Handing over a completion failed: fail its job, and notify the submitter."""
         released = isinstance(completion, BuffersReleased) or completion.released
-        self._jobs.settle(completion.job, pending, released)
+        self._jobs.complete(completion.job, pending, released)
         if not was_answered:
             self._answer(pending, (Outcome.FAILED,) * pending.size, released)
         elif released:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_counters import VerbCounts
+from lmcache_core.controllers.adapter_jobs import VerbCounts
 from lmcache_core.controllers.conditions import RecentGrowth, counts_of
 from lmcache_core.jobs.circuit_breaker import CircuitState
 from lmcache_core.model.results import Outcome

@@ -4,7 +4,7 @@
 
 While it drains, nothing new is stored there, what waits is stored, and loads go on.  Then nothing is asked of it any more;
 what is under way may end until the deadline and is given up after it.  An adapter that touches L1's memory beyond its
-close lingers: what it was lent stays out of use, and it is watched until it lets go.
+close lingers: its buffers stay in quarantine, and it is watched until it releases them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.threads import Change, CompletionThread
+from lmcache_core.controllers.threads import CompletionThread, PendingCall
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class AdapterRemoval:
         self._end_eviction = end_eviction
         self._forced = False
         self._stop = threading.Event()
-        self._lost_before = store.lost_for(client)
+        self._lost_before = store.lost_objects(client)
         self._drain = store.drain_adapter(client)
         self.state = AdapterStage.DRAINING
         self.drained: bool | None = None
@@ -99,7 +99,7 @@ class AdapterRemoval:
             self._wait_while(lambda: not self._is_drained())
             if self._stop.is_set():
                 return
-            self.drained = self._is_drained() and self._store.lost_for(self.client) == self._lost_before
+            self.drained = self._is_drained() and self._store.lost_objects(self.client) == self._lost_before
             self.state = AdapterStage.REMOVING
         if self.state is AdapterStage.REMOVING:
             if not (self._made(self._store.remove_adapter) and self._made(self._prefetch.remove_adapter)):
@@ -117,10 +117,10 @@ class AdapterRemoval:
             if self._stop.is_set():
                 return
             self.client.close(FORCED_CLOSE_SECONDS if self._forced else CLOSE_SECONDS)
-            if not self._lets_go():
-                self._say_that_it_lingers()
+            if not self._has_released():
+                self._log_that_it_lingers()
                 self.state = AdapterStage.LINGERING
-        while self.state is AdapterStage.LINGERING and not self._lets_go():
+        while self.state is AdapterStage.LINGERING and not self._has_released():
             if self._stop.is_set():
                 return
         self._completions.remove(self.client)
@@ -135,8 +135,8 @@ class AdapterRemoval:
         while goes_on() and self.seconds_left and not self._stop.wait(LOOK_SECONDS):
             pass
 
-    def _made(self, remove_from: Callable[[AdapterClient], Change]) -> bool:
-        """Have a controller let go of the client, however long its thread is down.  False when the server stops before."""
+    def _made(self, remove_from: Callable[[AdapterClient], PendingCall]) -> bool:
+        """Have a controller release the client, however long its thread is down.  False when the server stops before."""
         change = remove_from(self.client)
         while not change.wait(LOOK_SECONDS) or change.failed:
             if self._stop.is_set():
@@ -144,9 +144,9 @@ class AdapterRemoval:
             change = remove_from(self.client) if change.failed else change
         return True
 
-    def _lets_go(self) -> bool:
+    def _has_released(self) -> bool:
         """Of everything that it was lent, within a while?"""
-        self._completions.look_again()  # nobody is woken by one that is closed
+        self._completions.look_again()  # a closed descriptor wakes no poll
         for _ in range(int(LINGER_SECONDS / LOOK_SECONDS)):
             if not self.client.lent_bytes:
                 return True
@@ -154,9 +154,9 @@ class AdapterRemoval:
                 break
         return not self.client.lent_bytes
 
-    def _say_that_it_lingers(self) -> None:
+    def _log_that_it_lingers(self) -> None:
         logger.warning(
-            "l2 adapter was closed and keeps memory of L1, which stays in quarantine until it lets go "
+            "l2 adapter was closed and keeps memory of L1, which stays in quarantine until it releases it "
             "adapter=%s bytes=%d",
             self.client.name,
             self.client.lent_bytes,

@@ -10,7 +10,7 @@ from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
-from lmcache_core.controllers.adapter_counters import AdapterCounts, VerbCounts
+from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.l2_eviction import L2EvictionCounters
 from lmcache_core.jobs.circuit_breaker import CircuitState

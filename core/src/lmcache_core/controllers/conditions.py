@@ -44,7 +44,7 @@ class RecentGrowth:
         self._samples = {counter: samples for counter, samples in self._samples.items() if counter in counters}
 
 
-PATIENCE_SECONDS: Final = 0.2
+ANSWER_SECONDS: Final = 0.2
 """How long the thread that asks waits for one answer.  What comes later counts at the next look."""
 SILENT_SECONDS: Final = 5.0
 """An object that has not answered for so long is a condition of its own."""
@@ -76,7 +76,7 @@ class _Asked:
         self.begun = now
         self.thread = threading.Thread(target=self._ask, name=f"conditions-{self.reporter.subject}", daemon=True)
         self.thread.start()
-        self.thread.join(PATIENCE_SECONDS)
+        self.thread.join(ANSWER_SECONDS)
 
     def silent_seconds(self, now: float) -> float:
         return now - self.begun if self.thread is not None and self.thread.is_alive() else 0.0
@@ -88,7 +88,7 @@ class _Asked:
         except BaseException as error:  # a plugin's boundary
             logger.debug("conditions() failed subject=%s", subject, exc_info=True)
             reason = f"its conditions() failed: {type(error).__name__}: {error_message(error)}"
-            said = [Condition("conditions_unknown", Severity.WARNING, reason, _TELL_ITS_AUTHOR, subject)]
+            said = [Condition("conditions_unknown", Severity.WARNING, reason, _REPORT_TO_AUTHOR, subject)]
         self.said = tuple(said[:CONDITIONS_MAX])
 
     def _checked(self, said: Any) -> Condition:
@@ -110,7 +110,7 @@ class _Asked:
         )
 
 
-_TELL_ITS_AUTHOR: Final = "report it to the author of the plugin"
+_REPORT_TO_AUTHOR: Final = "report it to the author of the plugin"
 
 
 class PluginReports:
@@ -142,13 +142,13 @@ class PluginReports:
                     "conditions_unknown",
                     Severity.WARNING,
                     f"its conditions() has not come back for {seconds:.0f} s; what it said before may be old",
-                    "a file system or a service that it asks may hang: look there; else " + _TELL_ITS_AUTHOR,
+                    "a file system or a service that it asks may hang: look there; else " + _REPORT_TO_AUTHOR,
                     each.reporter.subject,
                 )
 
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks of the thread.  Whoever reads the conditions looks, too."""
+"""Between two checks by the thread.  Reading the conditions checks them, too."""
 LOG_AGAIN_SECONDS: Final = 60.0
 """A condition that comes and goes is logged so often at most."""
 
@@ -202,9 +202,9 @@ class Conditions:
 
     def run(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
-            self.turn()
+            self.check()
 
-    def turn(self) -> None:
+    def check(self) -> None:
         """What the thread does once in `LOOK_SECONDS`."""
         for refresh in self._refreshes:
             refresh()

@@ -11,7 +11,7 @@ from typing import Final
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.events import ChunksEvicted, Publisher, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
-from lmcache_core.controllers.policies import PolicyChange, PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy, PolicyChange
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.allocator import Slab
 from lmcache_core.l1.cache import L1Cache
@@ -42,11 +42,11 @@ class SlabMover:
             freed[slab.slot_bytes] += slab.slot_bytes
         return freed
 
-    def make_room(
+    def make_space(
         self, demand: Mapping[int, int], freed: Mapping[int, int], coldest: Callable[[int], Sequence[int]]
     ) -> int:
-        """Move slabs to the sizes of `demand`, of which eviction has just `freed` so much.  `coldest(n)` names the slots
-        that the policy would evict to free n bytes.  Returns how many objects had to leave."""
+        """Move slabs to the sizes of `demand`, of which eviction has just freed `freed`; both in bytes by slot size.
+        `coldest(n)` names the slots that the policy would evict to free n bytes.  Returns the number of evicted objects."""
         evicted = 0
         for size, wanted in demand.items():
             slab_bytes = max(size, self._cache.slabs.slab_bytes)
@@ -69,15 +69,15 @@ class SlabMover:
             size: n for size, n in demand.items() if not freed.get(size) and not self._cache.slabs.available_bytes(size)
         }
 
-    def _move(self, heir: int, wanted_bytes: int, cold: Sequence[int]) -> tuple[int, int]:
-        """(bytes that are free for the heir now, objects that had to leave)."""
-        before, evicted = self._cache.slabs.available_bytes(heir), 0
+    def _move(self, target: int, wanted_bytes: int, cold: Sequence[int]) -> tuple[int, int]:
+        """(bytes that are free for the target now, objects that had to leave)."""
+        before, evicted = self._cache.slabs.available_bytes(target), 0
         slabs, room = self._cache.slabs.pieces()
         fixed = {slab.number for slab in map(self._cache.slabs.find, self._cache.slabs.fixed_slots()) if slab}
-        candidates = windows(slabs, room, heir, self._slabs_of(cold), fixed)
+        candidates = windows(slabs, room, target, self._slabs_of(cold), fixed)
         for window in choose(candidates, wanted_bytes, self._cache.may_evict):
-            evicted += self._cache.slabs.move(window, heir)
-        return max(0, self._cache.slabs.available_bytes(heir) - before), evicted
+            evicted += self._cache.slabs.move(window, target)
+        return max(0, self._cache.slabs.available_bytes(target) - before), evicted
 
     def _slabs_of(self, slots: Iterable[int]) -> list[Slab]:
         """The slab of each of these that may go."""
@@ -112,13 +112,13 @@ class EvictionController:
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._cache = cache
-        self._seat = PolicySeat("eviction policy", policy, clock or SystemClock(), built_in)
+        self._guarded = GuardedPolicy("eviction policy", policy, clock or SystemClock(), built_in)
         self._watermark = watermark
         self._ratio = ratio
         self._events = events
         self._mover = SlabMover(cache)
         self._stuck: Sequence[SaltExcess] = ()
-        """Salts beyond their quota whose objects are all held: that has been told, and is tried again and again."""
+        """Salts beyond their quota whose objects are all held: an event was published, and eviction is retried."""
         self._wakes: Inbox[None] = Inbox()
         self._stop = False
         self._change: PolicyChange | None = None
@@ -134,9 +134,9 @@ class EvictionController:
         return self._cache.evicted
 
     @property
-    def seat(self) -> PolicySeat[EvictionPolicy]:
-        """The policy, and how it fares."""
-        return self._seat
+    def guarded(self) -> GuardedPolicy[EvictionPolicy]:
+        """The policy and its failures."""
+        return self._guarded
 
     def limit(self, watermark: float, ratio: float) -> None:
         """These apply from the next round on, which comes at once.  Any thread."""
@@ -157,7 +157,7 @@ class EvictionController:
         return self._change is not None and not self._is_rescue
 
     def wake(self) -> None:
-        """Somebody waits for room, or the policy has much to be told.  Any thread."""
+        """Start a round: a store waits for free space, or many accesses are logged.  Any thread."""
         self._wakes.wake()
 
     def run(self) -> None:
@@ -173,8 +173,8 @@ class EvictionController:
         self._wakes.wake()
 
     def _pause_milliseconds(self) -> float | None:
-        """Until the next round, if nobody asks for it before.  What is held can be freed a moment later, and nobody
-        tells of that."""
+        """Until the next round, unless `wake` is called before.  Referenced slots can be freed a moment later, without a
+        notification."""
         if self._change is not None:
             return 0
         if self._cache.stores_waiting:
@@ -184,9 +184,9 @@ class EvictionController:
     def cycle(self) -> None:
         """One round: catch up, then free what the watermark, waiting stores and quotas ask for."""
         self.rounds += 1
-        self._tell(self._cache.take_access_log())
+        self._notify(self._cache.take_access_log())
         demand = self._cache.take_demand()
-        if self._change is not None and self._change.step(self._seat.policy):
+        if self._change is not None and self._change.step(self._guarded.policy):
             self._end_change(self._change)
         self._evict_over_quota()
         goal = 0
@@ -206,19 +206,19 @@ class EvictionController:
         victims = self._victims(EvictionDemand(sum(demand.values()), {}))
         freed = self._mover.bytes_by_size(victims)
         self._evict(victims)
-        if self._seat.policy.evicts:
-            if moved := self._mover.make_room(demand, freed, self._coldest):
+        if self._guarded.policy.evicts:
+            if moved := self._mover.make_space(demand, freed, self._coldest):
                 self._publish(moved, 0)
             if dry := self._mover.still_dry(demand, freed):
                 self._evict(self._victims(EvictionDemand(0, dry)))
-        self._tell(self._cache.take_access_log())
+        self._notify(self._cache.take_access_log())
 
     def _evict_in_steps(self, any_bytes: int, by_slot_bytes: Mapping[int, int]) -> None:
         """A part at a time, so that what is hit meanwhile is no victim any more, and who waits for room soon has some."""
         step = max(1, self._cache.used_bytes // max(1, self._cache.objects)) * STEP_OBJECTS
         while any_bytes > 0 or by_slot_bytes:
             freed = self._evict(self._victims(EvictionDemand(min(any_bytes, step), by_slot_bytes)))
-            self._tell(self._cache.take_access_log())
+            self._notify(self._cache.take_access_log())
             if not freed:
                 return
             any_bytes, by_slot_bytes = any_bytes - step, {}
@@ -242,16 +242,16 @@ class EvictionController:
 
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
         try:
-            victims = self._seat.policy.victims(demand, self._cache.may_evict)
+            victims = self._guarded.policy.victims(demand, self._cache.may_evict)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
             self._failed("victims", error)
             return ()
-        self._seat.worked("victims")
+        self._guarded.worked("victims")
         return victims
 
     def _failed(self, method: str, error: BaseException) -> None:
         """Where it fails again and again, the built-in policy learns what L1 holds and takes over."""
-        built_in = self._seat.failed(method, error)
+        built_in = self._guarded.failed(method, error)
         if built_in is not None and self._change is None:
             self._change, self._is_rescue = PolicyChange(self._cache, built_in), True
 
@@ -273,11 +273,11 @@ class EvictionController:
 
     def _end_change(self, change: PolicyChange) -> None:
         if not change.failed:
-            self._seat.take(change.policy, because_it_failed=self._is_rescue)
+            self._guarded.take(change.policy, because_it_failed=self._is_rescue)
         self._change = None
         change.finish()
 
-    def _tell(self, notes: list[LogEntry]) -> None:
+    def _notify(self, notes: list[LogEntry]) -> None:
         """Empties the list on the way: freeing many notes in one go would stop every thread for as long."""
         if self._change is not None:
             self._change.hear(notes)
@@ -285,17 +285,17 @@ class EvictionController:
         while notes:
             note = notes.pop()
             try:
-                self._tell_one(note)
+                self._notify_one(note)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
                 self._failed(_METHODS[type(note)], error)
             else:
-                self._seat.worked(_METHODS[type(note)])
+                self._guarded.worked(_METHODS[type(note)])
 
-    def _tell_one(self, note: LogEntry) -> None:
+    def _notify_one(self, note: LogEntry) -> None:
         match note:
             case Inserted(slots, facts):
-                self._seat.policy.on_insert(slots, facts)
+                self._guarded.policy.on_insert(slots, facts)
             case Accessed(slots, facts):
-                self._seat.policy.on_access(slots, facts)
+                self._guarded.policy.on_access(slots, facts)
             case Removed(slots):
-                self._seat.policy.on_remove(slots)
+                self._guarded.policy.on_remove(slots)

@@ -13,7 +13,7 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.model.keys import KeySpace, ObjectKey
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class L2Contents:
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._client = client
-        self.seat = PolicySeat(f"eviction policy of adapter {client.name}", policy, clock, built_in)
+        self.guarded = GuardedPolicy(f"eviction policy of adapter {client.name}", policy, clock, built_in)
         self._clock = clock
         self.objects = NumberedObjects()
 
@@ -166,7 +166,7 @@ class L2Contents:
             else:
                 learned.known.append(number)
         if learned.known:
-            self._tell("on_access", lambda: self.seat.policy.on_access(learned.known, AccessFacts(0, facts)))
+            self._notify("on_access", lambda: self.guarded.policy.on_access(learned.known, AccessFacts(0, facts)))
         for (space, object_bytes), group in new.items():
             numbers = [self.objects.add(key, object_bytes) for key in group]
             identities = tuple(key.chunk_hash for key in group)
@@ -178,21 +178,21 @@ class L2Contents:
         for number in numbers:
             self.objects.remove(number)
         if numbers:
-            self._tell("on_remove", lambda: self.seat.policy.on_remove(numbers))
+            self._notify("on_remove", lambda: self.guarded.policy.on_remove(numbers))
 
     def victims(self, wanted_bytes: int, may_evict: Callable[[int], bool]) -> list[int]:
         """What the policy would delete, each once, and only what may be."""
         try:
-            named = self.seat.policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
+            named = self.guarded.policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
             victims = [number for number in dict.fromkeys(named) if may_evict(number)]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
             self._failed("victims", error)
             return []
-        self.seat.worked("victims")
+        self.guarded.worked("victims")
         return victims
 
     def _insert(self, numbers: Sequence[int], facts: InsertFacts) -> None:
-        self._tell("on_insert", lambda: self.seat.policy.on_insert(numbers, facts))
+        self._notify("on_insert", lambda: self.guarded.policy.on_insert(numbers, facts))
 
     def _usual_size(self, key: ObjectKey) -> int:
         if (size := self.objects.usual_size(key.space)) is not None:
@@ -200,18 +200,18 @@ class L2Contents:
         usage = self._client.usage()
         return max(1, usage.used_bytes // usage.objects) if usage and usage.objects > 0 else 1
 
-    def _tell(self, method: str, call: Callable[[], None]) -> None:
+    def _notify(self, method: str, call: Callable[[], None]) -> None:
         try:
             call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
             self._failed(method, error)
         else:
-            self.seat.worked(method)
+            self.guarded.worked(method)
 
     def _failed(self, method: str, error: BaseException) -> None:
         """After repeated failures the built-in policy learns all objects and takes over."""
-        if built_in := self.seat.failed(method, error):
-            self.seat.take(built_in, because_it_failed=True)
+        if built_in := self.guarded.failed(method, error):
+            self.guarded.take(built_in, because_it_failed=True)
             facts = RequestFacts(seconds=self._clock.monotonic())
             for number, key, size in self.objects.everything():
                 built_in.on_insert([number], InsertFacts(size, key.space, 0, (key.chunk_hash,), facts))
@@ -219,7 +219,7 @@ class L2Contents:
 
 PAGE_KEYS: Final = 1000
 PAGES_AHEAD: Final = 8
-"""So many pages may wait for the controller."""
+"""Pages that may wait for the controller."""
 PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
 """Pauses after a page that could not be had; after the last one the listing is given up."""
@@ -229,7 +229,7 @@ AGAIN_SECONDS: Final = 600.0
 
 class L2Listing:
     """`run` is its thread's body, which ends when everything is listed; when it is started again it goes on where it
-    was.  What several servers share is listed again every `AGAIN_SECONDS`, since nobody tells what the others store.  A
+    was.  What several servers share is listed again every `AGAIN_SECONDS`, since the others' stores are not notified.  A
     backend may block it as long as it likes: nothing else waits for it."""
 
     def __init__(self, client: AdapterClient, controller: L2EvictionController) -> None:

@@ -15,7 +15,7 @@ from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.threads import MessageLoop
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
@@ -44,11 +44,11 @@ class L2Pressure:
         self._stored_bytes = self.freed_bytes = 0
 
     def stored(self, size: int) -> None:
-        """So many bytes were added."""
+        """`size` bytes were added."""
         self._stored_bytes += size
 
     def freed(self, size: int) -> None:
-        """So many bytes were deleted."""
+        """`size` bytes were deleted."""
         self.freed_bytes += size
 
     def excess(self) -> Usage | None:
@@ -82,7 +82,7 @@ SLICE: Final = 256
 CHECK_SECONDS: Final = 1.0
 """How often usage is looked at without a reason, and how soon what could not be deleted is tried again."""
 FAILED_SLICES_MAX: Final = 4
-"""After so many slices in a row of which nothing could be deleted, the adapter is left alone for a while."""
+"""After this many slices in a row without a deletion, eviction pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._returned: set[int] = set()
         """Stored again while they were being deleted."""
         self._leaving: set[ObjectKey] = set()
-        """What somebody else deletes, unless it was seen since that began."""
+        """What an operator deletes, unless it was seen since that began."""
         self._stuck: set[int] = set()
         """Could not be deleted in this cycle."""
         self._goal_bytes = 0
@@ -211,9 +211,9 @@ class L2EvictionController(MessageLoop[Message]):
         self._inbox.post(_Deleted(keys, gone))
 
     @property
-    def seat(self) -> PolicySeat[EvictionPolicy]:
-        """The policy, and how it fares."""
-        return self._contents.seat
+    def guarded(self) -> GuardedPolicy[EvictionPolicy]:
+        """The policy and its failures."""
+        return self._contents.guarded
 
     @property
     def waiting(self) -> int:
@@ -237,7 +237,7 @@ class L2EvictionController(MessageLoop[Message]):
 
     # --- on the controller's thread
 
-    def _patience_seconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         return None if self._deletion else CHECK_SECONDS
 
     def _resume(self) -> None:
@@ -267,7 +267,7 @@ class L2EvictionController(MessageLoop[Message]):
             case JobReleased():
                 pass  # no buffers were lent
 
-    def _give_up(self, message: Message) -> None:
+    def _abort(self, message: Message) -> None:
         match message:
             case _Again():
                 self._deletion = None
@@ -290,7 +290,7 @@ class L2EvictionController(MessageLoop[Message]):
             self._returned.update(learned.known, learned.replaced)
 
     def _forget(self, keys: Iterable[ObjectKey]) -> None:
-        """Somebody else has deleted these.  What is being deleted here, too, is found out by that."""
+        """An operator has deleted these.  For what is being deleted here, too, that deletion says so."""
         own = self._deletion.numbers if self._deletion else ()
         numbers = [number for key in keys if (number := self._objects.find(key)) >= 0 and number not in own]
         self._stuck.update(numbers)  # whatever has the number next was not named by the policy

@@ -29,7 +29,7 @@ FAILURES_MAX: Final = 3
 Policy = TypeVar("Policy")
 
 
-class PolicySeat(Generic[Policy]):
+class GuardedPolicy(Generic[Policy]):
     """`policy` is the one that decides now.  `conditions` and `failures` are for any thread, everything else for the one
     that owns the policy."""
 
@@ -103,10 +103,10 @@ class PolicyChange:
         self._cache = cache
         self._begun = False
         self._left: list[int] = []
-        """Slots that the new policy has not been told of: what is to stay longest comes first, as it is taken from the
+        """Slots that the new policy does not know: what is to stay longest comes first, as it is taken from the
         end."""
         self._heard: list[LogEntry] = []
-        self._told = bytearray()
+        self._known = bytearray()
         """By slot: 1 for what the new policy knows from here."""
         self._over = threading.Event()
         self.failed = False
@@ -116,7 +116,7 @@ class PolicyChange:
         return self._over.wait(seconds)
 
     def hear(self, notes: list[LogEntry]) -> None:
-        """This has happened, and is told to the new policy in its turn."""
+        """Record what has happened; the new policy is notified of it after the slots."""
         if self._begun:
             self._heard += notes
 
@@ -127,7 +127,7 @@ class PolicyChange:
             if not self._begun:
                 self._begin(old)
             elif self._left:
-                self._tell_some()
+                self._insert_some()
             else:
                 self._catch_up()
                 return True
@@ -142,7 +142,7 @@ class PolicyChange:
         self._over.set()
 
     def _begin(self, old: EvictionPolicy) -> None:
-        """Everything that is noted has been told to the old policy."""
+        """The old policy was notified of everything in the log."""
         self._begun = True
         unnamed = bytearray([1]) * self._cache.contents.slot_numbers
         leaving_first = []
@@ -150,11 +150,11 @@ class PolicyChange:
             if 0 <= slot < len(unnamed) and unnamed[slot]:
                 unnamed[slot] = 0
                 leaving_first.append(slot)
-        # What the old policy would never let go comes last, by slot, because nobody knows how old it is.
+        # What the old policy never evicts comes last, by slot, because its age is unknown.
         self._left = [*leaving_first, *(slot for slot, flag in enumerate(unnamed) if flag)]
         self._left.reverse()
 
-    def _tell_some(self) -> None:
+    def _insert_some(self) -> None:
         now = RequestFacts(seconds=time.monotonic())
         for _ in range(0, STEP_SLOTS, _SLICE):
             slots = self._left[-_SLICE:]
@@ -169,7 +169,7 @@ class PolicyChange:
             match note:
                 case Inserted(slots, facts):
                     # Read from the cache already, before it was known from a note.
-                    if twice := [slot for slot in slots if slot < len(self._told) and self._told[slot]]:
+                    if twice := [slot for slot in slots if slot < len(self._known) and self._known[slot]]:
                         self._remove(twice)
                     self._insert(slots, facts)
                 case Accessed(slots, facts):
@@ -180,10 +180,10 @@ class PolicyChange:
 
     def _insert(self, slots: list[int], facts: InsertFacts) -> None:
         self.policy.on_insert(slots, facts)
-        if (missing := max(slots) + 1 - len(self._told)) > 0:
-            self._told += bytes(missing)
+        if (missing := max(slots) + 1 - len(self._known)) > 0:
+            self._known += bytes(missing)
         for slot in slots:
-            self._told[slot] = 1
+            self._known[slot] = 1
 
     def _access(self, slots: list[int], facts: AccessFacts) -> None:
         self.policy.on_access(slots, facts)
@@ -191,8 +191,8 @@ class PolicyChange:
     def _remove(self, slots: list[int]) -> None:
         self.policy.on_remove(slots)
         for slot in slots:
-            if slot < len(self._told):
-                self._told[slot] = 0
+            if slot < len(self._known):
+                self._known[slot] = 0
 
 
 def _order_of(policy: EvictionPolicy) -> Sequence[int]:

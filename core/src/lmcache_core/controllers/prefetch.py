@@ -21,12 +21,12 @@ from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, 
 from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.prefetch_counters import PrefetchCounts
 from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
-from lmcache_core.controllers.prefetch_plan import ROOM_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
+from lmcache_core.controllers.prefetch_plan import SPACE_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchBudget
-from lmcache_core.controllers.threads import Change, MessageLoop
+from lmcache_core.controllers.threads import MessageLoop, PendingCall
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
@@ -60,17 +60,17 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         super().__init__()
         self._clients = tuple(clients)
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self._seat = PolicySeat("prefetch policy", policy, clock, built_in)
+        self._guarded = GuardedPolicy("prefetch policy", policy, clock, built_in)
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
         self.lookup_timeout_seconds = lookup_timeout_seconds
-        self._room = PrefetchBudget(
+        self._budget = PrefetchBudget(
             cache.contents.state_counts().capacity_bytes if l1_max_bytes is None else l1_max_bytes
         )
         self._lookups = Lookups(self._inbox, clock, events)
-        self._loads = Loads(cache, self._room, self._inbox, clock, events)
-        self._slices = Slices(cache, self._loads, self._room, clock)
+        self._loads = Loads(cache, self._budget, self._inbox, clock, events)
+        self._slices = Slices(cache, self._loads, self._budget, clock)
         self._queue: deque[Prefetch] = deque()
         self._active: dict[Prefetch, None] = {}
         """Begun and not answered, oldest first."""
@@ -80,7 +80,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self.timed_out = 0
         self.cancelled = 0
         self.given_up = 0
-        self._room_waits = 0
+        self._allocation_waits = 0
 
     @property
     def active(self) -> bool:
@@ -104,45 +104,45 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self.timed_out,
             self.cancelled,
             self.given_up,
-            self._room.used_bytes,
-            self._room.limit_bytes,
+            self._budget.used_bytes,
+            self._budget.limit_bytes,
             self._loads.loaded,
             self._loads.rejected,
-            self._room_waits + self._slices.room_waits,
+            self._allocation_waits + self._slices.allocation_waits,
         )
 
     @property
-    def seat(self) -> PolicySeat[PrefetchPolicy]:
-        """The policy, and how it fares."""
-        return self._seat
+    def guarded(self) -> GuardedPolicy[PrefetchPolicy]:
+        """The policy and its failures."""
+        return self._guarded
 
     def status(self) -> dict[str, object]:
         status = {"max_in_flight": self._max_in_flight, **self.counts()._asdict()}
-        del status["room_waits"]
+        del status["allocation_waits"]
         return status
 
     # --- changes while the server runs: each is made on the controller's thread, soon
 
-    def add_adapter(self, client: AdapterClient) -> Change:
+    def add_adapter(self, client: AdapterClient) -> PendingCall:
         """Lookups that begin from then on ask this adapter, too, last of all."""
 
-        def turn() -> None:
+        def apply() -> None:
             self._clients = (*self._clients, client)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
-    def remove_adapter(self, client: AdapterClient) -> Change:
+    def remove_adapter(self, client: AdapterClient) -> PendingCall:
         """It is asked for nothing any more, and lookups that wait for it go on without it.  Its loads that are under way
         are still waited for."""
 
-        def turn() -> None:
+        def apply() -> None:
             self._clients = tuple([other for other in self._clients if other is not client])
             client.retire()
             for prefetch in list(self._active):
                 if not prefetch.planned and self._lookups.go_without(prefetch, client):
                     self._load(prefetch)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
     def bound(
         self,
@@ -150,23 +150,23 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         max_in_flight: int | None = None,
         l1_max_bytes: int | None = None,
         lookup_timeout_seconds: float | None = None,
-    ) -> Change:
+    ) -> PendingCall:
         """What is given applies from then on, to prefetches that are under way, too."""
 
-        def turn() -> None:
+        def apply() -> None:
             self._max_in_flight = max_in_flight or self._max_in_flight
-            self._room.limit_bytes = self._room.limit_bytes if l1_max_bytes is None else l1_max_bytes
+            self._budget.limit_bytes = self._budget.limit_bytes if l1_max_bytes is None else l1_max_bytes
             self.lookup_timeout_seconds = lookup_timeout_seconds or self.lookup_timeout_seconds
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
-    def plan_by(self, policy: PrefetchPolicy) -> Change:
+    def plan_by(self, policy: PrefetchPolicy) -> PendingCall:
         """Another policy says what is loaded from where."""
 
-        def turn() -> None:
-            self._seat.take(policy)
+        def apply() -> None:
+            self._guarded.take(policy)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
     # --- on the controller's thread
 
@@ -188,15 +188,15 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             case JobReleased(LoadJob() as job):
                 self._loads.released(job)
 
-    def _give_up(self, message: Prefetch | Answer) -> None:
+    def _abort(self, message: Prefetch | Answer) -> None:
         """A prefetch itself is answered when the thread starts again."""
         match message:
             case Prefetch():
                 self._active[message] = None
             case JobAnswer(LookupJob() as job, outcomes, _):
-                self._lookups.give_up(job, outcomes)
+                self._lookups.abort(job, outcomes)
             case JobAnswer(LoadJob() as job, _, released):
-                for prefetch in self._loads.give_up(job, released):
+                for prefetch in self._loads.abort(job, released):
                     self._lookups.unpin_if_done(prefetch)
             case JobReleased(LoadJob() as job):
                 self._loads.released(job)
@@ -207,7 +207,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self.given_up += 1
             self._finish(prefetch)
 
-    def _patience_seconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         now = self._clock.monotonic()
         waits = [self._deadline(prefetch) - now for prefetch in (*self._active, *islice(self._queue, 1))]
         waits += [
@@ -216,7 +216,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             if not prefetch.planned and prefetch.found
         ]
         if any(prefetch.short_since is not None for prefetch in self._active):
-            waits.append(ROOM_RETRY_SECONDS)
+            waits.append(SPACE_RETRY_SECONDS)
         return max(0.0, min(waits)) if waits else None
 
     # --- the end, when it comes early
@@ -257,7 +257,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         clients = [client for client in self._clients if client.answers]
         prefetch.wanted = prefetch.missing()
         cells = sum(len(row.slots) for row in prefetch.rows)
-        hits = sum(len(chunks) for chunks in prefetch.reach().needed)
+        hits = sum(len(chunks) for chunks in prefetch.matched().needed)
         self._events.publish(PrefetchSubmitted(prefetch.request_id, cells, hits, len(prefetch.wanted)))
         self._lookups.submit(prefetch, clients)
         if not clients:
@@ -275,13 +275,13 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if prefetch.over:
             self._end(prefetch)
         else:
-            plan_sources(prefetch, self._seat, self._clients, self._loads.under_way_bytes, self._events)
+            plan_sources(prefetch, self._guarded, self._clients, self._loads.under_way_bytes, self._events)
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
         was_short = self._short
-        self._short = True  # until it is known: who lets go from here on wakes this thread
-        self._room.sweep()
+        self._short = True  # until it is known: a release from here on wakes this thread
+        self._budget.sweep()
         waiting: list[Prefetch] = []
         for prefetch in list(self._active):
             if not prefetch.planned:
@@ -291,35 +291,35 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             else:
                 self._finish_if_complete(prefetch)
         self._short = bool(waiting)
-        self._room_waits += self._short and not was_short
-        if not waiting or self._loads.jobs or self._room.waits_for_readers:
+        self._allocation_waits += self._short and not was_short
+        if not waiting or self._loads.jobs or self._budget.waits_for_readers:
             return False
         # Nothing that is under way will make room: the youngest that could is content with what it has.
-        yields = next((prefetch for prefetch in reversed(waiting) if self._room.holds(prefetch)), waiting[-1])
-        yields.give_in()
+        yields = next((prefetch for prefetch in reversed(waiting) if self._budget.holds(prefetch)), waiting[-1])
+        yields.stop_waiting()
         self._finish_if_complete(yields)
         return True
 
     def _load_answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> None:
-        if self._seat.policy.weighs_loads:
-            self._tell_policy(job, outcomes)
+        if self._guarded.policy.weighs_loads:
+            self._notify_policy(job, outcomes)
         for prefetch in self._loads.answered(job, outcomes, released):
             if prefetch.stale and not prefetch.answered:
                 prefetch.aim()
             self._finish_if_complete(prefetch)
             self._lookups.unpin_if_done(prefetch)
 
-    def _tell_policy(self, job: LoadJob, outcomes: Sequence[Outcome]) -> None:
+    def _notify_policy(self, job: LoadJob, outcomes: Sequence[Outcome]) -> None:
         pairs = zip(job.loads, outcomes, strict=False)
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
         seconds = self._clock.monotonic() - job.begun
         try:
-            self._seat.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
+            self._guarded.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: what it learns is its own affair
-            if built_in := self._seat.failed("on_load", error):
-                self._seat.take(built_in, because_it_failed=True)
+            if built_in := self._guarded.failed("on_load", error):
+                self._guarded.take(built_in, because_it_failed=True)
         else:
-            self._seat.worked("on_load")
+            self._guarded.worked("on_load")
 
     # --- the end
 
@@ -334,7 +334,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         prefetch.answered = True
         self._active.pop(prefetch, None)
         self._lookups.unpin_if_done(prefetch)
-        reach = prefetch.reach()
+        match = prefetch.matched()
         seconds = self._clock.monotonic() - prefetch.begun
         found = len(set().union(*prefetch.found.values())) if prefetch.found else 0
         self._events.publish(
@@ -343,4 +343,4 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             )
         )
         prefetch.forget()
-        prefetch.on_done(reach, prefetch.loaded)
+        prefetch.on_done(match, prefetch.loaded)

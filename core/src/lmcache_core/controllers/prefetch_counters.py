@@ -27,7 +27,7 @@ class PrefetchCounts(NamedTuple):
     """Objects that were checked and published in L1."""
     rejected: int
     """Objects that are not what they claim to be."""
-    room_waits: int
+    allocation_waits: int
     """Times that a prefetch waited for free space."""
 
 
@@ -55,7 +55,7 @@ PREFETCH_LOADED: Final = SampleKind(
     "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", is_counter=True
 )
 PREFETCH_WAITS: Final = SampleKind(
-    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
+    "lmcache.prefetch.allocation_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
 )
 
 
@@ -72,4 +72,4 @@ def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
     yield PREFETCH_BYTES.of(counts.l1_bytes)
     yield PREFETCH_LIMIT.of(counts.l1_max_bytes)
     yield PREFETCH_LOADED.of(counts.loaded)
-    yield PREFETCH_WAITS.of(counts.room_waits)
+    yield PREFETCH_WAITS.of(counts.allocation_waits)

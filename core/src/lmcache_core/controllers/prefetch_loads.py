@@ -1,7 +1,7 @@
-"""Objects on their way from L2 into L1: reserved slots, jobs at adapters, and who waits for which.
+"""Objects on their way from L2 into L1: reserved slots, jobs at adapters, and the prefetches that wait for each.
 
-An object is loaded once, however many prefetches want it.  It becomes visible only after core's own check, held by those
-that still wait for it; when nobody does, it comes and goes (or stays, where the policy says so), and nothing is leaked.
+An object is loaded once, however many prefetches want it.  It becomes visible only after core's own check, referenced by
+those that still wait for it.  Without one, it is evicted at once, or stays, where the policy says so.
 Belongs to the prefetch controller's thread.
 """
 
@@ -120,7 +120,7 @@ class Loads:
     ) -> None:
         self._cache = cache
         self._places = Places(cache)
-        self._room = room
+        self._budget = room
         self._inbox = inbox
         self._clock = clock
         self._events = events
@@ -199,7 +199,7 @@ class Loads:
         finally:
             self._ended(job, published)
             if good and self._events.wants(ObjectsCame):
-                self._tell_came(job, good)
+                self._publish_added(job, good)
         if released:
             self.released(job)
         return list(touched)
@@ -208,9 +208,9 @@ class Loads:
         """The adapter touches none of the job's slots any more."""
         for lease in job.leases:
             self._cache.leases.end(lease)
-        self._room.give_back(job)
+        self._budget.give_back(job)
 
-    def give_up(self, job: LoadJob, released: bool) -> list[Prefetch]:
+    def abort(self, job: LoadJob, released: bool) -> list[Prefetch]:
         """The job's answer could not be handled, or not to the end: no more of it is published.  Returns who waited for
         it."""
         self._ended(job, ())
@@ -258,7 +258,7 @@ class Loads:
         self._unanswered[job] = None
         if self._events.wants(LoadSubmitted):
             self._events.publish(LoadSubmitted(client.name, job.number, job.request_id, len(items), job.object_bytes))
-        self._room.lend(job, size)
+        self._budget.lend(job, size)
         client.submit_load(items, self._inbox, job)
 
     def _part(self, loading: Loading) -> list[tuple[Prefetch, Cell]]:
@@ -297,7 +297,7 @@ class Loads:
         return outcome is Outcome.DONE
 
     def _ended(self, job: LoadJob, loaded: Sequence[Loading]) -> None:
-        """The job is answered or given up: told once, whatever comes afterwards."""
+        """The job is answered or aborted: publish its event, once."""
         if self._unanswered.pop(job, job) is job or not self._events.wants(LoadCompleted):
             return
         size = sum(HEADER_BYTES + loading.source.record.payload_bytes for loading in loaded)
@@ -307,8 +307,8 @@ class Loads:
             LoadCompleted(job.client.name, job.number, job.request_id, len(loaded), failed, size, seconds)
         )
 
-    def _tell_came(self, job: LoadJob, good: Sequence[Loading]) -> None:
-        """Of those for which nobody waited any more, some have left again at once: they never came."""
+    def _publish_added(self, job: LoadJob, good: Sequence[Loading]) -> None:
+        """Publish what was added.  Objects without a waiting prefetch may have been evicted at once; they are left out."""
         by_record: dict[bytes, list[Loading]] = {}
         for loading in good:
             if self._cache.contents.contains(loading.source.record, loading.key.chunk_hash):
@@ -329,7 +329,7 @@ class Loads:
             )
 
     def _publish(self, loading: Loading, waiters: Sequence[tuple[Prefetch, Cell]], retain: bool) -> None:
-        """Held by whoever still waits; the first of them is told that it was loaded for it."""
+        """Referenced by each prefetch that still waits; it counts as loaded for the first of them."""
         payload_bytes = loading.source.record.payload_bytes
         waiting = [prefetch for prefetch, _ in waiters if not prefetch.answered]
         first = waiting[0] if waiting else waiters[0][0]
@@ -337,7 +337,7 @@ class Loads:
         retain = retain or True in [prefetch.keeps for prefetch, _ in waiters]
         self._cache.publish(loading.lease, [loading.slot], readers, loading.chunk, not retain, first.request)
         if waiting:
-            self._room.hold(waiting, self._cache.slot_bytes_for(payload_bytes))
+            self._budget.hold(waiting, self._cache.slot_bytes_for(payload_bytes))
         self.loaded += 1
         first.loaded += 1
         first.loaded_bytes += HEADER_BYTES + payload_bytes

@@ -12,7 +12,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import L2LookupCompleted, LoadsDeclined, Publisher
 from lmcache_core.contracts.policies import PrefetchFacts, PrefetchPlan, PrefetchPolicy, WantedObject
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
 from lmcache_core.jobs.inbox import Inbox
@@ -33,10 +33,10 @@ class LookupJob:
     number: int
     begun: float
     taken: bool = False
-    """What the adapter keeps is accounted for: with the prefetch, or let go."""
+    """What the adapter has pinned is recorded with the prefetch, or unpinned."""
 
     def found(self, outcomes: Sequence[Outcome]) -> list[ObjectKey]:
-        """What the adapter has, and keeps until it is told otherwise."""
+        """What the adapter has, and keeps pinned until `unpin`."""
         pairs = zip(self.keys, outcomes, strict=False)
         return [key for key, outcome in pairs if outcome is Outcome.DONE]
 
@@ -60,7 +60,7 @@ class Lookups:
             client.submit_lookup(keys, self._inbox, LookupJob(prefetch, client, keys, self._number, now))
 
     def answered(self, job: LookupJob, outcomes: Sequence[Outcome]) -> bool:
-        """True when nobody else is waited for, and the prefetch is to be planned."""
+        """True when all adapters have answered, and the prefetch is to be planned."""
         prefetch, client = job.prefetch, job.client
         found = job.found(outcomes)
         job.taken = True
@@ -88,13 +88,13 @@ class Lookups:
         prefetch.asked.discard(client)
         return was_asked and not prefetch.asked
 
-    def give_up(self, job: LookupJob, outcomes: Sequence[Outcome]) -> None:
-        """The answer could not be handled: nobody will unpin what it found."""
+    def abort(self, job: LookupJob, outcomes: Sequence[Outcome]) -> None:
+        """The answer could not be handled: unpin what was found."""
         if not job.taken:
             job.client.unpin(job.found(outcomes))
 
     def unpin_if_done(self, prefetch: Prefetch) -> None:
-        """When nobody reads for it any more, the adapters may let go of what they kept."""
+        """Unpin at all adapters, once nothing is being loaded for it."""
         if prefetch.answered and not prefetch.loading:
             while prefetch.pinned:
                 client, keys = prefetch.pinned.popitem()
@@ -105,9 +105,9 @@ SLICE_CELLS = 32
 """Objects that are asked for at once; completions come, and mistakes end, in steps of this."""
 IN_FLIGHT_CELLS = 128
 """Objects that are under way for one prefetch; the rest waits here, where it can still be left out."""
-ROOM_WAIT_SECONDS = 0.25
+SPACE_WAIT_SECONDS = 0.25
 """How long a prefetch waits for eviction, or for another writer of its chunk, before it is content with less."""
-ROOM_RETRY_SECONDS = 0.005
+SPACE_RETRY_SECONDS = 0.005
 
 
 class Slices:
@@ -116,9 +116,9 @@ class Slices:
     def __init__(self, cache: L1Cache, loads: Loads, room: PrefetchBudget, clock: Clock) -> None:
         self._cache = cache
         self._loads = loads
-        self._room = room
+        self._budget = room
         self._clock = clock
-        self.room_waits = 0
+        self.allocation_waits = 0
         """Times that a prefetch began to wait for eviction."""
 
     def submit(self, prefetch: Prefetch, others_wait: bool) -> bool:
@@ -153,7 +153,7 @@ class Slices:
         return rest
 
     def _within_bound(self, prefetch: Prefetch, cells: Sequence[Cell]) -> list[Cell]:
-        left = self._room.left_bytes
+        left = self._budget.left_bytes
         fitting = []
         for cell in cells:
             left -= self._cache.slot_bytes_for(prefetch.sources[cell][0].record.payload_bytes)
@@ -166,7 +166,7 @@ class Slices:
         """False when there is no room, and the prefetch is to try again a little later."""
         now, payload_bytes = self._clock.monotonic(), prefetch.sources[cells[0]][0].record.payload_bytes
         waited = 0.0 if prefetch.short_since is None else now - prefetch.short_since
-        waits = prefetch.short_since is not None and waited < ROOM_WAIT_SECONDS
+        waits = prefetch.short_since is not None and waited < SPACE_WAIT_SECONDS
         if waits and self._cache.available(payload_bytes) < len(cells):
             return False  # asking again would only ask eviction for more
         placed = self._loads.submit(prefetch, cells)
@@ -176,12 +176,12 @@ class Slices:
         if placed == len(cells):
             prefetch.short_since = None
         elif placed or prefetch.short_since is None:
-            self.room_waits += prefetch.short_since is None
+            self.allocation_waits += prefetch.short_since is None
             prefetch.short_since = now
             return placed > 0
-        elif waited >= ROOM_WAIT_SECONDS:
+        elif waited >= SPACE_WAIT_SECONDS:
             prefetch.short_since = None
-            prefetch.give_in()
+            prefetch.stop_waiting()
         else:
             return False
         return True
@@ -189,18 +189,18 @@ class Slices:
 
 def plan_sources(
     prefetch: Prefetch,
-    seat: PolicySeat[PrefetchPolicy],
+    guarded: GuardedPolicy[PrefetchPolicy],
     clients: Sequence[AdapterClient],
     loading_bytes: Callable[[AdapterClient], int],
     events: Publisher,
 ) -> None:
     """Fill in `sources`, `retain` and what the prefetch aims for, and unpin what it will not ask for.
 
-    A chunk that the policy leaves is left.  For the others, every adapter that has it stands in for the planned one, in
+    A chunk that the policy leaves is left.  For the others, every adapter that has it follows the planned one, in
     the order of the cascade, in case that one fails."""
     size = len(prefetch.wanted)
     found = [prefetch.found.get(client, Bitmap(size)) for client in clients]
-    plan = _ask(seat, found, clients, prefetch, loading_bytes)
+    plan = _ask(guarded, found, clients, prefetch, loading_bytes)
     prefetch.retain = plan.retain
     holders = [place for place, client in enumerate(clients) if prefetch.found.get(client)]
     planned: dict[Cell, list[Source]] = {}
@@ -247,7 +247,7 @@ def _facts(
 
 
 def _ask(
-    seat: PolicySeat[PrefetchPolicy],
+    guarded: GuardedPolicy[PrefetchPolicy],
     found: Sequence[Bitmap],
     clients: Sequence[AdapterClient],
     prefetch: Prefetch,
@@ -258,21 +258,21 @@ def _ask(
         return PrefetchPlan((None,) * size)
     try:
         adapters = [client.facts for client in clients]
-        if seat.policy.weighs_loads and prefetch.wanted:
-            plan = seat.policy.weigh(found, adapters, _facts(prefetch, clients, loading_bytes))
+        if guarded.policy.weighs_loads and prefetch.wanted:
+            plan = guarded.policy.weigh(found, adapters, _facts(prefetch, clients, loading_bytes))
         else:
-            plan = seat.policy.plan(found, adapters)
+            plan = guarded.policy.plan(found, adapters)
         sources, retain, declined = tuple(plan.sources), bool(plan.retain), tuple(plan.declined)
         if len(sources) != size:
             raise ValueError(f"the prefetch policy planned {len(sources)} of {size} keys")
         if any(place is not None and type(place) is not int for place in (*sources, *declined)):
             raise ValueError("the prefetch policy named an adapter by something else than its index")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: without a plan nothing is loaded
-        if built_in := seat.failed("plan", error):
-            seat.take(built_in, because_it_failed=True)
-            return _ask(seat, found, clients, prefetch, loading_bytes)
+        if built_in := guarded.failed("plan", error):
+            guarded.take(built_in, because_it_failed=True)
+            return _ask(guarded, found, clients, prefetch, loading_bytes)
         return PrefetchPlan((None,) * size)
-    seat.worked("plan")
+    guarded.worked("plan")
     return PrefetchPlan(sources, retain, declined)
 
 

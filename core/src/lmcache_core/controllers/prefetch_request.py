@@ -68,9 +68,9 @@ class Prefetch:
     request: RequestFacts = NO_REQUEST
     sparse: bool = False
     keeps: bool = False
-    """True: what is loaded for it stays in L1 when nobody reads it any more, even if the policy does not retain it."""
+    """True: what is loaded for it stays in L1 after its last reader, even if the policy does not retain it."""
     first_chunk: int = 0
-    """Where its chunks stand in their prompt."""
+    """Place of its first chunk in the prompt."""
 
     wanted: list[Wanted] = field(default_factory=list)
     asked: set[AdapterClient] = field(default_factory=set)
@@ -78,7 +78,7 @@ class Prefetch:
     found: dict[AdapterClient, Bitmap] = field(default_factory=dict)
     """By adapter, which of `wanted` it has."""
     pinned: dict[AdapterClient, list[ObjectKey]] = field(default_factory=dict)
-    """By adapter, what it keeps for this prefetch until it is told otherwise."""
+    """By adapter, the keys that it has pinned for this prefetch."""
     planned: bool = False
     retain: bool = False
     sources: dict[Cell, list[Source]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Prefetch:
 
     @property
     def over(self) -> bool:
-        """Nobody waits for it any more: its request has ended."""
+        """Its request has ended."""
         return self.lease.state is not LeaseState.ACTIVE
 
     @property
@@ -110,9 +110,9 @@ class Prefetch:
         """Is everything there that can still be had?"""
         return not self.todo and not any(cell.chunk in self.needed[cell.row] for cell in self.loading)
 
-    def reach(self) -> PrefixMatch:
+    def matched(self) -> PrefixMatch:
         """What is there."""
-        return self._reach([row.flags() for row in self.rows])
+        return self._matched([row.flags() for row in self.rows])
 
     def missing(self) -> list[Wanted]:
         """What L2 is to be asked for: shard by shard in prompt order, under every layout that a chunk may have."""
@@ -133,9 +133,9 @@ class Prefetch:
         for cell, sources in self.sources.items():
             if sources or cell in self.loading:
                 flags[cell.row][cell.chunk] = 1
-        reach = self._reach(flags)
-        needed = reach.needed
-        self.expected = reach.answer if isinstance(reach.answer, int) else None
+        match = self._matched(flags)
+        needed = match.needed
+        self.expected = match.answer if isinstance(match.answer, int) else None
         cells = [
             Cell(chunk, number)
             for number, chunks in enumerate(needed)
@@ -153,7 +153,7 @@ class Prefetch:
             other for other in sources if other.client is not source.client or other.record is not source.record
         ]
 
-    def give_in(self) -> None:
+    def stop_waiting(self) -> None:
         """There is no room for what is not under way: be content with the rest."""
         for cell in self.todo:
             self.sources[cell] = []
@@ -168,7 +168,7 @@ class Prefetch:
     def _windows(self) -> list[int | None]:
         return [row.window for row in self.rows]
 
-    def _reach(self, flags: Sequence[bytearray]) -> PrefixMatch:
+    def _matched(self, flags: Sequence[bytearray]) -> PrefixMatch:
         return match_of(flags, self._windows(), len(self.chunk_hashes), sparse=self.sparse)
 
 
@@ -196,15 +196,15 @@ class PrefetchBudget:
         return any(prefetch.answered and _is_held(prefetch) for who in self._held for prefetch in who)
 
     def lend(self, job: Hashable, size_bytes: int) -> None:
-        """Slots of so many bytes are with an adapter, for this job."""
+        """An adapter borrows slots of `size_bytes` for this job."""
         self._lent[job] = size_bytes
 
     def give_back(self, job: Hashable) -> None:
-        """The adapter touches them no more.  Saying so again does nothing."""
+        """The adapter touches them no more.  A second call does nothing."""
         self._lent.pop(job, None)
 
     def hold(self, prefetches: Sequence[Prefetch], size_bytes: int) -> None:
-        """So much was loaded for these together.  It counts, once, until the leases of all their lookups hold nothing:
+        """`size_bytes` were loaded for these together.  It counts, once, until the leases of all their lookups hold nothing:
         their requests have ended, or workers have taken everything over."""
         who = tuple(dict.fromkeys(prefetches))
         self._held[who] = self._held.get(who, 0) + size_bytes

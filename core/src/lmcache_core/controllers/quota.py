@@ -36,7 +36,7 @@ class Quotas:
     def begin(self, limits: Mapping[str, int], default: int | None) -> None:
         """The limits of the configuration, in bytes; before anything is stored."""
         if limits or default is not None:
-            self._apply(SaltLimits(dict(limits), default), ())  # nobody has anything yet
+            self._apply(SaltLimits(dict(limits), default), ())  # L1 is empty
 
     def get(self, salt: str) -> Quota:
         """Of any salt, whether it has a limit or anything stored or not."""
@@ -52,7 +52,7 @@ class Quotas:
         return self._limits.default
 
     def set(self, salt: str, limit_bytes: int) -> None:
-        """What the salt has beyond it leaves with the next round of eviction, its oldest first, as far as nobody reads
+        """What the salt has beyond it leaves with the next round of eviction, its oldest first, as far as no request reads
         it."""
         with self._lock:
             if salt not in self._limits.by_salt and len(self._limits.by_salt) >= QUOTAS_MAX:

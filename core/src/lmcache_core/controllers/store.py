@@ -18,19 +18,53 @@ from itertools import accumulate
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.contracts.policies import StorePolicy
+from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.policies import PolicySeat
+from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.store_counters import StoreCounts, StoreView
-from lmcache_core.controllers.store_plan import plan_stores
 from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
 from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreReferences, StoreUnit
-from lmcache_core.controllers.threads import Change, MessageLoop
+from lmcache_core.controllers.threads import MessageLoop, PendingCall
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.read_checks import ReadChecks
 from lmcache_core.model.results import Outcome
+
+
+def plan_stores(
+    guarded: GuardedPolicy[StorePolicy], items: Sequence[StoreItem], batch: Batch, adapters: Sequence[AdapterFacts]
+) -> StorePlan:
+    """The adapters that each object of the batch goes to.  Where the policy raises, or names what is not there, none: the
+    objects stay in L1 only.  Where that happens again and again, the built-in policy is asked instead, from these objects
+    on."""
+    if not items:
+        return StorePlan(())
+    if not adapters:
+        return StorePlan(((),) * len(items))
+    objects = [
+        StoredObject(item.key.space, item.key.chunk_hash, item.buffer.length, batch.hit, chunk, batch.request)
+        for item, chunk in zip(items, batch.chunks, strict=True)
+    ]
+    known = range(len(adapters))
+    try:
+        plan = guarded.policy.plan(objects, adapters)
+        targets = tuple(tuple(chosen) for chosen in plan.targets)
+        if len(targets) != len(items):
+            raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
+        for chosen in set(targets):
+            if any(type(index) is not int or index not in known for index in chosen):
+                raise ValueError(f"the store policy named other adapters than 0 to {len(known) - 1}")
+            if len(set(chosen)) != len(chosen):
+                raise ValueError("the store policy named an adapter twice")
+        drops = bool(plan.drop_from_l1)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+        if built_in := guarded.failed("plan", error):
+            guarded.take(built_in, because_it_failed=True)
+            return plan_stores(guarded, items, batch, adapters)
+        return StorePlan(((),) * len(items))
+    guarded.worked("plan")
+    return StorePlan(targets, drops)
 
 
 class StoreController(MessageLoop[Batch | Answer]):
@@ -50,8 +84,8 @@ class StoreController(MessageLoop[Batch | Answer]):
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         super().__init__()
         self._cache = cache
-        self.seat = PolicySeat("store policy", policy, clock, built_in)
-        """The policy, and how it fares."""
+        self.guarded = GuardedPolicy("store policy", policy, clock, built_in)
+        """The policy and its failures."""
         self._limits = limits
         self._queues = tuple([StoreQueue(client, limits) for client in clients])
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
@@ -60,7 +94,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._clock = clock
         self._events = events
         self._backlog = StoreBacklog()
-        self._holds = StoreReferences(cache, self._backlog)
+        self._references = StoreReferences(cache, self._backlog)
         self._jobs = 0
         self._batches = 0
         self._trimmed: Batch | None = None
@@ -84,7 +118,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self.forgo(count, object_bytes)
 
     def forgo(self, count: int, object_bytes: int) -> None:
-        """So many objects of an admitted batch are gone."""
+        """`count` objects of an admitted batch are gone."""
         self._backlog.seen(count * object_bytes)
         self._backlog.shrink(count * object_bytes)
 
@@ -94,58 +128,58 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     # --- changes while the server runs: each is made on the controller's thread, soon
 
-    def add_adapter(self, client: AdapterClient) -> Change:
+    def add_adapter(self, client: AdapterClient) -> PendingCall:
         """Objects that come from then on go to this adapter, too."""
-        return self.change(lambda: self._line_up((*self._queues, StoreQueue(client, self._limits))))
+        return self.call_soon(lambda: self._line_up((*self._queues, StoreQueue(client, self._limits))))
 
-    def drain_adapter(self, client: AdapterClient, *, again: bool = False) -> Change:
+    def drain_adapter(self, client: AdapterClient, *, again: bool = False) -> PendingCall:
         """Objects that come from then on do not go to it, or go there `again`; those that wait for it do."""
 
-        def turn() -> None:
+        def apply() -> None:
             for queue in self._queues:
                 queue.open = again if queue.client is client else queue.open
             self._line_up(self._queues)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
-    def remove_adapter(self, client: AdapterClient) -> Change:
+    def remove_adapter(self, client: AdapterClient) -> PendingCall:
         """What waits for it is dropped.  Its jobs that are under way are still waited for, each for itself."""
 
-        def turn() -> None:
+        def apply() -> None:
             for queue in self._queues:
                 if queue.client is client:
                     self._line_up(tuple([other for other in self._queues if other is not queue]))
                     self._drop(queue, queue.drop_all(DropReason.ADAPTER_REMOVED), DropReason.ADAPTER_REMOVED)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
     def pending_for(self, client: AdapterClient) -> tuple[int, int]:
         """Objects and bytes on their way to it, waiting or handed over.  Any thread."""
         account = self._account(client)
         return (account.waiting + account.in_flight, account.backlog_bytes) if account else (0, 0)
 
-    def lost_for(self, client: AdapterClient) -> int:
+    def lost_objects(self, client: AdapterClient) -> int:
         """Objects that were to go there and did not get there, since it came.  Any thread."""
         account = self._account(client)
         return account.failed + account.dropped if account else 0
 
-    def limit(self, limits: StoreLimits) -> Change:
+    def limit(self, limits: StoreLimits) -> PendingCall:
         """What waits for each adapter is bounded by these."""
 
-        def turn() -> None:
+        def apply() -> None:
             self._limits = limits
             for queue in self._queues:
                 queue.limit(limits)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
-    def plan_by(self, policy: StorePolicy) -> Change:
+    def plan_by(self, policy: StorePolicy) -> PendingCall:
         """Another policy says what goes where."""
 
-        def turn() -> None:
-            self.seat.take(policy)
+        def apply() -> None:
+            self.guarded.take(policy)
 
-        return self.change(turn)
+        return self.call_soon(apply)
 
     def drain(self, seconds: float) -> bool:
         """Wait until nothing is on its way.  False when something still is."""
@@ -192,19 +226,19 @@ class StoreController(MessageLoop[Batch | Answer]):
         for queue in self._queues:
             self._pump(queue)
 
-    def _give_up(self, message: Batch | Answer) -> None:
+    def _abort(self, message: Batch | Answer) -> None:
         match message:
             case Batch(lease):
                 for queue in self._queues:
                     self._publish_drop(queue, queue.withdraw(lease), DropReason.CONTROLLER_FAILED)
-                size = self._holds.give_up(self._enqueuing)
+                size = self._references.abort(self._enqueuing)
                 size = size if self._enqueuing else (self._trimmed or message).size_bytes
                 self._trimmed, self._enqueuing = None, []
                 self._cache.leases.end(lease)
                 self._backlog.seen(message.size_bytes)
                 self._backlog.shrink(size)
             case JobAnswer(StoreJob() as job, _, released):
-                job.queue.settle(job, (), self._clock.monotonic())
+                job.queue.complete(job, (), self._clock.monotonic())
                 self._release(job) if released else self._keep(job)
             case JobReleased(StoreJob() as job):
                 self._release(job)
@@ -212,7 +246,7 @@ class StoreController(MessageLoop[Batch | Answer]):
     def _enqueue(self, batch: Batch) -> None:
         self._trimmed = batch = self._without_busy(batch) if batch.hit else batch
         items = [StoreItem(self._cache.key_of(slot), self._cache.buffer(slot)) for slot in batch.slots]
-        plan = plan_stores(self.seat, items, batch, [queue.facts for queue in self._queues])
+        plan = plan_stores(self.guarded, items, batch, [queue.facts for queue in self._queues])
         self._batches += 1
         now = self._clock.monotonic()
         units = [
@@ -228,7 +262,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             )
             for slot, item, chunk in zip(batch.slots, items, batch.chunks, strict=True)
         ]
-        self._holds.begin(batch.slots)
+        self._references.begin(batch.slots)
         self._enqueuing = units
         for index, queue in enumerate(self._queues):
             if not queue.open:
@@ -236,9 +270,9 @@ class StoreController(MessageLoop[Batch | Answer]):
             chosen = [unit for unit, queues in zip(units, plan.targets, strict=True) if index in queues]
             if batch.hit:  # it displaces nothing: it can be hit again
                 sizes = accumulate(unit.size_bytes for unit in chosen)
-                chosen = [unit for unit, size in zip(chosen, sizes, strict=True) if size <= queue.room_bytes]
+                chosen = [unit for unit, size in zip(chosen, sizes, strict=True) if size <= queue.free_bytes]
             queue.add(chosen)
-        self._holds.finish(units)
+        self._references.finish(units)
         self._trimmed, self._enqueuing = None, []
 
     def _line_up(self, queues: tuple[StoreQueue, ...]) -> None:
@@ -247,7 +281,7 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def _without_busy(self, batch: Batch) -> Batch:
         """What was hit while it is on its way, or while its store is not here yet, is not planned again."""
-        busy = self._holds.busy
+        busy = self._references.busy
         chunks = dict(
             zip(reversed(batch.slots), reversed(batch.chunks), strict=True)
         )  # of one that is there twice, the first
@@ -271,7 +305,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             try:
                 self._submit(job)
             except BaseException:
-                queue.settle(job, (), now)
+                queue.complete(job, (), now)
                 self._release(job)
                 raise
         self._drop(queue, *queue.drop_excess(now))
@@ -281,9 +315,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         if self._cache.checks is not None:
             self._leave_out_changed(self._cache.checks, job)
             if not job.units:
-                job.queue.settle(job, (), self._clock.monotonic())
+                job.queue.complete(job, (), self._clock.monotonic())
                 return
-        self._holds.seal(job.units, self._clock.wall_ns())
+        self._references.seal(job.units, self._clock.wall_ns())
         self._events.publish(StoreSubmitted(client.name, job.number, len(job.units), job.size_bytes))
         client.submit_store([unit.item for unit in job.units], self._inbox, job)
 
@@ -296,14 +330,14 @@ class StoreController(MessageLoop[Batch | Answer]):
         bad.size_bytes = sum(unit.size_bytes for unit in bad.units)
         job.units = [unit for unit in job.units if unit.slot not in changed]
         job.size_bytes -= bad.size_bytes
-        bad.queue.settle(bad, [Outcome.DAMAGED] * len(bad.units), self._clock.monotonic())
+        bad.queue.complete(bad, [Outcome.DAMAGED] * len(bad.units), self._clock.monotonic())
         self._release(bad)
 
     def _answered(self, job: StoreJob, outcomes: Sequence[Outcome], released: bool) -> None:
         now = self._clock.monotonic()
         stored = sum(outcome is Outcome.DONE for outcome in outcomes)
         failed = len(outcomes) - stored
-        if job.queue.settle(job, outcomes, now):
+        if job.queue.complete(job, outcomes, now):
             self._events.publish(
                 StoreCompleted(
                     job.queue.client.name,
@@ -319,22 +353,22 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._release(job) if released else self._keep(job)
 
     def _release(self, job: StoreJob) -> None:
-        """The adapter is done with the job's buffers.  Once: what another adapter still reads must not be let go twice."""
+        """The adapter is done with the job's buffers.  Once: what another adapter still reads must not be released twice."""
         units, job.units = job.units, ()
         if job.kept:
             for unit in units:
                 unit.kept -= 1
-        self._holds.finish(units)
+        self._references.finish(units)
 
     def _keep(self, job: StoreJob) -> None:
         """It has answered, and is not done with them."""
         if not job.kept:
             job.kept = True
-            self._holds.keep(job.units)
+            self._references.keep(job.units)
 
     def _drop(self, queue: StoreQueue, units: Sequence[StoreUnit], reason: DropReason) -> None:
         self._publish_drop(queue, units, reason)
-        self._holds.finish(units)
+        self._references.finish(units)
 
     def _publish_drop(self, queue: StoreQueue, units: Sequence[StoreUnit], reason: DropReason) -> None:
         if units:

@@ -1,4 +1,4 @@
-"""What became of the objects that were to go to one adapter."""
+"""Counters of stores to one adapter, and their samples."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StoreCounts(NamedTuple):
 
 
 class StoreView(NamedTuple):
-    """How stores to one adapter fare."""
+    """Stores to one adapter: counts, age and speed."""
 
     counts: StoreCounts
     oldest_seconds: float
@@ -65,7 +65,7 @@ class StoreView(NamedTuple):
 
 
 class StoreCounters:
-    """Written by the store controller, read by anybody: each change is complete when it is seen."""
+    """Written by the store controller's thread, read by any: a snapshot is consistent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
@@ -86,7 +86,7 @@ class StoreCounters:
         return self._waiting_bytes + self._in_flight_bytes
 
     def admit(self, objects: int, size: int, merged: int) -> None:
-        """So many more, of so many bytes, wait; others were on their way already."""
+        """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
         with self._lock:
             self._admitted += objects
             self._admitted_bytes += size
@@ -95,17 +95,17 @@ class StoreCounters:
             self._merged += merged
 
     def submit(self, objects: int, size: int) -> None:
-        """So many of those that wait are on their way."""
+        """`objects` of those that wait, of `size` bytes, were handed to the adapter."""
         with self._lock:
             self._waiting -= objects
             self._waiting_bytes -= size
             self._in_flight += objects
             self._in_flight_bytes += size
 
-    def settle(
+    def complete(
         self, stored: int, stored_bytes: int, failed: Mapping[str, int], failed_bytes: Mapping[str, int]
     ) -> None:
-        """So many of those on their way have their outcome: they are stored, or failed in these ways."""
+        """Objects in flight have their outcome: stored, or failed, by outcome."""
         with self._lock:
             self._in_flight -= stored + sum(failed.values())
             self._in_flight_bytes -= stored_bytes + sum(failed_bytes.values())
@@ -115,7 +115,7 @@ class StoreCounters:
             self._failed_bytes.update(failed_bytes)
 
     def drop(self, objects: int, size: int, reason: str) -> None:
-        """So many of those that wait, of so many bytes, will not go."""
+        """`objects` of those that wait, of `size` bytes, were dropped."""
         with self._lock:
             self._waiting -= objects
             self._waiting_bytes -= size

@@ -19,7 +19,7 @@ from lmcache_core.model.results import Outcome
 
 
 class DropRule(StrEnum):
-    """Which waiting object is given up when there are too many.  Within one batch it is always the one that lies deepest
+    """Which waiting object is dropped when there are too many.  Within one batch it is always the one that lies deepest
     in its prompt: a prefix is of use without its end, and an end is of none without its prefix."""
 
     NEWEST = "newest"
@@ -35,7 +35,7 @@ _RANK: dict[DropRule, Callable[[StoreUnit, int], tuple[int, int]]] = {
 
 
 class WaitingStores:
-    """First in, first out; `drop` takes out the one that the rule gives up first.  One thread."""
+    """First in, first out; `drop` takes out the victim by the rule.  One thread."""
 
     def __init__(self, rule: DropRule) -> None:
         self._rank = _RANK[rule]
@@ -76,7 +76,7 @@ class WaitingStores:
         return self._units.popitem(last=False)[1]
 
     def drop(self) -> StoreUnit:
-        """The one that the rule gives up first.  Raises IndexError when nothing waits."""
+        """The victim by the rule.  Raises IndexError when nothing waits."""
         if self._victims is None:
             self._victims = [(self._rank(unit, ticket), ticket) for ticket, unit in self._units.items()]
             heapq.heapify(self._victims)
@@ -104,7 +104,7 @@ class Throughput:
     for less, by half per half-life, and a backend that has stopped becomes slower as one looks.  One thread."""
 
     def __init__(self, evidence_bytes: int, half_life_seconds: float = HALF_LIFE_SECONDS) -> None:
-        """Nothing is said before so many bytes have passed."""
+        """`evidence_bytes`: the speed is unknown until this much was taken."""
         self._evidence = evidence_bytes
         self._half_life = half_life_seconds
         self._passed = 0
@@ -119,7 +119,7 @@ class Throughput:
         self._busy_since = now if saturated else None
 
     def done(self, size: int) -> None:
-        """So many bytes were taken."""
+        """`size` bytes were taken."""
         if self._busy_since is not None:
             self._passed += size
             self._bytes += size
@@ -186,18 +186,18 @@ class StoreJob:
     number: int
     queue: StoreQueue
     units: Sequence[StoreUnit]
-    """None any more once the adapter has let go of their buffers."""
+    """Empty once the adapter has released their buffers."""
     size_bytes: int
     begun: float
     waited_seconds: float
     """The one that waited longest."""
     request_id: str
     """Of the first object, where it is known."""
-    settled: bool = False
+    completed: bool = False
     kept: bool = False
-    """It was settled while the adapter still had the buffers."""
+    """It was completed while the adapter still had the buffers."""
     stored_bytes: int = 0
-    """Once it is settled."""
+    """Once it is completed."""
 
 
 class StoreQueue:
@@ -226,7 +226,7 @@ class StoreQueue:
         self._waiting.follow(limits.drop)
 
     @property
-    def room_bytes(self) -> int:
+    def free_bytes(self) -> int:
         """May be added without anything being dropped for it."""
         return max(0, self._limits.backlog_bytes - self.counters.backlog_bytes)
 
@@ -260,11 +260,11 @@ class StoreQueue:
         first = units[0]
         return StoreJob(number, self, units, size, now, now - first.since, first.request_id)
 
-    def settle(self, job: StoreJob, outcomes: Sequence[Outcome], now: float) -> bool:
+    def complete(self, job: StoreJob, outcomes: Sequence[Outcome], now: float) -> bool:
         """A job has its outcomes; what has none failed.  False when it had them already."""
-        if job.settled:
+        if job.completed:
             return False
-        job.settled = True
+        job.completed = True
         self._under_way.difference_update(unit.item.key for unit in job.units)
         self._speed.advance(now, self._in_flight_bytes >= self._window)
         failed: Counter[str] = Counter()
@@ -281,11 +281,11 @@ class StoreQueue:
             self._speed.done(stored_bytes)
         self._in_flight_bytes -= job.size_bytes
         self._speed.advance(now, self._in_flight_bytes >= self._window)
-        self.counters.settle(stored, stored_bytes, failed, failed_bytes)
+        self.counters.complete(stored, stored_bytes, failed, failed_bytes)
         return True
 
     def drop_excess(self, now: float) -> tuple[list[StoreUnit], DropReason]:
-        """Give up what waits beyond the limits."""
+        """Drop what waits beyond the limits."""
         limit, reason = float(self._limits.backlog_bytes), DropReason.BACKLOG_BYTES
         rate = self._speed.bytes_per_second(now)
         if rate is not None and self._limits.backlog_seconds is not None:
@@ -301,13 +301,13 @@ class StoreQueue:
         return units, reason
 
     def drop_all(self, reason: DropReason) -> list[StoreUnit]:
-        """Give up everything that waits."""
+        """Drop everything that waits."""
         units = [self._waiting.take() for _ in range(len(self._waiting))]
         self._dropped(units, reason)
         return units
 
     def withdraw(self, lease: Lease) -> list[StoreUnit]:
-        """Give up what this lease holds, as far as it waits."""
+        """Drop what waits of this lease."""
         units = self._waiting.withdraw(lease)
         self._dropped(units, DropReason.CONTROLLER_FAILED)
         return units

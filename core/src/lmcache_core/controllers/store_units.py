@@ -37,8 +37,8 @@ class StoreBacklog:
         return self._refused
 
     def admit(self, count: int, size: int, unseen_max: int, *, hit: bool) -> bool:
-        """So many objects come.  False where more than may be would not have been looked at; those that were there before
-        and only `hit` are not counted as refused then, and are not let in as the first either, if they are too large."""
+        """Admit `count` objects of `size` bytes.  False where more than `unseen_max` bytes would wait to be planned.  Objects
+        that were only `hit` are not counted as refused then, and are not admitted as the first either, if too large."""
         with self._lock:
             full = self._unseen_bytes + size > unseen_max and (hit or self._unseen_bytes > 0)
             if not full:
@@ -50,12 +50,12 @@ class StoreBacklog:
         return not full
 
     def seen(self, size: int) -> None:
-        """So much of it was looked at."""
+        """`size` bytes were planned."""
         with self._lock:
             self._unseen_bytes -= size
 
     def shrink(self, size: int) -> None:
-        """So much of it is not on its way any more."""
+        """`size` bytes are not on their way any more."""
         with self._lock:
             self._size_bytes -= size
             if self._size_bytes == 0:
@@ -125,7 +125,7 @@ class StoreReferences:
         self.busy.update(slots)
 
     def seal(self, units: Sequence[StoreUnit], wall_ns: int) -> None:
-        """Write the header pages: the digest is computed here, once, and on nobody's request.  Raises OSError where L1 is a
+        """Write the header pages: the digest is computed here, once, off the request path.  Raises OSError where L1 is a
         file whose disk fails."""
         for unit in units:
             if unit.slot not in self._sealed:
@@ -151,7 +151,7 @@ class StoreReferences:
                 size += unit.item.buffer.length
             if unit.remaining == 0:
                 done.setdefault(unit.lease, []).append(unit.slot)
-                self._let_go(unit.slot)
+                self._release_slot(unit.slot)
                 if unit.leave_l1:
                     leaving.append(unit.slot)
         if leaving:
@@ -163,8 +163,8 @@ class StoreReferences:
         self._backlog.shrink(size)
 
     def keep(self, units: Sequence[StoreUnit]) -> None:
-        """One adapter has answered for these and still reads them: they stay apart until it lets go, which nobody waits
-        for when the server stops."""
+        """One adapter has answered for these and still reads them: they stay in quarantine until it releases them, which a stop
+        of the server does not wait for."""
         size = 0
         for unit in units:
             self._cache.leases.quarantine(unit.lease)
@@ -173,14 +173,14 @@ class StoreReferences:
                 size += self._uncounted(unit)
         self._backlog.shrink(size)
 
-    def give_up(self, units: Sequence[StoreUnit]) -> int:
+    def abort(self, units: Sequence[StoreUnit]) -> int:
         """Adapters were being chosen for these, and will not be.  Their lease is the caller's to end.  Returns the bytes
         that are still in the backlog."""
         size = 0
         for unit in units:
             if unit.remaining > 0:
                 unit.remaining = 0
-                self._let_go(unit.slot)
+                self._release_slot(unit.slot)
                 size += self._uncounted(unit)
         return size
 
@@ -192,7 +192,7 @@ class StoreReferences:
         unit.counted = False
         return unit.size_bytes
 
-    def _let_go(self, slot: int) -> None:
+    def _release_slot(self, slot: int) -> None:
         self.busy[slot] -= 1
         if not self.busy[slot]:
             del self.busy[slot]

@@ -24,58 +24,58 @@ logger = logging.getLogger(__name__)
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MAX_SECONDS = 5.0
 BACKOFF_FORGOTTEN_SECONDS = 60.0
-"""A charge that ran for so long is started again at once, whatever it had done before."""
+"""A thread that ran longer than this is started again at once, whatever its earlier failures."""
 
 
 @dataclass(slots=True)
-class _Charge:
+class _Supervised:
     thread: threading.Thread | None = None
     down: bool = False
     ended: bool = False
-    """It has done what it was there for."""
+    """Its function has returned."""
     dismissed: bool = False
     restarts: int = 0
     last_error: str = ""
 
 
 class Supervisor:
-    """Each charge is a function that runs until it is told to stop.  One that raises is logged with its stack, counted,
+    """Each supervised thread runs a function until it returns.  One that raises is logged with its stack, counted,
     and started again after a pause that doubles; the server is unhealthy meanwhile.  Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held to replace the table, not to look at it
-        self._charges: Mapping[str, _Charge] = {}
+        self._entries: Mapping[str, _Supervised] = {}
         self._stopping = threading.Event()
 
     def start(self, name: str, run: Callable[[], None]) -> None:
-        """A charge of the same name must have been dismissed."""
-        charge = _Charge()
-        charge.thread = threading.Thread(target=self._keep_running, args=(name, charge, run), name=name, daemon=True)
+        """Start a supervised thread.  One of the same name must have been dismissed before."""
+        entry = _Supervised()
+        entry.thread = threading.Thread(target=self._keep_running, args=(name, entry, run), name=name, daemon=True)
         with self._lock:
-            self._charges = {**self._charges, name: charge}
-        charge.thread.start()
+            self._entries = {**self._entries, name: entry}
+        entry.thread.start()
 
     def dismiss(self, name: str, timeout_seconds: float) -> bool:
-        """A charge that was told to end is not started again, nor known any more.  False when it has not ended after this
+        """Forget a thread that was asked to stop; it is not started again.  False when it has not ended after this
         time: its thread is left behind."""
         with self._lock:
-            charge = self._charges.get(name)
-            self._charges = {other: kept for other, kept in self._charges.items() if other != name}
-        if charge is None or charge.thread is None:
+            entry = self._entries.get(name)
+            self._entries = {other: kept for other, kept in self._entries.items() if other != name}
+        if entry is None or entry.thread is None:
             return True
-        charge.dismissed = True
-        if charge.thread is not threading.current_thread():
-            charge.thread.join(timeout_seconds)
-        return not charge.thread.is_alive()
+        entry.dismissed = True
+        if entry.thread is not threading.current_thread():
+            entry.thread.join(timeout_seconds)
+        return not entry.thread.is_alive()
 
     def stopping(self) -> None:
-        """From now on a charge that ends is not started again."""
+        """From now on a thread that fails is not started again."""
         self._stopping.set()
 
     def join(self, timeout_seconds: float) -> list[str]:
         """Wait for all charges together.  Returns the names of those that did not end in time."""
         self._stopping.set()
-        threads = {name: charge.thread for name, charge in self._charges.items() if charge.thread is not None}
+        threads = {name: entry.thread for name, entry in self._entries.items() if entry.thread is not None}
         deadline = time.monotonic() + timeout_seconds
         for thread in threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -83,67 +83,67 @@ class Supervisor:
 
     def conditions(self) -> Iterator[Condition]:
         """Which threads are down, and why."""
-        for name, charge in self._charges.items():
-            if charge.down:
+        for name, entry in self._entries.items():
+            if entry.down:
                 yield Condition(
                     "thread_down",
                     Severity.CRITICAL,
-                    f"it is down: {charge.last_error}",
+                    f"it is down: {entry.last_error}",
                     "it is started again by itself; the log has its stack, report it",
                     f"thread {name}",
                 )
 
     def restarts(self) -> dict[str, int]:
         """How often each thread has failed."""
-        return {name: charge.restarts for name, charge in self._charges.items()}
+        return {name: entry.restarts for name, entry in self._entries.items()}
 
     def is_down(self, name: str) -> bool:
         """It failed and does not run again yet."""
-        charge = self._charges.get(name)
-        return charge is not None and charge.down
+        entry = self._entries.get(name)
+        return entry is not None and entry.down
 
     @property
     def down(self) -> int:
         """Threads that failed and do not run again yet."""
-        return sum(charge.down for charge in self._charges.values())
+        return sum(entry.down for entry in self._entries.values())
 
     def status(self) -> dict[str, object]:
         return {
             name: {
-                "running": not (charge.down or charge.ended),
-                "restarts": charge.restarts,
-                "last_error": charge.last_error,
+                "running": not (entry.down or entry.ended),
+                "restarts": entry.restarts,
+                "last_error": entry.last_error,
             }
-            for name, charge in self._charges.items()
+            for name, entry in self._entries.items()
         }
 
-    def _keep_running(self, name: str, charge: _Charge, run: Callable[[], None]) -> None:
+    def _keep_running(self, name: str, entry: _Supervised, run: Callable[[], None]) -> None:
         pause = BACKOFF_FIRST_SECONDS
         while True:
             begun = time.monotonic()
             try:
                 run()
             except BaseException as error:  # SystemExit too: a plugin's code may raise it
-                charge.down = True
-                charge.restarts += 1
+                entry.down = True
+                entry.restarts += 1
                 if time.monotonic() - begun > BACKOFF_FORGOTTEN_SECONDS:
                     pause = BACKOFF_FIRST_SECONDS
-                charge.last_error = f"{type(error).__name__}: {error_message(error)}"
-                logger.exception("thread failed name=%s restarts=%d retry_seconds=%.2f", name, charge.restarts, pause)
+                entry.last_error = f"{type(error).__name__}: {error_message(error)}"
+                logger.exception("thread failed name=%s restarts=%d retry_seconds=%.2f", name, entry.restarts, pause)
             else:
-                charge.ended = True
+                entry.ended = True
                 return
-            if self._stopping.wait(pause) or charge.dismissed:
+            if self._stopping.wait(pause) or entry.dismissed:
                 return
             pause = min(pause * 2, BACKOFF_MAX_SECONDS)
-            charge.down = False
+            entry.down = False
 
 
 Message = TypeVar("Message")
 
 
-class Change:
-    """What another thread wants a controller to do on its own, between two messages."""
+class PendingCall:
+    """A function that another thread has passed to `MessageLoop.call_soon`."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
@@ -161,18 +161,18 @@ class Change:
             self._over.set()
 
     def wait(self, seconds: float) -> bool:
-        """False when it was not tried in this time; it will be."""
+        """Wait until it has been called.  False after this time; it is called later."""
         return self._over.wait(seconds)
 
 
 class MessageLoop(ABC, Generic[Message]):
     """Handles what is posted, one message at a time, on the thread whose body is `run`.
 
-    A message that cannot be handled is given up, so that what it stood for (holds, pins) is let go, before the failure
+    A message that cannot be handled is aborted, so that its references and pins are released, before the failure
     goes on to the supervisor; the messages behind it wait for the thread to be started again."""
 
     def __init__(self) -> None:
-        self._inbox: Inbox[Message | Change] = Inbox()
+        self._inbox: Inbox[Message | PendingCall] = Inbox()
         self._stop = False
 
     def run(self) -> None:
@@ -181,8 +181,8 @@ class MessageLoop(ABC, Generic[Message]):
         self._resume()
         while not self._stop:
             self.cycle()
-            patience = self._patience_seconds()
-            poll.poll(None if patience is None else patience * 1000 + 1)
+            seconds = self._timeout_seconds()
+            poll.poll(None if seconds is None else seconds * 1000 + 1)
 
     def stop(self) -> None:
         """End `run`.  Any thread."""
@@ -193,30 +193,30 @@ class MessageLoop(ABC, Generic[Message]):
         """Give the descriptor back.  After `run` has ended for good; what is posted later is never handled."""
         self._inbox.close()
 
-    def change(self, function: Callable[[], None]) -> Change:
+    def call_soon(self, function: Callable[[], None]) -> PendingCall:
         """Have `function` called on the controller's thread, behind what was posted before.  Any thread; never blocks."""
-        change = Change(function)
-        self._inbox.post(change)
-        return change
+        call = PendingCall(function)
+        self._inbox.post(call)
+        return call
 
     def cycle(self) -> None:
         """Handle everything that is waiting, then go on with what may go on.  On the controller's thread."""
         self._inbox.clear_wakes()
         while (taken := self._inbox.take()) is not None:
-            if isinstance(taken, Change):
+            if isinstance(taken, PendingCall):
                 taken.make()
                 continue
             try:
                 self._handle(taken)
             except BaseException:
-                self._give_up(taken)
+                self._abort(taken)
                 raise
         self._go_on()
 
     def _resume(self) -> None:
         """The thread is starting, perhaps again after a failure."""
 
-    def _patience_seconds(self) -> float | None:
+    def _timeout_seconds(self) -> float | None:
         """How long to wait for a message before going on without one; None: until one comes."""
         return None
 
@@ -224,8 +224,8 @@ class MessageLoop(ABC, Generic[Message]):
     def _handle(self, message: Message) -> None: ...
 
     @abstractmethod
-    def _give_up(self, message: Message) -> None:
-        """Handling it failed: end what it stood for."""
+    def _abort(self, message: Message) -> None:
+        """Handling it failed: release what it references."""
 
     @abstractmethod
     def _go_on(self) -> None:
@@ -251,11 +251,11 @@ class CompletionThread:
         self._change(lambda clients: (*clients, client))
 
     def remove(self, client: AdapterClient) -> None:
-        """Nothing more will be heard of it."""
+        """Stop polling it."""
         self._change(lambda clients: tuple(other for other in clients if other is not client))
 
     def look_again(self) -> None:
-        """An adapter was closed, and with it its descriptor, whose number may be somebody else's by now."""
+        """Poll the descriptors anew: an adapter was closed, and the number of its descriptor may be in use again."""
         self._change(lambda clients: (*clients,))
 
     def run(self) -> None:
@@ -276,7 +276,7 @@ class CompletionThread:
         while not self._stop and clients is self._clients:
             now = self._clock.monotonic()
             deadlines = [deadline for client in clients if (deadline := client.expire(now)) is not None]
-            self._tell_health(clients)
+            self._publish_health(clients)
             timeout_ms = max(0.0, min(deadlines) - now) * 1000 + 1 if deadlines else None
             for descriptor, events in poll.poll(timeout_ms):
                 if (ready := by_descriptor.get(descriptor)) is None:
@@ -287,7 +287,7 @@ class CompletionThread:
                 else:
                     ready.deliver()
 
-    def _tell_health(self, clients: Sequence[AdapterClient]) -> None:
+    def _publish_health(self, clients: Sequence[AdapterClient]) -> None:
         for client in clients:
             healthy = client.health_change()
             if healthy is not None and self._events is not None:

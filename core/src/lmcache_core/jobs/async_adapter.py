@@ -100,7 +100,7 @@ class CallThreads:
         while (given := inbox.get()) is not None:
             work, tell = given
             work()
-            with self._lock:  # idle before anybody is told, or the next call would start another thread
+            with self._lock:  # idle before the caller is notified, or the next call would start another thread
                 stays = not self._closed
                 if stays:
                     self._idle.append(inbox)
@@ -121,7 +121,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
     try:
         loop.call_soon_threadsafe(ended.set_result, None)
     except RuntimeError:
-        pass  # the loop has ended, and nobody waits
+        pass  # the loop has ended, and no coroutine waits
 
 
 OPERATION_TIMEOUT_SECONDS: Final = 20.0

@@ -15,7 +15,7 @@ from lmcache_core.model.results import Outcome
 Queued = TypeVar("Queued")
 
 URGENT_RUN_MAX: Final = 16
-"""So many urgent tasks are taken in a row while others wait; then one of the others has its turn."""
+"""Urgent tasks taken in a row while others wait; then one of the others is taken."""
 
 
 class TaskQueue(Generic[Queued]):
@@ -56,7 +56,7 @@ Method = Callable[..., Result | Awaitable[Result]]
 """What an author wrote, plain or `async`."""
 
 STOP_SECONDS: Final = 0.75
-"""So long may it take at least to let go of what was opened, and at most to end what still runs in the background."""
+"""Seconds: the least time for `stopped`, and the most for ending what still runs in the background."""
 
 
 class Turn(Protocol):
@@ -77,8 +77,8 @@ class Task(Protocol):
     def settle(self, outcome: Outcome) -> bool:
         """It has ended: no byte of its buffer is touched any more.  False: another outcome was reported before."""
 
-    def give_up(self) -> None:
-        """Its time is over, but it has not ended.  Report that; `settle` will follow."""
+    def time_out(self) -> None:
+        """Report a time-out of work that has not ended; `settle` will follow."""
 
 
 class Executor(Protocol):

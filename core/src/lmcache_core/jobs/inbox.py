@@ -16,7 +16,7 @@ class Inbox(Generic[Item]):
         self._items: deque[Item] = deque()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._awake = False
-        """The descriptor is readable, or will be before whoever posts has returned."""
+        """The descriptor is readable, or will be before `post` returns."""
 
     def __len__(self) -> int:
         return len(self._items)

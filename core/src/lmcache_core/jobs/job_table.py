@@ -25,7 +25,7 @@ class CompletionQueue(CompletionSource):
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def post(self, completion: Completion) -> None:
-        """Add one.  Any thread; never blocks.  After `close` it is kept for `drain`, but nobody is woken."""
+        """Add one.  Any thread; never blocks.  After `close` it is kept for `drain`, but wakes no poll."""
         with self._lock:
             self._waiting.append(completion)
             if len(self._waiting) == 1 and self._fd >= 0:
@@ -109,7 +109,7 @@ class JobTable:
                 return False
             return self._decide(job, index, outcome)
 
-    def give_up(self, job: Job, index: int, outcome: Outcome) -> None:
+    def report(self, job: Job, index: int, outcome: Outcome) -> None:
         """Report this for object `index`, whose buffer stays lent until it is settled."""
         with self._lock:
             if not job.answered:

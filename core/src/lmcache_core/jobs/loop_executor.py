@@ -121,11 +121,11 @@ async def _outlast(work: Hook) -> None:
             await work()
             return
         except asyncio.CancelledError:
-            pass  # by somebody who cancels all the tasks there are: this one is not his
+            pass  # an author cancelled all tasks of the loop; this one goes on
 
 
 async def _end_background() -> None:
-    """End whatever somebody left running here."""
+    """Cancel what authors left running here."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -138,26 +138,26 @@ CANCEL_GRACE_SECONDS: Final = 0.5
 """So long may an operation that was cancelled put things in order before it is reported without its buffer."""
 
 
-class _Room:
+class _Pool:
     """What may run at the same time.  The executor's lock guards it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.lanes = TaskQueue[Task]()
+        self.queue = TaskQueue[Task]()
         self.busy = 0
 
     @property
     def is_idle(self) -> bool:
-        return not (self.busy or self.lanes)
+        return not (self.busy or self.queue)
 
 
 class _Operation:
     """A task that runs.  Belongs to the loop."""
 
-    __slots__ = ("coroutine", "is_over_time", "room", "task", "timer")
+    __slots__ = ("coroutine", "is_over_time", "pool", "task", "timer")
 
-    def __init__(self, room: _Room, task: Task, loop: asyncio.AbstractEventLoop, timeout_seconds: float) -> None:
-        self.room = room
+    def __init__(self, pool: _Pool, task: Task, loop: asyncio.AbstractEventLoop, timeout_seconds: float) -> None:
+        self.pool = pool
         self.task = task
         self.coroutine = loop.create_task(task.run())
         self.timer = loop.call_later(timeout_seconds, self._expire, loop)
@@ -177,7 +177,7 @@ class _Operation:
     def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_over_time = True
         self.coroutine.cancel()
-        self.timer = loop.call_later(CANCEL_GRACE_SECONDS, self.task.give_up)
+        self.timer = loop.call_later(CANCEL_GRACE_SECONDS, self.task.time_out)
 
 
 class LoopExecutor(Executor):
@@ -195,8 +195,8 @@ class LoopExecutor(Executor):
         self._timeout = timeout_seconds
         self._changed = threading.Condition()
         # Guarded by _changed.
-        self._transfers = _Room(concurrency)
-        self._lookups = _Room(concurrency)
+        self._transfers = _Pool(concurrency)
+        self._lookups = _Pool(concurrency)
         self._closing = False
         self._will_start = False
         # Belongs to the loop.
@@ -212,13 +212,13 @@ class LoopExecutor(Executor):
         self._loop.start(started, self._drained.wait, stopped, self._timeout)
 
     def submit(self, tasks: Sequence[Task]) -> bool:
-        return self._add(self._transfers.lanes.add, tasks)
+        return self._add(self._transfers.queue.add, tasks)
 
     def submit_urgent(self, tasks: Sequence[Task]) -> bool:
-        return self._add(self._transfers.lanes.add_urgent, tasks)
+        return self._add(self._transfers.queue.add_urgent, tasks)
 
     def submit_lookups(self, tasks: Sequence[Task]) -> bool:
-        return self._add(self._lookups.lanes.add, tasks)
+        return self._add(self._lookups.queue.add, tasks)
 
     def close(self, deadline_seconds: float) -> Sequence[Task]:
         """What runs is cancelled so early that it may end by the deadline."""
@@ -228,7 +228,7 @@ class LoopExecutor(Executor):
             self._closing = True
             self._loop.post(self._no_pauses.set)
             self._changed.wait_for(self._is_idle, max(deadline_seconds - grace, 0.0))
-            unstarted = [*self._transfers.lanes.clear(), *self._lookups.lanes.clear()]
+            unstarted = [*self._transfers.queue.clear(), *self._lookups.queue.clear()]
             self._loop.post(self._cancel_all)
             is_idle = self._changed.wait_for(self._is_idle, max(end - time.monotonic(), 0.0))
         seconds_left = max(end - time.monotonic(), 0.0)
@@ -251,7 +251,7 @@ class LoopExecutor(Executor):
     async def pause(self, seconds: float) -> bool:
         operation = asyncio.current_task()
         if operation is not None and operation.cancelling():
-            return False  # its time is over, though what ran made another error of that; nobody would end the next try
+            return False  # its time is over, though what ran made another error of that; the next try would never be cancelled
         try:
             async with asyncio.timeout(seconds):
                 await self._no_pauses.wait()
@@ -275,15 +275,15 @@ class LoopExecutor(Executor):
     # On the loop.
 
     def _start_some(self) -> None:
-        ready: list[tuple[_Room, Task]] = []
+        ready: list[tuple[_Pool, Task]] = []
         with self._changed:
             self._will_start = False
-            for room in (self._lookups, self._transfers):
-                while room.busy < room.limit and (task := room.lanes.take()) is not None:
-                    room.busy += 1
-                    ready.append((room, task))
-        for room, task in ready:
-            operation = _Operation(room, task, asyncio.get_running_loop(), self._timeout)
+            for pool in (self._lookups, self._transfers):
+                while pool.busy < pool.limit and (task := pool.queue.take()) is not None:
+                    pool.busy += 1
+                    ready.append((pool, task))
+        for pool, task in ready:
+            operation = _Operation(pool, task, asyncio.get_running_loop(), self._timeout)
             self._running.add(operation)
             operation.coroutine.add_done_callback(partial(self._ended, operation))
 
@@ -292,7 +292,7 @@ class LoopExecutor(Executor):
         operation.task.settle(operation.outcome())
         self._running.discard(operation)
         with self._changed:
-            operation.room.busy -= 1
+            operation.pool.busy -= 1
             if self._closing:
                 self._changed.notify_all()
         if self._is_last_call:

@@ -44,12 +44,12 @@ class ObjectTask(Task):
     def settle(self, outcome: Outcome) -> bool:
         return self._table.settle(self._job, self._index, outcome)
 
-    def give_up(self) -> None:
-        self._table.give_up(self._job, self._index, Outcome.TIMED_OUT)
+    def time_out(self) -> None:
+        self._table.report(self._job, self._index, Outcome.TIMED_OUT)
 
 
 class LookupTask(ObjectTask):
-    """Takes the pin back where nobody was told of it."""
+    """Takes the pin back where another outcome was reported."""
 
     __slots__ = ()
 
@@ -82,9 +82,9 @@ class TaskRun(Task):
             task.settle(outcome)
         return True
 
-    def give_up(self) -> None:
+    def time_out(self) -> None:
         for task in self._tasks[self._ended :]:
-            task.give_up()
+            task.time_out()
 
 
 class UnreportedTask(Task):
@@ -99,12 +99,12 @@ class UnreportedTask(Task):
     def settle(self, outcome: Outcome) -> bool:
         return True
 
-    def give_up(self) -> None:
+    def time_out(self) -> None:
         pass
 
 
 LOOKUPS_TOGETHER: Final = 64
-"""Where lookups are answered from memory, so many are one task of an event loop: about a millisecond, for which transfers
+"""Where lookups are answered from memory, this many are one task of an event loop: about a millisecond, for which transfers
 wait.  A task for each would cost more than its answer."""
 
 
@@ -175,7 +175,7 @@ class ObjectL2Adapter(L2Adapter):
     @property
     def circuit(self) -> CircuitStatus:
         """Is the backend being asked?  Reading and writing have a breaker each (but where an author gives one for both);
-        this is the one that fares worse."""
+        this is the worse of the two."""
         both = (self.__reads.status, self.__writes.status)
         return max(both, key=lambda status: (status.state is not CircuitState.CLOSED, status.failures_in_a_row))
 

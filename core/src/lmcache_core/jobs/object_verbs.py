@@ -15,7 +15,7 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
 QUARANTINED_MAX: Final = 65_536
-"""So many rejected objects are remembered; an older one is found out again by its next load."""
+"""Rejected objects that are remembered; an older one is rejected again by its next load."""
 
 
 AnyTurn = TypeVar("AnyTurn", bound=Turn)
@@ -64,7 +64,7 @@ class ObjectGuard:
             return turn
 
     def end_change(self, object_id: bytes) -> None:
-        """Whoever waits next may change it."""
+        """The next one that waits may change it."""
         with self._lock:
             self._removing.discard(object_id)
             waiting = self._waiting.get(object_id)
@@ -76,7 +76,7 @@ class ObjectGuard:
                 del self._waiting[object_id]
         turn.set()
 
-    def give_up_turn(self, object_id: bytes, turn: Turn) -> None:
+    def leave_queue(self, object_id: bytes, turn: Turn) -> None:
         """Do not wait any longer.  A turn that has come meanwhile passes to the next."""
         with self._lock:
             waiting = self._waiting.get(object_id)
@@ -88,7 +88,7 @@ class ObjectGuard:
         self.end_change(object_id)
 
     def begin_removal(self, object_id: bytes) -> bool:
-        """Whoever changes this object may remove it, which is while it has no pin; none is given until `end_change`."""
+        """Begin to remove an object, after `begin_change`.  False where it is pinned; no pin is given until `end_change`."""
         with self._lock:
             free = object_id not in self._pins
             if free:
@@ -97,7 +97,7 @@ class ObjectGuard:
 
     def quarantine(self, object_id: bytes, outcome: Outcome) -> bool:
         """Do not offer this object any more, which turned out DAMAGED or FOREIGN.  True: the caller is to see that it is
-        discarded, and to call `end_discard` then; False: somebody is at it."""
+        discarded, and to call `end_discard` then; False: it is being discarded."""
         with self._lock:
             if object_id not in self._quarantined and len(self._quarantined) >= QUARANTINED_MAX:
                 del self._quarantined[next(iter(self._quarantined))]
@@ -107,11 +107,11 @@ class ObjectGuard:
             return is_first
 
     def end_discard(self, object_id: bytes) -> None:
-        """It was tried: where the object is still quarantined, whoever condemns it next is to try again."""
+        """It was tried: where the object is still quarantined, its next rejection tries again."""
         with self._lock:
             self._discarding.discard(object_id)
 
-    def verdict(self, object_id: bytes) -> Outcome | None:
+    def reason(self, object_id: bytes) -> Outcome | None:
         """What a quarantined object turned out to be; None for any other."""
         return self._quarantined.get(object_id)
 
@@ -127,7 +127,7 @@ class ObjectGuard:
 class ObjectVerbs:
     """The verbs of one adapter, as coroutines for its executor.
 
-    The author comes with every call and is not kept, so that an adapter that nobody holds is gone at once, its
+    The author comes with every call and is not kept, so that an unreferenced adapter is gone at once, its
     descriptor with it."""
 
     def __init__(self, guard: ObjectGuard, reads: BackendCalls, writes: BackendCalls, executor: Executor) -> None:
@@ -210,12 +210,12 @@ class ObjectVerbs:
             self._guard.end_discard(object_id)
 
     async def _clear(self, author: Author, key: ObjectKey) -> Outcome:
-        """`discard` for whoever has the turn.  A store may have been faster, and what is there now is its object."""
+        """`discard`, between `begin_change` and `end_change`.  Nothing to do where a store has cleared the quarantine."""
         object_id = key.object_id
-        verdict = self._guard.verdict(object_id)
-        if verdict is None:
+        reason = self._guard.reason(object_id)
+        if reason is None:
             return Outcome.DONE
-        gone = await self._writes.run(author, bool, author.discard, key, verdict)
+        gone = await self._writes.run(author, bool, author.discard, key, reason)
         if isinstance(gone, Outcome):
             return gone
         if not gone:
@@ -227,5 +227,5 @@ class ObjectVerbs:
         try:
             await self._executor.wait_turn(turn)
         except BaseException:  # cancelled while it waited, or ended with its loop: the turn must not be lost with it
-            self._guard.give_up_turn(object_id, turn)
+            self._guard.leave_queue(object_id, turn)
             raise

@@ -27,7 +27,7 @@ class WorkerPool(Generic[Work]):
         self._on_stopped = on_stopped
         self._changed = threading.Condition()
         # All below is guarded by _changed.
-        self._lanes = TaskQueue[Work]()
+        self._queue = TaskQueue[Work]()
         self._busy = 0
         self._alive = workers
         self._closing = False
@@ -37,11 +37,11 @@ class WorkerPool(Generic[Work]):
 
     def submit(self, tasks: Iterable[Work]) -> bool:
         """Run these when a thread is free.  False, and nothing is run, once the pool is closing."""
-        return self._add(self._lanes.add, tasks)
+        return self._add(self._queue.add, tasks)
 
     def submit_urgent(self, tasks: Iterable[Work]) -> bool:
         """Run these before what `submit` was given.  False, and nothing is run, once the pool is closing."""
-        return self._add(self._lanes.add_urgent, tasks)
+        return self._add(self._queue.add_urgent, tasks)
 
     def begin_close(self) -> None:
         """Take nothing more.  What is queued goes on; threads with nothing to do end."""
@@ -54,7 +54,7 @@ class WorkerPool(Generic[Work]):
         that is still in a task ends after it."""
         with self._changed:
             self._changed.wait_for(self._is_idle, max(end - time.monotonic(), 0.0))
-            unstarted = self._lanes.clear()
+            unstarted = self._queue.clear()
             self._changed.notify_all()
             return unstarted
 
@@ -71,13 +71,13 @@ class WorkerPool(Generic[Work]):
         with self._changed:
             if self._closing:
                 return False
-            before = len(self._lanes)
+            before = len(self._queue)
             add(tasks)
-            self._changed.notify(len(self._lanes) - before)
+            self._changed.notify(len(self._queue) - before)
             return True
 
     def _is_idle(self) -> bool:
-        return not (self._busy or self._lanes)
+        return not (self._busy or self._queue)
 
     def _work(self) -> None:
         while self._work_once():
@@ -91,7 +91,7 @@ class WorkerPool(Generic[Work]):
 
     def _work_once(self) -> bool:
         with self._changed:
-            while (task := self._lanes.take()) is None:
+            while (task := self._queue.take()) is None:
                 if self._closing:
                     return False
                 self._changed.wait()

@@ -96,7 +96,7 @@ class HitNotifier:
         for row in lookup.rows:
             hit = row.take_hits(first)
             self._cache.log_access(hit, facts)
-            if hit and self.offers and self._store.active and self._store.seat.policy.plans_hits:
+            if hit and self.offers and self._store.active and self._store.guarded.policy.plans_hits:
                 self._offer(lookup, hit, row.positions(), facts.request)
 
     def read_unasked(self, slots: Sequence[int], first_chunk: int, request: RequestFacts) -> None:

@@ -113,7 +113,7 @@ def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monk
     wait_for(lambda: state_of(server, "memory") == "removed")
 
 
-@pytest.mark.parametrize("method", ["_is_drained", "_made", "_lets_go"])
+@pytest.mark.parametrize("method", ["_is_drained", "_made", "_has_released"])
 def test_a_removal_that_trips_goes_on(start: StartServer, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     server = start(MEMORY)
     tripped = trip(AdapterRemoval, method, monkeypatch)

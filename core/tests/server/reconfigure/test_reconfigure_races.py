@@ -25,8 +25,7 @@ from core.tests.server.test_controller_faults import wait_for
 from lmcache_core.app import openings, reconfigure, setting_changes
 from lmcache_core.app.l2_tier import RunningAdapter
 from lmcache_core.app.offer_specs import OfferSpec
-from lmcache_core.app.open_eviction_policy import open_eviction_policy
-from lmcache_core.app.open_l2 import AdapterOpener
+from lmcache_core.app.open_l2 import AdapterOpener, open_eviction_policy
 from lmcache_core.app.server import Server
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, SettingChanged

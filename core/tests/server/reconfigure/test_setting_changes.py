@@ -100,10 +100,10 @@ def test_a_policy_that_cannot_learn_changes_nothing(start: StartServer, monkeypa
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: CannotLearn())
-    before = parts.tiers.eviction.seat.policy
+    before = parts.tiers.eviction.guarded.policy
     with pytest.raises(NotNowError, match="failed to learn what L1 holds, and nothing is changed"):
         parts.changes.settings.change({"eviction_policy": {"type": "LRU"}, "eviction_ratio": 0.5})
-    assert (parts.tiers.eviction.seat.policy, parts.changes.settings.running()["eviction_ratio"]) == (before, 0.2)
+    assert (parts.tiers.eviction.guarded.policy, parts.changes.settings.running()["eviction_ratio"]) == (before, 0.2)
     assert server.status()["policies"]["eviction"] == "LRU"
 
 
@@ -138,5 +138,5 @@ def test_a_policy_that_takes_long_takes_over_later_if_at_all(
         parts.changes.settings.change({"eviction_ratio": 0.5})
     LearnsSlowly.go_on.set()
     wait_for(lambda: not parts.tiers.eviction.changing)
-    assert isinstance(parts.tiers.eviction.seat.policy, LearnsSlowly) is not fails
+    assert isinstance(parts.tiers.eviction.guarded.policy, LearnsSlowly) is not fails
     assert parts.changes.settings.running()["eviction_policy"] == ("LRU" if fails else {"type": "LRU"})

@@ -200,7 +200,7 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
     for name, restarts in parts.supervisor.restarts().items():
         yield THREAD_RESTARTS.of(restarts, name)
     yield THREADS_DOWN.of(parts.supervisor.down)
-    for seat, _ in parts.policy_seats():
+    for seat, _ in parts.guarded_policies():
         yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
     yield from _events(parts.bus.counters())
     yield from _process()

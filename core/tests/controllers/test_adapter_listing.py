@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.tests.controllers.adapter_desk import Desk
+from core.tests.controllers.adapter_harness import AdapterHarness
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.model.results import KeyPage
 from lmcache_devkit.cue_adapter import CueAdapter
@@ -16,14 +16,16 @@ from lmcache_devkit.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize("answer", [None, "page", OSError("no")])
-def test_a_listing_that_is_none_is_said_so(desk: Desk, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+def test_a_listing_that_is_none_is_said_so(
+    harness: AdapterHarness, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> None:
     def list_keys(cursor: str | None, limit: int) -> Any:
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(desk.adapter, "list_keys", list_keys)
-    assert desk.client.list_keys(None, 10) is None
+    monkeypatch.setattr(harness.adapter, "list_keys", list_keys)
+    assert harness.client.list_keys(None, 10) is None
 
 
 def test_an_adapter_is_not_closed_while_it_lists_its_keys() -> None:

@@ -14,7 +14,7 @@ SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 KEYS = [ObjectKey(SPACE, bytes([number]) * 32) for number in range(3)]
 
 
-class Desk:
+class AdapterHarness:
     def __init__(self) -> None:
         self.clock, self.adapter, self.inbox = FakeClock(), CueAdapter(), Inbox[Any]()
         self.client = AdapterClient(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)

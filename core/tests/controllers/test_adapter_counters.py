@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmcache_core.contracts.l2_adapter import StoreItem
-from lmcache_core.controllers.adapter_counters import AdapterCounters, AdapterCounts
-from lmcache_core.controllers.adapter_jobs import PendingJob, Verb
+from lmcache_core.controllers.adapter_jobs import AdapterCounters, AdapterCounts, PendingJob, Verb
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome

@@ -31,7 +31,7 @@ def chunks(count: int, prompt: int = 1) -> list[bytes]:
     return [bytes([prompt]) * 31 + bytes([chunk]) for chunk in range(count)]
 
 
-class Depot:
+class StoreHarness:
     """`turn` is one round of clients and controller; nothing runs by itself."""
 
     def __init__(self, limits: StoreLimits, adapters: int = 1, policy: StorePolicy | None = None) -> None:

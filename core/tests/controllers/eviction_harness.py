@@ -44,7 +44,7 @@ class Backend(CueAdapter):
         return page
 
 
-class Site:
+class EvictionHarness:
     def __init__(self, policy: EvictionPolicy | None = None) -> None:
         self.clock, self.events, self.adapter = FakeClock(), EventRecorder(), Backend()
         self.client = AdapterClient(0, "cue", self.adapter, self.adapter.capabilities, self.clock, 30.0)
