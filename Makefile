@@ -29,11 +29,16 @@ OWN := libs/client libs/kv_identity libs/kv_layout engines/vllm
 # Tests of one file stay together: they share servers and engines; files as they are collected, engines first (conftest.py).
 SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 
+# What the demo's server is made of.
+DEMO_OWN := libs/client libs/http core libs/object_files $(patsubst %/,%,$(wildcard plugins/admin/)) plugins/l2_fs
+
+DEMO_READY := .venv/.demo
 PROJECT_READY := .venv/.ready
 NATIVE_READY := .venv/.native
 ENGINE_READY := .venv-engine/.ready
 ENGINE_OWN := .venv-engine/.own
 DOCS_READY := .venv-docs/.ready
+ENGINE_TESTS := .venv-engine/.tests
 SYSTEM_READY := .venv/.system
 MODEL := demo/.model/model.safetensors
 
@@ -51,9 +56,10 @@ help:
 	@echo "make wheels    lmcache-native for other machines, one wheel for each Python here, in dist"
 	@echo "make clean     remove the environments, the demo's model and all caches of tools"
 
-setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(MODEL) $(SYSTEM_READY)
+setup: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS) $(MODEL) $(SYSTEM_READY)
 
-demo: setup
+demo:
+	@$(MAKE) --silent --jobs 2 $(DEMO_READY) $(MODEL)
 	@.venv/bin/python -m demo.demo
 
 test: setup check
@@ -63,7 +69,7 @@ test-all: setup check docs
 	@.venv/bin/python -m scripts.system_packages --slow
 	.venv/bin/python -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
-bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN)
+bench: $(PROJECT_READY) $(NATIVE_READY) $(ENGINE_READY) $(ENGINE_OWN) $(ENGINE_TESTS)
 	@.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 check: $(PROJECT_READY)
@@ -85,6 +91,14 @@ clean:
 	rm -rf .venv .venv-engine .venv-docs site $(NATIVE)/build demo/.model .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# The versions are those of the developers' environment; devkit is there for its free ports, without what its suites require.
+$(DEMO_READY): requirements-dev.txt $(DEMO_OWN:%=%/pyproject.toml)
+	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	@.venv/bin/python -m scripts.pip_progress "server" -c requirements-dev.txt hatchling editables
+	@.venv/bin/python -m scripts.pip_progress "server" --no-build-isolation -c requirements-dev.txt $(DEMO_OWN:%=-e %)
+	@.venv/bin/python -m scripts.pip_progress "server" --no-deps --no-build-isolation -e plugins/devkit
+	@touch $@
+
 $(PROJECT_READY): requirements-dev.txt $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	@.venv/bin/python -m scripts.pip_progress "project" --no-deps -r requirements-dev.txt
@@ -105,15 +119,22 @@ $(SYSTEM_READY): $(PROJECT_READY) scripts/system_packages.py
 	@.venv/bin/python -m scripts.system_packages
 	@touch $@
 
+# pip would compile all modules; one import compiles those that engines use, which takes a third of the time.
 $(ENGINE_READY): demo/requirements-engine.txt
 	@test -x .venv-engine/bin/pip || $(PYTHON) -m venv .venv-engine
-	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps -r $<
+	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-compile --no-deps -r $<
 	@.venv-engine/bin/python -m scripts.cpu_torch $< $(TORCH_INDEX)
+	@DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=ERROR .venv-engine/bin/python -c "from vllm import LLM"
 	@touch $@
 
-$(ENGINE_OWN): $(ENGINE_READY) $(NATIVE_READY) $(OWN:%=%/pyproject.toml)
-	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps --no-build-isolation $(OWN:%=-e %) \
-		$$(find .venv/wheels -name "lmcache_native-*.whl" 2>/dev/null)
+$(ENGINE_OWN): $(ENGINE_READY) $(OWN:%=%/pyproject.toml)
+	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps --no-build-isolation $(OWN:%=-e %)
+	@touch $@
+
+$(ENGINE_TESTS): tests/engine/requirements.txt $(ENGINE_OWN) $(NATIVE_READY)
+	@.venv-engine/bin/python -m scripts.pip_progress "engine" --no-compile --no-deps -r $<
+	@for wheel in .venv/wheels/lmcache_native-*.whl; do test ! -e "$$wheel" || \
+		.venv-engine/bin/python -m scripts.pip_progress "engine" --no-deps --force-reinstall "$$wheel"; done
 	@touch $@
 
 $(MODEL): demo/make_model.py demo/tiny-llama.json $(ENGINE_READY)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demo.answer import Answer
 from demo.cache_rule import cached_tokens, whole_chunks
@@ -66,9 +67,10 @@ class Demo:
         self._server = ServerProcess(options, folder / "server.log")
         stack.callback(self._server.kill)
         heartbeat = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS}
-        self._plain = EngineProcess(folder / "engine-plain.log", port=None)
-        self._first = EngineProcess(folder / "engine-a.log", port=self._server.port, extra=heartbeat)
-        self._second = EngineProcess(folder / "engine-b.log", port=self._server.port, extra=heartbeat)
+        cached: dict[str, Any] = {"port": self._server.port, "extra": heartbeat, "one_process": True}
+        self._plain = EngineProcess(folder / "engine-plain.log", port=None, one_process=True)
+        self._first = EngineProcess(folder / "engine-a.log", **cached)
+        self._second = EngineProcess(folder / "engine-b.log", **cached)
         for engine in (self._plain, self._first, self._second):
             stack.callback(engine.kill)
 

@@ -32,8 +32,8 @@ class RequestError(Exception):
     """The engine ended a request with an error; the engine itself may well live on."""
 
 
-def engine_environment(tensor_parallel: int, kv_gib: int = 1) -> dict[str, str]:
-    """Threads that sleep while they wait and are bound to no core.
+def engine_environment(tensor_parallel: int, kv_gib: int = 1, *, one_process: bool = False) -> dict[str, str]:
+    """Threads that sleep while they wait and are bound to no core.  `one_process`: see `EngineProcess`.
 
     An engine, a cache server and perhaps a second engine share the cores here.  OpenMP threads that spin at a barrier
     keep the thread that they wait for off its core, and pinned ones pile up on the same cores: ten times slower.
@@ -45,6 +45,7 @@ def engine_environment(tensor_parallel: int, kv_gib: int = 1) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
         "VLLM_CPU_KVCACHE_SPACE": str(kv_gib),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not one_process)),
         "VLLM_LOGGING_COLOR": "0",
     }
 
@@ -66,7 +67,8 @@ class EngineProcess:
     `port` is the cache server's engine port; None makes an engine without a cache.  `model` is a directory of
     `make_model.py`.  `connector` is a key of `engine.CONNECTORS`.  `extra` is merged into the
     connector's configuration.  `driver` is the program that drives the engine, `options` are more arguments for it.
-    `kv_gib` is the engine's own memory for KV.
+    `kv_gib` is the engine's own memory for KV.  `one_process` puts the front end, the scheduler and the worker into one
+    process, which starts with a third of the imports; vLLM on the CPU gives each a process by default.
     Not thread-safe: one question at a time.
     """
 
@@ -84,19 +86,21 @@ class EngineProcess:
         driver: Path = HERE / "engine.py",
         options: Sequence[str] = (),
         kv_gib: int = 1,
+        one_process: bool = False,
     ) -> None:
         command = [str(ENGINE_PYTHON), str(driver), str(model), *options]
         command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
         if port is not None:
             command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
             command += ["--connector", connector]
-        self._child = ChildProcess("vLLM", command, log_path, engine_environment(tensor_parallel, kv_gib))
+        environment = engine_environment(tensor_parallel, kv_gib, one_process=one_process)
+        self._child = ChildProcess("vLLM", command, log_path, environment)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._shared: set[Path] = set()
 
     @property
     def pid(self) -> int:
-        """Of the front end; scheduler and workers descend from it."""
+        """Of the front end; a scheduler and workers with processes of their own descend from it."""
         return self._child.pid
 
     @property

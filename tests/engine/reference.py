@@ -13,7 +13,7 @@ class Reference:
     """Asks an engine without a cache, once for each prompt.  The engine starts with the first question."""
 
     def __init__(self, log_path: Path) -> None:
-        self._engine = EngineProcess(log_path, port=None)
+        self._engine = EngineProcess(log_path, port=None, one_process=True)
         self._started = False
         self._known: dict[tuple[int, ...], Answer] = {}
 

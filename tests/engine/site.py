@@ -97,17 +97,18 @@ class Site:
 
 
 class OwnSite(Site):
-    """Its engine has our connector."""
+    """Its engine has our connector, and is one process."""
 
     def new_engine(self, name: str) -> EngineProcess:
         # A lookup that waits for L2 is given up after half a second otherwise, and other tests may have the processor.
         extra = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000}
-        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, connector="own", extra=extra)
+        log_path = self.folder / f"{name}.log"
+        return EngineProcess(log_path, port=self.server.port, connector="own", extra=extra, one_process=True)
 
 
 class DrivenSite(Site):
-    """Its engine registers its pages and sends block ids."""
+    """Its engine registers its pages and sends block ids, and is one process."""
 
     def new_engine(self, name: str) -> EngineProcess:
         extra = {"lmcache.mp.heartbeat_interval": HEARTBEAT_SECONDS, "lmcache.mp.mp_transfer_mode": "lmcache_driven"}
-        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=extra)
+        return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=extra, one_process=True)

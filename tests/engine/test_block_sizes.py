@@ -55,7 +55,7 @@ def test_two_block_sizes(
     server = start_server("--l1-size-gb", "1", "--chunk-size", str(case.chunk_tokens))
     of_both, of_first, of_second = ([random_prompt(seed, length) for length in LENGTHS] for seed in (70, 71, 72))
     first, second = (
-        EngineProcess(tmp_path / f"{number}.log", port=server.port, block_size=size, **connector)
+        EngineProcess(tmp_path / f"{number}.log", port=server.port, block_size=size, one_process=True, **connector)
         for number, (size, connector) in enumerate(zip(case.sizes, case.connectors, strict=True))
     )
 
