@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
+# Without bytecode on disk, every process of a test or of the demo would compile what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Where torch comes from when the plain install brought a build for GPUs.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu

@@ -8,14 +8,21 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-LONG_LAWS: Final = {
-    "test_memory_does_not_grow_with_events": "plugins/devkit/tests/test_subscriber_suite.py",
-    "test_memory_does_not_grow_with_requests": "plugins/devkit/tests",
-    "test_memory_does_not_grow_with_the_objects_that_passed": "core/tests/builtin",
-    "test_memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed": "core/tests/builtin",
-    "test_opening_and_closing_leaves_no_thread_descriptor_or_memory": "plugins/l2_fs/tests",
+KEPT_IN: Final = {
+    "test_a_batch_of_a_thousand_is_answered_in_full": ("plugins/l2_fs/tests", "core/tests/builtin"),
+    "test_loads_at_once_do_not_share_memory": (
+        "plugins/l2_fs/tests",
+        "plugins/l2_raw_block/tests",
+        "core/tests/builtin",
+    ),
+    "test_memory_does_not_grow_with_events": ("plugins/devkit/tests/test_subscriber_suite.py",),
+    "test_memory_does_not_grow_with_requests": ("plugins/devkit/tests/test_request_module_suite.py::TestLookup",),
+    "test_memory_does_not_grow_with_stores": ("plugins/l2_fs/tests", "plugins/l2_raw_block/tests"),
+    "test_memory_does_not_grow_with_the_objects_that_passed": ("core/tests/builtin",),
+    "test_memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed": ("core/tests/builtin",),
+    "test_opening_and_closing_leaves_no_thread_descriptor_or_memory": ("plugins/l2_fs/tests",),
 }
-"""Laws of the conformance suites that take 5 to 20 s, and where they are always held; everywhere else they are slow tests."""
+"""Long tests of the conformance suites, and where `make test` runs them; everywhere else they are slow tests."""
 
 
 def pytest_configure() -> None:
@@ -34,6 +41,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     last of them."""
     items.sort(key=lambda item: (item.get_closest_marker("engine") is None, not item.nodeid.startswith("tests/")))
     for item in items:
-        always = LONG_LAWS.get(item.name)
-        if always is not None and not item.nodeid.startswith(always):
+        kept = KEPT_IN.get(getattr(item, "originalname", item.name))
+        if kept is not None and not item.nodeid.startswith(kept):
             item.add_marker(pytest.mark.slow)

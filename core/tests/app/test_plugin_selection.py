@@ -70,11 +70,11 @@ def test_in_safe_mode_nothing_of_another_distribution_is_imported(install: Insta
     ("variables", "flags"),
     [
         ({"LMCACHE_SAFE_MODE": "1"}, ()),
-        ({"LMCACHE_PLUGINS": "builtin"}, ()),
-        ({"LMCACHE_NO_PLUGINS": "acme"}, ()),
-        ({}, ("--safe-mode",)),
+        pytest.param({"LMCACHE_PLUGINS": "builtin"}, (), marks=pytest.mark.slow),
+        pytest.param({"LMCACHE_NO_PLUGINS": "acme"}, (), marks=pytest.mark.slow),
+        pytest.param({}, ("--safe-mode",), marks=pytest.mark.slow),
         ({}, ("--plugin", "builtin")),
-        ({}, ("--no-plugin", "acme")),
+        pytest.param({}, ("--no-plugin", "acme"), marks=pytest.mark.slow),
     ],
 )
 def test_every_command_that_loads_plugins_obeys(

@@ -55,6 +55,7 @@ class TestWithoutFaults(L2AdapterSuite):
         return stall_methods(monkeypatch, MemoryAdapter)
 
 
+@pytest.mark.slow
 class TestSlow(L2AdapterSuite):
     """Much is done later, so in another order."""
 

@@ -55,10 +55,12 @@ class TestBuffered(FsLaws):
     pass
 
 
+@pytest.mark.slow
 class TestSynced(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"fsync": True}
 
 
+@pytest.mark.slow
 class TestDirect(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"use_odirect": True, "num_workers": 2}
 

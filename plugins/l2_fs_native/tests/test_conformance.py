@@ -78,6 +78,7 @@ class TestThreads(FsNativeLaws):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads"}
 
 
+@pytest.mark.slow
 class TestThreadsDirect(Reduced):
     """Objects of the laws are no multiple of a block, so each of them is misaligned."""
 

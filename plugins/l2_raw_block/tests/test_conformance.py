@@ -76,6 +76,7 @@ class TestBuffered(Reduced):
 
 
 @needs_io_uring
+@pytest.mark.slow
 class TestIoUring(Reduced):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "io_uring", "iouring_queue_depth": 32}
 
