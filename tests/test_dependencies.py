@@ -26,8 +26,6 @@ HOSTS: Final = {"engines/vllm": {"vllm", "torch", "prometheus-client"}}
 """An engine that imports a connector is there without the connector's help, with what the engine brings."""
 USED_IF_THERE: Final = {"plugins/tools": {"numpy", "torch"}}
 """Looked for with `find_spec` before the import."""
-BRINGS: Final = {"torch": "triton"}
-"""On a machine with CUDA, where kernels are compiled with it."""
 
 
 class Imported(NamedTuple):
@@ -112,7 +110,6 @@ def work():
 def test_what_is_imported_is_declared(where: str) -> None:
     folder = FOLDERS[where]
     declared = dependencies(folder) | extras(folder) | HOSTS.get(where, set()) | USED_IF_THERE.get(where, set())
-    declared |= {BRINGS[each] for each in declared & BRINGS.keys()}
     needed = {each.package for each in imports_of(folder) if not each.optional}
     missing = {package for package in needed if not distributions_of(package) & declared}
     assert not missing, f"{where}/pyproject.toml: imported and not declared"
@@ -122,7 +119,7 @@ def test_what_is_imported_is_declared(where: str) -> None:
 def test_what_is_declared_is_imported(where: str) -> None:
     folder = FOLDERS[where]
     used = {name for each in imports_of(folder) for name in distributions_of(each.package)}
-    unused = {each for each in dependencies(folder) - used if BRINGS.get(each) not in used}
+    unused = dependencies(folder) - used
     assert not unused, f"{where}/pyproject.toml: declared and not imported"
 
 

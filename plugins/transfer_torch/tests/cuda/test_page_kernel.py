@@ -114,6 +114,25 @@ def test_it_compiles_for_gpus_that_are_not_here(monkeypatch: pytest.MonkeyPatch,
     assert image.threads == 128
 
 
+def test_it_compiles_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The extra `cuda` brings triton alone."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    for name, value in _environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    shape = page_shape(paged_group(heads=8, head_bytes=256, slots=16), 16, (0,))
+    assert PageCompiler(str(PYTHON))(shape, True, 80).image[:4] == b"\x7fELF"
+
+
+def test_without_triton_the_remedy_is_named(tmp_path: Path) -> None:
+    without = tmp_path / "python"
+    without.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'triton'\" >&2\nexit 1\n")
+    without.chmod(0o755)
+    with pytest.raises(DeviceError, match=r"No module named 'triton'; pip install 'lmcache-transfer-torch\[cuda\]'"):
+        PageCompiler(str(without))(PageShape(8, 1, 1, 1, 1, 1, 1, 1), True, 90)
+
+
 def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no triton here' >&2\nexit 3\n")

@@ -69,7 +69,8 @@ class PageCompiler:
             raise DeviceError(f"the compiler of the page kernels did not answer: {error}") from None
         if child.returncode:
             said = child.stderr.decode("utf-8", "replace").strip()[-_REASON_MAX:]
-            raise DeviceError(f"page kernels cannot be compiled: {said}; install a triton that fits the GPU")
+            remedy = "pip install 'lmcache-transfer-torch[cuda]' into the server's environment, or a triton that fits the GPU"
+            raise DeviceError(f"page kernels cannot be compiled: {said}; {remedy}")
         head, _, image = child.stdout.partition(b"\n")
         made: dict[str, Any] = json.loads(head)
         return PageImage(image, made["name"], made["threads"], made["shared"], tuple(made["parameters"]))
