@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,8 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_client.operations import KNOWN_REQUESTS
-from lmcache_core.app.plugins.catalogue import catalogue
+from lmcache_core.app.cli import main
+from lmcache_core.app.plugins.catalogue import catalogue, not_installed
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -79,3 +81,39 @@ def test_the_wheel_has_it_and_a_wheel_of_the_source_distribution_has_the_same(tm
     (again,) = (tmp_path / "again").glob("*.whl")
     assert json.loads(zipfile.ZipFile(again).read(name)) == said
     assert not (ROOT / "core/src" / name).exists(), "the checkout has none: it would be committed, or become stale"
+
+
+def test_what_of_the_standard_installation_is_missing_is_said_in_one_line() -> None:
+    required = [
+        "blake3>=1.0",
+        'lmcache-admin<0.2,>=0.1; extra == "standard"',
+        "lmcache-tools<0.2,>=0.1 ; extra == 'standard'",
+        'lmcache-native<0.2,>=0.1; (sys_platform == "linux" and platform_machine == "x86_64") and extra == "standard"',
+        'pytest; extra == "testing"',
+    ]
+    assert not_installed(["lmcache-core", "lmcache-l2-s3"], required) == (
+        "Not installed: lmcache-admin, lmcache-tools. HTTP API, metrics, operator commands, policies and files come with "
+        "`pip install 'lmcache-core[standard]'`"
+    )
+    assert not_installed(["lmcache-admin", "lmcache-tools"], required) == ""
+
+
+def test_the_standard_installation_names_distributions_that_there_are() -> None:
+    read = [tomllib.loads(file.read_text())["project"] for file in ROOT.glob("*/*/pyproject.toml")]
+    versions = {project["name"] for project in read}
+    core = tomllib.loads((ROOT / "core" / "pyproject.toml").read_text())["project"]
+    standard = core["optional-dependencies"]["standard"]
+    assert len(standard) >= 6
+    assert {re.split("[<>=]", line)[0] for line in standard} <= versions
+
+
+def test_listing_plugins_says_what_else_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "lmcache_core.app.plugins.catalogue.requires", lambda name: ['lmcache-absent; extra == "standard"']
+    )
+    assert main(["plugins", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("Not installed: lmcache-absent. ")
+    assert main(["plugins", "list", "--format", "json"]) == 0
+    assert "lmcache-absent" not in capsys.readouterr().out

@@ -19,6 +19,7 @@ from lmcache_core.app.interpreter import settle, take_turns
 from lmcache_core.app.log_masking import hide_in_logs
 from lmcache_core.app.log_output import log_to_stderr
 from lmcache_core.app.masking import Hidden
+from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
 
@@ -97,6 +98,8 @@ def serve(settings: ServerSettings, plugins: LoadedPlugins, build: Build, hidden
         for line in advice(settings, os.environ):
             logger.warning("%s", line)
         server = _built(build, settings, plugins)
+        if hint := not_installed(row.candidate.distribution or "" for row in plugins.rows()):
+            logger.info("%s", hint)
         return _run(server, signals, settings.drain_seconds)
     except _StopAtOnce:
         logger.warning("stopping at once, as a second signal asks")

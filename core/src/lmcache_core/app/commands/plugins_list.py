@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
+from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_core.app.plugins.plugin_report import as_table, record
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
@@ -25,5 +26,6 @@ def run(arguments: Sequence[str]) -> ExitCode:
     rows = selection_of(given).load_for_user().rows()
     missing = missing_modules(rows)
     records = [record(row, absent) for row, absent in zip(rows, missing, strict=True)]
-    CommandOutput.of(given).show_text(records, as_table(rows, missing, given.verbose))
+    hint = not_installed(row.candidate.distribution or "" for row in rows)
+    CommandOutput.of(given).show_text(records, as_table(rows, missing, given.verbose) + (f"\n\n{hint}" if hint else ""))
     return ExitCode.STOPPED

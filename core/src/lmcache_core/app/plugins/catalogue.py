@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Final, NamedTuple
 
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _FILE: Final = Path(__file__).with_name("catalogue.json")
 """Written when core's wheel is built."""
 _GENERATOR: Final = Path(__file__).parents[4] / "catalogue.py"
@@ -53,3 +56,20 @@ def catalogue() -> Catalogue:
         return Catalogue({}, {}, {}, {})
     settings = {name: KnownSetting(**each) for name, each in said["settings"].items()}
     return Catalogue(said["plugins"], said["offers"], said["operations"], settings)
+
+
+def not_installed(plugins: Iterable[str], required: Sequence[str] | None = None) -> str:
+    """One line about the plugins of `lmcache-core[standard]` that are not installed, and how to get them; empty where all
+    are.  `plugins`: the distributions of the installed plugins; `required`: the requirements of lmcache-core, as its metadata
+    has them by default."""
+    if required is None:
+        required = requires("lmcache-core") or ()
+    standard = [line for line in required if line.partition(";")[2].replace("'", '"').endswith('extra == "standard"')]
+    names = {name[0] for line in standard if "platform_machine" not in line and (name := _NAME.match(line))}
+    missing = sorted(names - set(plugins))
+    if not missing:
+        return ""
+    return (
+        f"Not installed: {', '.join(missing)}. HTTP API, metrics, operator commands, policies and files come with "
+        "`pip install 'lmcache-core[standard]'`"
+    )
