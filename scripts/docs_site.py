@@ -6,6 +6,7 @@ A link to a file that is no page becomes its name: the site has no copy of the s
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -77,14 +78,20 @@ def listed_pages(nav: Sequence[Any]) -> Iterator[str]:
                 yield from listed_pages(inner if isinstance(inner, list) else [inner])
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that mkdocs.yml does not list at the end of their section."""
-    missing = unlisted(config.nav or [])
-    for section in config.nav or []:
+def complete(nav: Sequence[Any]) -> None:
+    """Put the pages that a navigation does not list at the end of their section, in place."""
+    missing = unlisted(nav)
+    for section in nav:
         for title, entries in section.items() if isinstance(section, dict) else ():
-            entries += missing.get(title.lower(), [])
-            if own := missing.get(f"{title.lower()}/distributions"):
-                entries.append({"Distributions": own})
+            if isinstance(entries, list):
+                entries += missing.get(title.lower(), [])
+                if own := missing.get(f"{title.lower()}/distributions"):
+                    entries.append({"Distributions": own})
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Complete the navigation."""
+    complete(config.nav or [])
     return config
 
 
@@ -106,3 +113,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     return linked(markdown, page.file.src_uri)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Warn, and so fail a strict build, where a page of an API shows none of its names."""
+    if page.file.src_uri.startswith("reference/python-") and "doc-heading" not in html:
+        logging.getLogger("mkdocs.hooks").warning("%s shows no name of the package", page.file.src_uri)
+    return html

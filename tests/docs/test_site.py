@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from scripts.docs_site import ROOT, linked, listed_pages, pages_elsewhere, source_of, unlisted
+from scripts.docs_site import ROOT, complete, linked, listed_pages, pages_elsewhere, source_of
 from tests.docs.test_links import links_of
 
 DOCS: Final = ROOT / "docs"
@@ -24,13 +24,11 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
-def test_the_navigation_names_pages_that_are_there_once_and_has_a_section_for_all_others() -> None:
+def test_the_navigation_has_every_page_once() -> None:
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)["nav"]
-    listed = list(listed_pages(nav))
-    assert sorted(set(listed)) == sorted(listed)
-    assert [name for name in listed if not source_of(name).is_file()] == []
-    sections = {title.lower() for entry in nav if isinstance(entry, dict) for title in entry}
-    assert {folder.removesuffix("/distributions") for folder in unlisted(nav)} <= sections
+    assert [name for name in listed_pages(nav) if not source_of(name).is_file()] == []
+    complete(nav)
+    assert sorted(listed_pages(nav)) == sorted({*(str(page.relative_to(DOCS)) for page in PAGES), *pages_elsewhere()})
 
 
 def test_every_distribution_has_a_page() -> None:
