@@ -97,6 +97,19 @@ def test_what_is_stored_again_while_it_is_deleted_stays_known(eviction_harness: 
     assert eviction_harness.eviction.status()["known_bytes"] == 75 * OBJECT
 
 
+def test_what_is_freed_is_what_was_deleted_whatever_is_stored_again(eviction_harness: EvictionHarness) -> None:
+    eviction_harness.store(*range(90))
+    doomed = eviction_harness.deletes()
+    job = next(job for job in eviction_harness.adapter.waiting if job.verb == "delete")
+    eviction_harness.adapter.finish(job)
+    held_back = eviction_harness.adapter._completions._items.pop()
+    eviction_harness.store(*doomed[:4], size=2 * OBJECT)
+    eviction_harness.adapter._completions.post(held_back)
+    eviction_harness.turn()
+    counters = eviction_harness.eviction.counters
+    assert counters.evicted_bytes == counters.evicted * OBJECT
+
+
 def test_what_an_adapter_kept_though_it_was_over_time_is_evicted_in_its_turn(eviction_harness: EvictionHarness) -> None:
     eviction_harness.client.submit_store(
         [StoreItem(key(200 + n), eviction_harness.buffer()) for n in range(10)], eviction_harness.inbox, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -121,8 +121,13 @@ class _Again:
 
 @dataclass(slots=True, eq=False)
 class _Deletion:
-    numbers: Sequence[int]
+    sizes: dict[int, int]
+    """By number, as they were submitted: what is stored again meanwhile may have another size."""
     used_ratio: float
+
+    @property
+    def numbers(self) -> Collection[int]:
+        return self.sizes.keys()
 
 
 Message = _Stored | _Hit | _Listed | _Deleting | _Deleted | _Again | Answer
@@ -333,7 +338,9 @@ class L2EvictionController(MessageLoop[Message]):
             self._end_cycle()
             return
         self._returned.clear()
-        deletion = _Deletion(numbers, usage.used_bytes / usage.capacity_bytes)
+        deletion = _Deletion(
+            {number: self._objects.size(number) for number in numbers}, usage.used_bytes / usage.capacity_bytes
+        )
         keys = [self._objects.key(number) for number in numbers]
         self._deletion = deletion
         self._client.submit_delete(keys, self._inbox, deletion)
@@ -346,7 +353,7 @@ class L2EvictionController(MessageLoop[Message]):
         evicted, gone = by_outcome.pop(Outcome.DONE, []), by_outcome.pop(Outcome.MISSING, [])
         refused = by_outcome.pop(Outcome.REJECTED, [])
         failed = [number for numbers in by_outcome.values() for number in numbers]
-        freed = sum(map(self._objects.size, evicted))
+        freed = sum([deletion.sizes[number] for number in evicted])
         away = [number for number in (*evicted, *gone) if number not in self._returned]
         self._contents.forget(away)
         self._stuck.update(refused, failed, away)
