@@ -106,8 +106,12 @@ def _swap_globals(
 
 
 def _swap_defaults(value: object, swaps: dict[int, tuple[object, object]], undo: list[Callable[[], None]]) -> None:
-    """Default arguments, and the factories of dataclasses' fields, were bound when functions were defined."""
-    for function in list(vars(value).values()) if isinstance(value, type) else [value]:
+    """Default arguments, the factories of dataclasses' fields and static methods were bound when they were defined."""
+    members: dict[str, object] = dict(vars(value)) if isinstance(value, type) else {"": value}
+    for name, function in members.items():
+        if isinstance(function, staticmethod) and id(function.__func__) in swaps:
+            setattr(value, name, staticmethod(swaps[id(function.__func__)][1]))  # type: ignore[arg-type]
+            undo.append(partial(setattr, value, name, function))
         if not isinstance(function, types.FunctionType):
             continue
         defaults = function.__defaults__
