@@ -52,7 +52,11 @@ def _add(found: dict[str, Any], plugin: str, distribution: str, source: Path, so
 def _run(source: Path) -> dict[str, Any]:
     """The names of a `plugin.py`, with stand-ins for what it imports of core."""
     standins = SimpleNamespace(
-        Offer=_standin(_OFFER), SettingGroup=_standin(_SETTING_GROUP), Capability=_Flags(), hookimpl=lambda hook: hook
+        Offer=_standin(_OFFER),
+        SettingGroup=_standin(_SETTING_GROUP),
+        StorageFacts=_standin(()),
+        Capability=_Flags(),
+        hookimpl=lambda hook: hook,
     )
 
     def load(name: str, *args: Any) -> Any:

@@ -125,7 +125,12 @@ from .contracts.http_route import (
     PluginRoute as PluginRoute,
 )
 from .contracts.l2_adapter import L2Adapter as L2Adapter, LoadItem as LoadItem, StoreItem as StoreItem
-from .contracts.offer import Offer as Offer, SettingGroup as SettingGroup
+from .contracts.offer import (
+    CheckResult as CheckResult,
+    Offer as Offer,
+    SettingGroup as SettingGroup,
+    StorageFacts as StorageFacts,
+)
 from .contracts.operation import (
     Call as Call,
     DEFERRED as DEFERRED,

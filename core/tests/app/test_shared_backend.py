@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lmcache_client.errors import ConfigError
+from lmcache_core.app.adapter_specs import check_shared
 from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, StorageFacts
 from lmcache_core.contracts.settings import PluginSettings
 
-SHARED = Offer("acme", "", "acme:open", capabilities=Capability.SHARED)
-ALONE = Offer("acme", "", "acme:open")
+FACTS = StorageFacts(shared="shared", owner="owner")
+SHARED = Offer("acme", "", "acme:open", capabilities=Capability.SHARED, storage=FACTS)
+DERIVED = replace(SHARED, storage=StorageFacts(shared="shared", owner="owns"))
+ALONE = Offer("acme", "", "acme:open", storage=FACTS)
 
 
 class Settings(PluginSettings):
@@ -36,19 +40,36 @@ def eviction() -> L2EvictionSpec:
 
 
 @pytest.mark.parametrize(
-    "settings", [None, Unrelated(), Settings(), Settings(shared=True, owner=True), Derived(shared=True, owner=True)]
+    ("offer", "settings"),
+    [
+        (SHARED, None),
+        (SHARED, Unrelated()),
+        (SHARED, Settings()),
+        (SHARED, Settings(shared=True, owner=True)),
+        (DERIVED, Derived(shared=True, owner=True)),
+        (DERIVED, Derived()),
+        (replace(SHARED, storage=None), Settings(shared=True)),
+    ],
 )
-def test_an_owner_may_evict(settings: PluginSettings | None) -> None:
-    check_shared("--l2-adapter[0]", SHARED, settings, eviction())
+def test_an_owner_may_evict(offer: Offer, settings: PluginSettings | None) -> None:
+    check_shared("--l2-adapter[0]", offer, settings, eviction())
 
 
-@pytest.mark.parametrize("settings", [Settings(shared=True), Derived(shared=True), Derived(shared=True, owner=False)])
-def test_a_guest_that_would_evict_is_refused_with_the_remedy(settings: PluginSettings) -> None:
-    check_shared("--l2-adapter[0]", SHARED, settings, None)
+@pytest.mark.parametrize(
+    ("offer", "settings"),
+    [
+        (SHARED, Settings(shared=True)),
+        (DERIVED, Derived(shared=True)),
+        (DERIVED, Derived(shared=True, owner=False)),
+        (replace(SHARED, storage=StorageFacts(shared="shared")), Settings(shared=True, owner=True)),
+    ],
+)
+def test_a_guest_that_would_evict_is_refused_with_the_remedy(offer: Offer, settings: PluginSettings) -> None:
+    check_shared("--l2-adapter[0]", offer, settings, None)
     with pytest.raises(
         ConfigError, match=r"--l2-adapter\[0\]: field 'eviction' .* set 'owner' to true on the one server"
     ):
-        check_shared("--l2-adapter[0]", SHARED, settings, eviction())
+        check_shared("--l2-adapter[0]", offer, settings, eviction())
 
 
 def test_what_cannot_be_shared_is_refused_at_the_start() -> None:

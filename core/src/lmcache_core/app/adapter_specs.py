@@ -12,7 +12,6 @@ from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serdes import SERDE_FIELDS, SerdeSpecs, serde_specs
-from lmcache_core.app.shared_backend import check_shared
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
@@ -61,6 +60,24 @@ def adapter_spec(values: Mapping[str, Any], plugins: LoadedPlugins, where: str, 
     check_shared(where, offer, settings, eviction)
     serdes = serde_specs(values, plugins, where)
     return AdapterSpec(free_name(kind, taken), offer, settings, eviction, serdes, values)
+
+
+def check_shared(where: str, offer: Offer, settings: PluginSettings | None, eviction: L2EvictionSpec | None) -> None:
+    """Raises ConfigError where several servers would evict from one backend, or the adapter does not let several use it, by
+    the settings that its offer names."""
+    facts = offer.storage
+    if facts is None or not facts.shared or getattr(settings, facts.shared, None) is not True:
+        return
+    if Capability.SHARED not in offer.capabilities | offer.optional_capabilities and not offer.wraps:
+        raise ConfigError(
+            f"{where}: field '{facts.shared}' is true, but adapter '{offer.name}' keeps a backend to one server; "
+            "leave it out, and give each server a place of its own"
+        )
+    if eviction is not None and not (facts.owner and getattr(settings, facts.owner, None) is True):
+        raise ConfigError(
+            f"{where}: field 'eviction' is for the owner of a shared backend: set 'owner' to true on the one server that is "
+            "to evict, and leave 'eviction' out on the others"
+        )
 
 
 def free_name(kind: str, taken: Container[str]) -> str:

@@ -1,15 +1,16 @@
 """What core itself offers."""
 
-from lmcache_core import Capability, Offer, hookimpl
+from lmcache_core import Capability, Offer, StorageFacts, hookimpl
 
 _HERE, _SERVER = "lmcache_core.builtin", "lmcache_core.server"
+_IN_MEMORY = StorageFacts(capacity=("max_size_gb",), in_memory=True)
 _MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
 @hookimpl
 def lmcache_l2_adapters() -> list[Offer]:
     opener, settings = f"{_HERE}.memory_l2:open_memory", f"{_HERE}.memory_l2:MemorySettings"
-    return [Offer("memory", "Bounded memory of the server", opener, settings, _MEMORY)]
+    return [Offer("memory", "Bounded memory of the server", opener, settings, _MEMORY, storage=_IN_MEMORY)]
 
 
 @hookimpl

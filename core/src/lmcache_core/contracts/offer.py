@@ -3,8 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from lmcache_core.contracts.capability import Capability
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFacts:
+    """Which of an adapter's settings say where its objects are, by name: for `lmcache doctor`, `lmcache bench` and the checks
+    of a start.  Nothing is guessed from the names of settings."""
+
+    folders: tuple[str, ...] = ()
+    """Settings that name folders."""
+    devices: tuple[str, ...] = ()
+    """Settings that name block devices, memory devices, or files in place of one; a path, or several."""
+    capacity: tuple[str, ...] = ()
+    """Settings that bound what is kept.  The last word of each is its unit: bytes, kb, mb, gb or tb, in powers of 1024."""
+    direct_io: str = ""
+    """The switch for I/O past the page cache."""
+    io_engine: str = ""
+    """The setting that is `posix`, `threads` or `io_uring`."""
+    in_memory: bool = False
+    """True: the medium is memory, even where a path names it."""
+    shared: str = ""
+    """The switch with which several servers use one backend."""
+    owner: str = ""
+    """The switch, or a property of the settings, that says whether this server may evict from a shared backend."""
+
+
+class CheckResult(NamedTuple):
+    """What an offer's `check` found, for `lmcache doctor`."""
+
+    level: Literal["ok", "warn", "fail"]
+    """warn: it works, but worse than it could; fail: the server does not start, or cannot use it."""
+    text: str
+    """What is so, in one line."""
+    remedy: str = ""
+    """What to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +60,11 @@ class Offer:
     """What an adapter promises with some of its settings only: the opened one says which of them it has."""
     operations: tuple[str, ...] = ()
     """Names of operations that a request module answers, for the remedy where engines ask for them and it is not in use."""
+    storage: StorageFacts | None = None
+    """Where an L2 adapter's objects are."""
+    check: str | None = None
+    """Import string of `check(settings) -> Iterable[CheckResult]`.  `lmcache doctor` calls it where the configuration uses the
+    offer, after the settings were validated and without opening anything."""
     default: bool = False
     """True: active without being named.  For subscribers, request modules, HTTP routes and services."""
     wraps: bool = False

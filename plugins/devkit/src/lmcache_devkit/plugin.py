@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Capability, Offer, hookimpl
+from lmcache_core import Capability, Offer, StorageFacts, hookimpl
 
 _HERE = "lmcache_devkit"
+_STORAGE = StorageFacts(capacity=("max_size_gb",))
 _OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH
 
 
@@ -14,7 +15,14 @@ _OF_MEMORY = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability
 def lmcache_l2_adapters() -> Sequence[Offer]:
     mock, inject = f"{_HERE}.mock_adapter", f"{_HERE}.fault_inject"
     return [
-        Offer("mock", "Memory with the speed of a device", f"{mock}:open_mock", f"{mock}:MockSettings", _OF_MEMORY),
+        Offer(
+            "mock",
+            "Memory with the speed of a device",
+            f"{mock}:open_mock",
+            f"{mock}:MockSettings",
+            _OF_MEMORY,
+            storage=_STORAGE,
+        ),
         Offer(
             "fault_inject",
             "Another adapter, with faults",

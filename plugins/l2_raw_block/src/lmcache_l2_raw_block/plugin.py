@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Capability, Offer, hookimpl
+from lmcache_core import Capability, Offer, StorageFacts, hookimpl
 
 
 @hookimpl
@@ -15,6 +15,9 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             summary="Objects in fixed slots of a block device or a pre-sized file",
             settings="lmcache_l2_raw_block.config:RawBlockSettings",
             open="lmcache_l2_raw_block.adapter:open_raw_block",
+            storage=StorageFacts(
+                devices=("device_path",), capacity=("capacity_bytes",), direct_io="use_odirect", io_engine="io_engine"
+            ),
             capabilities=Capability.DELETE
             | Capability.USAGE
             | Capability.LIST

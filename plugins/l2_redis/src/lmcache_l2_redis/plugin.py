@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import Capability, Offer, hookimpl
+from lmcache_core import Capability, Offer, StorageFacts, hookimpl
 
 SUMMARIES: Final = (
     ("redis", "Objects in Redis: one server, Sentinel, or a cluster"),
@@ -22,6 +22,7 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             summary=summary,
             settings="lmcache_l2_redis.config:RedisSettings",
             open="lmcache_l2_redis.opening:open_redis",
+            storage=StorageFacts(capacity=("max_capacity_gb",), shared="shared", owner="owns"),
             capabilities=Capability.DELETE
             | Capability.USAGE
             | Capability.LIST

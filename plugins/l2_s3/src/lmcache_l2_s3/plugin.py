@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Capability, Offer, hookimpl
+from lmcache_core import Capability, Offer, StorageFacts, hookimpl
 
 
 @hookimpl
@@ -15,6 +15,7 @@ def lmcache_l2_adapters() -> Sequence[Offer]:
             summary="Objects in a bucket of AWS S3 or of a store that speaks its protocol",
             settings="lmcache_l2_s3.config:S3Settings",
             open="lmcache_l2_s3.opening:open_s3",
+            storage=StorageFacts(capacity=("max_capacity_gb",), shared="shared", owner="owns"),
             capabilities=Capability.DELETE | Capability.LIST | Capability.DURABLE | Capability.ANY_LENGTH,
             optional_capabilities=Capability.USAGE | Capability.SHARED,
         )

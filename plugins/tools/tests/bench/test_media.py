@@ -171,16 +171,16 @@ def test_memory_that_is_not_there_is_not_allocated(tmp_path: Path) -> None:
 
 ADAPTERS = """
     from pathlib import Path
-    from lmcache_core import Offer, PluginSettings, hookimpl
+    from lmcache_core import Offer, PluginSettings, StorageFacts, hookimpl
 
     class Files(PluginSettings):
-        base_path: Path
-        use_odirect: bool = False
+        where: Path
+        direct: bool = False
 
     class Device(PluginSettings):
-        device_path: Path
-        use_odirect: bool = True
-        io_engine: str = "posix"
+        disk: Path
+        direct: bool = True
+        engine: str = "posix"
 
     class Remote(PluginSettings):
         endpoint: str
@@ -188,8 +188,10 @@ ADAPTERS = """
     @hookimpl
     def lmcache_l2_adapters():
         return [
-            Offer("files", "f", "acme_plugin:x", "acme_plugin:Files"),
-            Offer("device", "d", "acme_plugin:x", "acme_plugin:Device"),
+            Offer("files", "f", "acme_plugin:x", "acme_plugin:Files",
+                  storage=StorageFacts(folders=("where",), direct_io="direct")),
+            Offer("device", "d", "acme_plugin:x", "acme_plugin:Device",
+                  storage=StorageFacts(devices=("disk",), direct_io="direct", io_engine="engine")),
             Offer("remote", "r", "acme_plugin:x", "acme_plugin:Remote"),
         ]
     """
@@ -204,12 +206,12 @@ def test_the_medium_is_read_from_the_settings_of_any_adapter(tmp_path: Path, ins
     def of(values: dict[str, object], asked: str = "auto") -> Yardstick:
         return yardstick(adapter_spec(values, plugins, "x", ()), asked)
 
-    files: dict[str, object] = {"type": "files", "base_path": str(tmp_path)}
-    device: dict[str, object] = {"type": "device", "device_path": str(image)}
+    files: dict[str, object] = {"type": "files", "where": str(tmp_path)}
+    device: dict[str, object] = {"type": "device", "disk": str(image)}
     assert of(files) == Yardstick(tmp_path, False, True)
-    assert of({**files, "use_odirect": True}) == Yardstick(tmp_path, True, True)
+    assert of({**files, "direct": True}) == Yardstick(tmp_path, True, True)
     assert of(device) == Yardstick(tmp_path, True, False, "threads")
-    assert of({**device, "io_engine": "io_uring"}).engine == "io_uring"
+    assert of({**device, "engine": "io_uring"}).engine == "io_uring"
     assert of({"type": "memory"}) == Yardstick()
     assert "endpoint" not in str(of({"type": "remote", "endpoint": "e"}).reason)
     assert "--medium" in str(of({"type": "remote", "endpoint": "e"}).reason)
@@ -224,7 +226,7 @@ def test_a_device_is_never_written_to_beside_its_adapter(tmp_path: Path, install
     install("acme", ADAPTERS)  # type: ignore[operator]
     plugins = load_plugins(("acme",), ())
     for path in ("/dev/null", str(tmp_path / "missing")):
-        spec = adapter_spec({"type": "device", "device_path": path}, plugins, "x", ())
+        spec = adapter_spec({"type": "device", "disk": path}, plugins, "x", ())
         found = yardstick(spec, "auto")
         assert found.folder is None
         assert "the adapter's own" in str(found.reason)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, StorageFacts
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_tools.doctor.adapter_places import adapter_devices, adapter_folders
 from lmcache_tools.doctor.devices import devices
@@ -19,7 +19,8 @@ from lmcache_tools.doctor.finding import Finding, Level
 from plugins.tools.tests.doctor.conftest import MakeCase
 
 MIB = 2**20
-OFFER = Offer("slots", "for tests", "a:b")
+FACTS = StorageFacts(devices=("device_path",), capacity=("capacity_bytes", "max_dax_size_gb"), direct_io="use_odirect")
+OFFER = Offer("slots", "for tests", "a:b", storage=FACTS)
 
 
 class SlotSettings(PluginSettings):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, StorageFacts
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_tools.doctor.finding import Finding, Level
 from lmcache_tools.doctor.folders import folders
@@ -34,7 +34,9 @@ def found_in(
     room = given.pop("free", 100 * GIB)
     mounts = f"20 1 8:1 / / {options},relatime shared:1 - {kind} /dev/sda1 rw\n"
     case = make_case({"proc/self/mountinfo": mounts}, free=room)
-    spec = AdapterSpec("disk", Offer("disk", "for tests", "a:b"), DiskSettings(base_path=path, **given))  # type: ignore[arg-type]
+    facts = StorageFacts(folders=("base_path",), capacity=("max_capacity_gb",), direct_io="use_odirect")
+    offer = Offer("disk", "for tests", "a:b", storage=facts)
+    spec = AdapterSpec("disk", offer, DiskSettings(base_path=path, **given))  # type: ignore[arg-type]
     return list(folders(replace(case, adapters=(spec,))))
 
 
@@ -67,19 +69,19 @@ def test_what_is_wrong_with_it(
 class StrangerSettings(PluginSettings):
     """As a third party calls them."""
 
-    folder: Path
-    pool_capacity_mb: int = 0
+    where: Path
+    pool_mb: int = 0
 
 
 class UnboundedSettings(PluginSettings):
-    folder: Path
+    where: Path
 
 
 @pytest.mark.parametrize(
     ("settings", "given", "says"),
     [
-        (StrangerSettings, {}, 'set its "pool_capacity_mb", and give it an "eviction"'),
-        (StrangerSettings, {"pool_capacity_mb": 500_000}, "lower pool_capacity_mb, unless"),
+        (StrangerSettings, {}, 'set its "pool_mb", and give it an "eviction"'),
+        (StrangerSettings, {"pool_mb": 500_000}, "lower pool_mb, unless"),
         (UnboundedSettings, {}, "see its settings: lmcache plugins show disk"),
     ],
 )
@@ -88,7 +90,9 @@ def test_advice_names_the_settings_that_the_adapter_has(
 ) -> None:
     mounts = "20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
     case = make_case({"proc/self/mountinfo": mounts}, free=100 * GIB)
-    spec = AdapterSpec("disk", Offer("disk", "for tests", "a:b"), settings(folder=tmp_path, **given))  # type: ignore[call-arg]
+    capacity = tuple(name for name in settings.model_fields if name != "where")
+    offer = Offer("disk", "for tests", "a:b", storage=StorageFacts(folders=("where",), capacity=capacity))
+    spec = AdapterSpec("disk", offer, settings(where=tmp_path, **given))  # type: ignore[call-arg]
     (found,) = [each for each in folders(replace(case, adapters=(spec,))) if each.level is Level.WARN]
     assert says in found.remedy
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.offer import Offer, SettingGroup
+from lmcache_core.contracts.offer import Offer, SettingGroup, StorageFacts
 from lmcache_core.model.errors import PluginContractError
 
 _MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferKind.HTTP_ROUTES, OfferKind.SERVICE)
@@ -48,7 +48,8 @@ def _fault(kind: OfferKind, offer: Any) -> str | None:
 
 
 def _fault_of_strings(offer: Any) -> str | None:
-    for part, text in (("open", offer.open), ("settings", offer.settings or "none:none")):
+    optional = [(part, getattr(offer, part)) for part in ("settings", "check") if getattr(offer, part) is not None]
+    for part, text in (("open", offer.open), *optional):
         if not _is_import_string(text):
             return f"{part} is {text!r}, not an import string 'package.module:name'"
     if not _is_line(offer.summary):
@@ -62,6 +63,8 @@ def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
             return f"{part} is {_short(flags)}, not a Capability such as Capability.NONE"
     if not isinstance(offer.default, bool):
         return f"default is {_short(offer.default)}, not True or False"
+    if offer.storage is not None and not isinstance(offer.storage, StorageFacts):
+        return f"storage is {_short(offer.storage)}, not StorageFacts"
     if not isinstance(offer.operations, tuple) or not all(isinstance(each, str) for each in offer.operations):
         return f"operations is {_short(offer.operations)}, not a tuple of names"
     if offer.default and kind not in _MAY_BE_DEFAULT:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_tools.doctor.adapter_places import adapter_devices, adapter_folders, facts_of
 
 AUTO, NONE, MEMORY = "auto", "none", "memory"
-_IN_MEMORY: Final = frozenset({"memory", "dax"})
-"""Adapters whose medium is memory, whatever path they map."""
 _KINDS: Final = {"posix": "threads", "threads": "threads", "io_uring": "io_uring"}
 
 
@@ -31,13 +30,14 @@ class Yardstick:
 def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
     """`asked` is `auto`, `none`, `memory`, or a directory on a medium like the adapter's.  Nothing is written to a device that
     the adapter owns.  Raises ConfigError for what is no directory."""
-    given = spec.settings
-    is_direct = bool(getattr(given, "use_odirect", False))
-    engine = _KINDS.get(str(getattr(given, "io_engine", "")), "auto")
-    files, device = (_path(getattr(given, field, None)) for field in ("base_path", "device_path"))
+    given, facts = spec.settings, facts_of(spec)
+    is_direct = bool(facts.direct_io and getattr(given, facts.direct_io, False))
+    engine = _KINDS.get(str(getattr(given, facts.io_engine, "")), "auto") if facts.io_engine else "auto"
+    files = next(iter(adapter_folders(spec)), None)
+    device = next(iter(adapter_devices(spec)), None)
     if asked == NONE:
         return Yardstick(reason="not asked for")
-    if asked == MEMORY or (asked == AUTO and spec.offer.name in _IN_MEMORY):
+    if asked == MEMORY or (asked == AUTO and facts.in_memory):
         return Yardstick()
     if asked != AUTO:
         if not Path(asked).is_dir():
@@ -54,10 +54,6 @@ def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
             reason=f"'{device}' is the adapter's own; name a directory on a device of the same kind with --medium"
         )
     return Yardstick(reason="its settings name no path; --medium memory, or a directory, compares it with that")
-
-
-def _path(value: Any) -> Path | None:
-    return Path(value) if isinstance(value, str | Path) and str(value) else None
 
 
 def _is_plain(path: Path) -> bool:

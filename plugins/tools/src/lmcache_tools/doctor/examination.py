@@ -20,6 +20,7 @@ from lmcache_tools.doctor.huge_pages import huge_pages
 from lmcache_tools.doctor.l1_file import l1_file
 from lmcache_tools.doctor.limits import limits
 from lmcache_tools.doctor.memory import memory
+from lmcache_tools.doctor.offer_checks import offer_checks
 from lmcache_tools.doctor.plugin_faults import configuration_faults, plugin_faults
 from lmcache_tools.doctor.ports import ports
 from lmcache_tools.doctor.processors import processors
@@ -40,6 +41,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     configuration_faults,
     folders,
     devices,
+    offer_checks,
 )
 
 

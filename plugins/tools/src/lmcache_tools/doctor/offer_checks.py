@@ -1,0 +1,47 @@
+"""The checks that plugins bring with what they offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from lmcache_client.errors import LMCacheError
+from lmcache_core import CheckResult, Offer
+from lmcache_core.app.offer_specs import offer_specs
+from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+
+
+def offer_checks(case: Case) -> Iterator[Finding]:
+    """Of everything that the configuration uses and that has a check."""
+    for name, offer, settings in _used(case):
+        if offer.check is not None:
+            yield from _checked(name, offer.check, settings)
+
+
+def _used(case: Case) -> Iterator[tuple[str, Offer, Any]]:
+    for adapter in case.adapters:
+        yield f"adapter {adapter.name}", adapter.offer, adapter.settings
+    try:
+        specs = offer_specs(case.settings, case.plugins)
+    except LMCacheError:  # `configuration_faults` says so
+        return
+    groups = (specs.subscribers, specs.request_modules, specs.http_routes, specs.services)
+    policies = (specs.eviction_policy, specs.store_policy, specs.prefetch_policy)
+    for spec in (*policies, *(each for group in groups for each in group)):
+        yield f"{spec.kind.label} {spec.name}", case.plugins.offer(spec.kind, spec.name), spec.settings
+
+
+def _checked(name: str, target: str, settings: Any) -> Iterator[Finding]:
+    module, _, function = target.partition(":")
+    try:
+        results = list(getattr(import_module(module), function)(settings))
+        for result in results:
+            level, text, remedy = CheckResult(*result)
+            yield Finding(name, Level(level), text, remedy)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin's boundary
+        yield Finding(
+            name, Level.WARN, f"its check '{target}' failed: {describe(error)}", "tell the author of the plugin"
+        )

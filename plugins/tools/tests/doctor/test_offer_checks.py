@@ -1,0 +1,57 @@
+"""Checks that a third party's plugin brings are part of the doctor's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lmcache_core.app.adapter_specs import adapter_specs
+from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.plugins.loading import load_plugins
+from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.offer_checks import offer_checks
+
+SOURCE = """
+    from lmcache_core import CheckResult, Offer, PluginSettings, hookimpl
+
+    class Settings(PluginSettings):
+        speed: int = 1
+
+    def check(settings):
+        if settings.speed < 10:
+            yield CheckResult("warn", f"speed {settings.speed} is slow", "raise speed to 10")
+
+    def failing(settings):
+        raise RuntimeError("no luck")
+
+    @hookimpl
+    def lmcache_l2_adapters():
+        return [Offer("acme", "a", "acme_plugin:x", "acme_plugin:Settings", check="acme_plugin:check")]
+
+    @hookimpl
+    def lmcache_subscribers():
+        return [
+            Offer("idle", "i", "acme_plugin:x", "acme_plugin:Settings", check="acme_plugin:check"),
+            Offer("listener", "l", "acme_plugin:x", check="acme_plugin:failing", default=True),
+        ]
+    """
+
+
+@pytest.fixture
+def found(install: Callable[..., Path]) -> list[Finding]:
+    install("acme", SOURCE)
+    plugins = load_plugins(["acme"])
+    settings = read_settings({"l2_adapter": [{"type": "acme"}, {"type": "acme", "speed": 20}]}, plugins)
+    return list(offer_checks(Case(settings, plugins, adapter_specs(settings.l2_adapter, plugins))))
+
+
+def test_what_the_configuration_uses_is_checked_with_its_settings(found: list[Finding]) -> None:
+    assert found[0] == Finding("adapter acme", Level.WARN, "speed 1 is slow", "raise speed to 10")
+    assert [each.probe for each in found] == ["adapter acme", "subscriber listener"], "not the one that is not in use"
+
+
+def test_a_check_that_fails_is_named(found: list[Finding]) -> None:
+    assert "its check 'acme_plugin:failing' failed: RuntimeError: no luck" in found[1].text
