@@ -142,7 +142,7 @@ def test_what_is_no_memory_is_refused(install: Install) -> None:
 def test_l1_lies_in_one_memory(install: Install) -> None:
     put(install)
     put(install, "other")
-    both = {"l1_memory:acme": {}, "l1_memory:other": {}}
+    both: dict[str, Any] = {"l1_memory:acme": {}, "l1_memory:other": {}}
     with pytest.raises(ConfigError, match="L1 lies in one memory; leave one of them out"), built(offer_settings=both):
         pass
 

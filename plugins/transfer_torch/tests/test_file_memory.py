@@ -80,7 +80,7 @@ def test_a_stop_removes_its_own_file_only(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_no_file(tmp_path: Path) -> None:
     """A disk that is not mounted must not become a file of that name on another one."""
-    settings = FileMemorySettings(path=f"{tmp_path}/nvme/")
+    settings = FileMemorySettings(path=f"{tmp_path}/nvme/", use_direct_io=False)
     with pytest.raises(ResourceError, match=rf"gds_l1_path: '{tmp_path}/nvme/' is no folder; make it, or mount it"):
         open_file_memory(settings, L1MemoryContext(MIB, 4096, "node-1", "b00"))
     assert not list(tmp_path.iterdir())
