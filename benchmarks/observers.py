@@ -35,7 +35,7 @@ from lmcache_core.app.interpreter import take_turns
 from lmcache_core.contracts.events import LookupFinished
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
-from lmcache_core.events.lane import LaneLimits
+from lmcache_core.events.subscriber_queue import QueueLimits
 
 CHUNKS: Final = 64
 CYCLES: Final = 2000
@@ -97,7 +97,7 @@ def requests(subscribers: tuple[str, ...], folder: Path, scale: float) -> Figure
 
 def publish_us(subscribers: Mapping[str, Subscriber], rounds: int = 9) -> float:
     """CPU microseconds of one publish, beside threads that deliver."""
-    bus = EventBus(subscribers, LaneLimits(10_000))
+    bus = EventBus(subscribers, QueueLimits(10_000))
     for name, run in bus.threads():
         threading.Thread(target=run, name=name, daemon=True).start()
     event = LookupFinished("request", "model", "salt", 64, 64, 0, 0.001)

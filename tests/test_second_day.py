@@ -271,9 +271,9 @@ def policy(seat: Callable[[Site], Any], method: str, **settings: Any) -> Fault:
 def subscriber_raises(site: Site) -> Iterator[None]:
     site.start()
     begin(site)
-    lane = site.parts.bus.lane("recent_events")
+    queue = site.parts.bus.queue_of("recent_events")
     with site.patch.context() as patch:
-        patch.setattr(lane._calls._subscriber, "batch_done", fails)
+        patch.setattr(queue._calls._subscriber, "batch_done", fails)
         yield
 
 

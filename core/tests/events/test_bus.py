@@ -11,7 +11,7 @@ import pytest
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired
 from lmcache_core.contracts.events import ChunksEvicted, Event, LeasesExpired, StoresDropped
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.events.lane_status import LaneState
+from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_server_view import FakeServerView
 
 
@@ -24,7 +24,7 @@ def test_events_come_in_order_to_those_who_asked_for_them() -> None:
             bus.publish(event)
     assert one.heard == [events[0], events[2]]
     assert other.heard == events[:3]
-    assert {name: lane.delivered for name, lane in bus.counters().lanes.items()} == {"one": 2, "other": 3}
+    assert {name: queue.delivered for name, queue in bus.counters().subscribers.items()} == {"one": 2, "other": 3}
     assert bus.counters().delivered == 5
 
 
@@ -174,14 +174,14 @@ def test_one_that_cannot_begin_is_ended_and_nothing_is_kept_for_it(caplog: pytes
     bus.publish(expired(0))
     assert bus.wants(ChunksEvicted)
     with delivering(bus):
-        assert bus.lane("unable").is_over.wait(WAIT_SECONDS)
+        assert bus.queue_of("unable").is_over.wait(WAIT_SECONDS)
         assert not bus.wants(ChunksEvicted)
         assert bus.wants(LeasesExpired)
         bus.publish(expired(1))
-    lanes = bus.counters().lanes
-    assert lanes["unable"].state is LaneState.ENDED
-    assert (lanes["unable"].delivered, lanes["unable"].dropped) == (0, {"LeasesExpired": 1})
-    assert lanes["unable"].last_error == "begin: OSError: port 9090 is taken"
+    queues = bus.counters().subscribers
+    assert queues["unable"].state is SubscriberState.ENDED
+    assert (queues["unable"].delivered, queues["unable"].dropped) == (0, {"LeasesExpired": 1})
+    assert queues["unable"].last_error == "begin: OSError: port 9090 is taken"
     assert (unable.heard, unable.closed) == ([], 1)
     assert good.heard == [expired(0), expired(1)]
     assert "subscriber=unable event=begin" in caplog.text

@@ -1,4 +1,4 @@
-"""Whatever happens to a lane, each of its events is delivered, dropped or waiting, once."""
+"""Whatever happens to a queue, each of its events is delivered, dropped or waiting, once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Moody(Subscriber):
 
 
 class BusMachine(RuleBasedStateMachine):
-    """The lanes' steps are made one by one, as their threads would."""
+    """The queues' steps are made one by one, as their threads would."""
 
     @initialize(capacity=st.integers(1, 6))
     def open(self, capacity: int) -> None:
@@ -60,7 +60,7 @@ class BusMachine(RuleBasedStateMachine):
     def publish(self, event: Event, times: int) -> None:
         for _ in range(times):
             for name in NAMES:
-                self.published[name] += self.bus.lane(name).wants(type(event))
+                self.published[name] += self.bus.queue_of(name).wants(type(event))
             self.bus.publish(event)
 
     @rule(name=st.sampled_from(NAMES), raises=st.booleans())
@@ -70,12 +70,12 @@ class BusMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule(name=st.sampled_from(NAMES))
     def deliver(self, name: str) -> None:
-        lane = self.bus.lane(name)
+        queue = self.bus.queue_of(name)
         if name not in self.opened:
-            self.opened[name] = lane._open()
+            self.opened[name] = queue._open()
         if self.opened[name]:
-            lane._deliver()
-            assert not lane.queue
+            queue._deliver()
+            assert not queue.events
 
     @precondition(lambda self: not self.closed)
     @rule()
@@ -88,12 +88,12 @@ class BusMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def abandon(self, name: str) -> None:
         """As a close does with one that hangs; its thread comes back afterwards."""
-        self.bus.lane(name).abandon()
+        self.bus.queue_of(name).abandon()
         self.closed = True
 
     @invariant()
     def every_event_is_somewhere(self) -> None:
-        for name, status in self.bus.counters().lanes.items():
+        for name, status in self.bus.counters().subscribers.items():
             assert status.delivered + sum(status.dropped.values()) + status.waiting == self.published[name]
             assert status.waiting <= self.capacity
             assert (status.delivered, status.failed) == (self.subscribers[name].called, self.subscribers[name].failed)

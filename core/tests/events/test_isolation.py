@@ -9,8 +9,8 @@ import pytest
 
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, delivering, expired, wait_for
 from lmcache_core.contracts.events import Event, LeasesExpired
-from lmcache_core.events.lane_status import LaneState
 from lmcache_core.events.subscriber_calls import SubscriberCalls
+from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_server_view import FakeServerView
 
 EVENTS = 300
@@ -29,14 +29,14 @@ def test_one_that_blocks_for_ever_loses_its_own_events_alone(caplog: pytest.LogC
         for number in range(EVENTS):
             bus.publish(expired(number))
         wait_for(lambda: len(good.heard) == EVENTS)
-        wait_for(lambda: bus.counters().lanes["stuck"].state is LaneState.STUCK)
+        wait_for(lambda: bus.counters().subscribers["stuck"].state is SubscriberState.STUCK)
         for number in range(EVENTS):
             bus.publish(expired(number))
         wait_for(lambda: len(good.heard) == 2 * EVENTS)
-        lanes = bus.counters().lanes
-        assert (lanes["stuck"].waiting, lanes["stuck"].dropped) == (EVENTS + 1, {"LeasesExpired": EVENTS - 1})
-        assert lanes["stuck"].oldest_age_seconds > 0
-        assert (lanes["good"].dropped, lanes["good"].delivered) == ({}, 2 * EVENTS)
+        queues = bus.counters().subscribers
+        assert (queues["stuck"].waiting, queues["stuck"].dropped) == (EVENTS + 1, {"LeasesExpired": EVENTS - 1})
+        assert queues["stuck"].oldest_age_seconds > 0
+        assert (queues["good"].dropped, queues["good"].delivered) == ({}, 2 * EVENTS)
 
         begun = time.monotonic()
         assert not bus.close(0.05)
@@ -45,10 +45,10 @@ def test_one_that_blocks_for_ever_loses_its_own_events_alone(caplog: pytest.LogC
         assert (stuck.closed, good.closed) == (0, 1)
         threads[1].join(WAIT_SECONDS)
         assert [thread.is_alive() for thread in threads] == [True, False]
-        assert bus.counters().lanes["stuck"].dropped == {"LeasesExpired": 2 * EVENTS - 1}
+        assert bus.counters().subscribers["stuck"].dropped == {"LeasesExpired": 2 * EVENTS - 1}
         release.set()
     assert stuck.closed == 0  # it was left behind
-    assert bus.counters().lanes["stuck"].delivered == 1
+    assert bus.counters().subscribers["stuck"].delivered == 1
 
 
 def test_one_that_never_comes_back_from_begin_is_stuck_and_does_not_hold_up_the_others(
@@ -67,7 +67,7 @@ def test_one_that_never_comes_back_from_begin_is_stuck_and_does_not_hold_up_the_
     with delivering(bus):
         bus.publish(expired(1))
         wait_for(lambda: len(good.heard) == 1)
-        wait_for(lambda: bus.counters().lanes["stuck"].state is LaneState.STUCK)
+        wait_for(lambda: bus.counters().subscribers["stuck"].state is SubscriberState.STUCK)
         release.set()
 
 
@@ -88,9 +88,9 @@ def test_one_that_raises_what_is_no_exception_goes_on(caplog: pytest.LogCaptureF
     with delivering(bus):
         for number in range(3):
             bus.publish(expired(number))
-    status = bus.counters().lanes["bad"]
+    status = bus.counters().subscribers["bad"]
     assert (len(bad.heard), status.failed, status.delivered) == (3, 3, 3)
-    assert status.state is LaneState.FAILING
+    assert status.state is SubscriberState.FAILING
     assert status.last_error == "LeasesExpired: SystemExit: 3"
 
 
@@ -108,7 +108,7 @@ def test_one_whose_exception_cannot_be_shown_is_a_failure_like_any_other() -> No
         for number in range(3):
             bus.publish(expired(number))
         wait_for(lambda: len(bad.heard) == 3)
-    assert bus.counters().lanes["bad"].last_error == "LeasesExpired: MuteError: (its message cannot be had)"
+    assert bus.counters().subscribers["bad"].last_error == "LeasesExpired: MuteError: (its message cannot be had)"
 
 
 def test_what_it_computed_to_begin_does_not_delay_its_events() -> None:
@@ -145,13 +145,13 @@ def test_one_that_burns_is_held_to_its_share_and_the_others_hear_everything() ->
             bus.publish(expired(number))
             time.sleep(0.002)
         wait_for(lambda: len(good.heard) == EVENTS)
-        status = bus.counters().lanes["burning"]
+        status = bus.counters().subscribers["burning"]
         seconds = time.monotonic() - begun
         assert status.delivered * 0.005 < 0.01 * (seconds + 0.2) + 0.01
         assert status.cpu_seconds <= time.process_time() - cpu
-        assert status.state is LaneState.BEHIND
+        assert status.state is SubscriberState.BEHIND
         assert sum(status.dropped.values()) >= EVENTS // 2 - status.delivered - 1
-    assert len(burning.heard) == bus.counters().lanes["burning"].delivered
+    assert len(burning.heard) == bus.counters().subscribers["burning"].delivered
 
 
 def test_publishers_do_not_wait_for_a_full_queue() -> None:
@@ -168,29 +168,29 @@ def test_publishers_do_not_wait_for_a_full_queue() -> None:
         assert inside.wait(WAIT_SECONDS)
         for number in range(100_000):
             bus.publish(expired(number))
-        status = bus.counters().lanes["stuck"]
+        status = bus.counters().subscribers["stuck"]
         assert status.waiting + sum(status.dropped.values()) == 100_001
         release.set()
 
 
 def test_a_thread_that_went_to_sleep_is_woken_by_the_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.events.lane.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("lmcache_core.events.lane.GATHER_SECONDS", 0.01)
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.GATHER_SECONDS", 0.01)
     listener = Listener(LeasesExpired)
     bus = bus_of({"one": listener}, 100)
     with delivering(bus):
         for number in range(20):
-            wait_for(lambda: bus.lane("one").room == 0)
+            wait_for(lambda: bus.queue_of("one").limit == 0)
             bus.publish(expired(number))
             wait_for(lambda number=number: len(listener.heard) == number + 1)  # type: ignore[misc]
 
 
 def test_a_queue_that_fills_up_is_delivered_before_the_batch_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_core.events.lane.GATHER_SECONDS", 10 * WAIT_SECONDS)
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.GATHER_SECONDS", 10 * WAIT_SECONDS)
     listener = Listener(LeasesExpired)
     bus = bus_of({"one": listener}, 100)
     with delivering(bus):
-        wait_for(lambda: bus.lane("one").room == 50)
+        wait_for(lambda: bus.queue_of("one").limit == 50)
         for number in range(51):
             bus.publish(expired(number))
         wait_for(lambda: len(listener.heard) == 51)
@@ -198,8 +198,8 @@ def test_a_queue_that_fills_up_is_delivered_before_the_batch_is_complete(monkeyp
 
 def test_what_was_gathered_does_not_wait_for_the_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscriber that gets no events is called all the same, now and then."""
-    monkeypatch.setattr("lmcache_core.events.lane.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("lmcache_core.events.lane.QUIET_SECONDS", 0.02)
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.QUIET_SECONDS", 0.02)
     calls: list[int] = []
 
     class Gathers(Listener):
@@ -215,19 +215,19 @@ def test_what_was_gathered_does_not_wait_for_the_next_event(monkeypatch: pytest.
 
 
 def test_an_event_that_comes_while_the_thread_goes_to_sleep_is_not_left_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its publisher has looked at the room when the thread was not asleep yet, so that nobody wakes it."""
-    monkeypatch.setattr("lmcache_core.events.lane.IDLE_SECONDS", 0.0)
+    """Its publisher has read the limit when the thread was not asleep yet, so that no publisher wakes it."""
+    monkeypatch.setattr("lmcache_core.events.subscriber_queue.IDLE_SECONDS", 0.0)
     listener = Listener(LeasesExpired)
     bus = bus_of({"one": listener}, 100)
-    lane, published = bus.lane("one"), list[int]()
-    make_room = lane._make_room
+    queue, published = bus.queue_of("one"), list[int]()
+    set_limit = queue._set_limit
 
-    def publish_too_early(room: int) -> None:
-        if room == 0 and not published:
+    def publish_too_early(limit: int) -> None:
+        if limit == 0 and not published:
             published.append(1)
-            lane.queue.append(expired(1))
-        make_room(room)
+            queue.events.append(expired(1))
+        set_limit(limit)
 
-    monkeypatch.setattr(lane, "_make_room", publish_too_early)
+    monkeypatch.setattr(queue, "_set_limit", publish_too_early)
     with delivering(bus):
         wait_for(lambda: listener.heard == [expired(1)])

@@ -7,8 +7,8 @@ from collections import deque
 from core.tests.events.listeners import WAIT_SECONDS, Listener, bus_of, expired
 from lmcache_core.contracts.events import Event, LeasesExpired
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.events.lane_status import LaneState
-from lmcache_core.events.retention import KEPT_SECONDS, SAMPLES_MAX, Retention
+from lmcache_core.events.subscriber_costs import KEPT_SECONDS, SAMPLES_MAX, Retention
+from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_devkit.fake_clock import FakeClock
 
 
@@ -24,22 +24,22 @@ def test_one_that_keeps_everything_is_seen_and_one_that_keeps_a_little_is_not() 
     clock = FakeClock()
     hoards, forgets = Keeps(None), Keeps(20)
     bus = bus_of({"hoards": hoards, "forgets": forgets}, 1000, now=clock.monotonic)
-    lanes = [bus.lane("hoards"), bus.lane("forgets")]
+    queues = [bus.queue_of("hoards"), bus.queue_of("forgets")]
     for number in range(8000):
         bus.publish(expired(number))
         clock.advance(0.01)
         if number % 100 == 99:
-            for lane in lanes:
-                lane._deliver()
+            for queue in queues:
+                queue._deliver()
             bus.watch()
-    seen = bus.counters().lanes
-    assert seen["hoards"].state is LaneState.RETAINING
+    seen = bus.counters().subscribers
+    assert seen["hoards"].state is SubscriberState.RETAINING
     old_enough = 8000 - KEPT_SECONDS / 0.01
     assert abs(seen["hoards"].retained_events - old_enough) < old_enough / 2
-    assert (seen["forgets"].state, seen["forgets"].retained_events) == (LaneState.OK, 0)
+    assert (seen["forgets"].state, seen["forgets"].retained_events) == (SubscriberState.OK, 0)
     hoards.kept.clear()
     bus.watch()
-    assert bus.counters().lanes["hoards"].state is LaneState.OK
+    assert bus.counters().subscribers["hoards"].state is SubscriberState.OK
 
 
 def test_a_leak_of_months_is_counted_with_a_bounded_number_of_samples() -> None:

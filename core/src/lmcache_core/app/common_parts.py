@@ -17,7 +17,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.events.bus import EventBus
-from lmcache_core.events.lane import LaneLimits
+from lmcache_core.events.subscriber_queue import QueueLimits
 from lmcache_core.kernels.choice import Kernels
 
 SUBSCRIBERS_CLOSE_SECONDS: Final = 2.0
@@ -53,7 +53,7 @@ def open_common(
     """Opens the subscribers, which `undo` closes.  Raises LMCacheError."""
     clock = SystemClock()
     subscribers = open_subscribers(plan.offers.subscribers, plugins)
-    bus = EventBus(subscribers, _lane_limits(settings))
+    bus = EventBus(subscribers, _queue_limits(settings))
     undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
     return CommonParts(
         settings=settings,
@@ -71,7 +71,7 @@ def open_common(
     )
 
 
-def _lane_limits(settings: ServerSettings) -> LaneLimits:
-    return LaneLimits(
+def _queue_limits(settings: ServerSettings) -> QueueLimits:
+    return QueueLimits(
         settings.event_bus_queue_size, settings.event_subscriber_timeout_seconds, settings.event_subscriber_cpu_ratio
     )

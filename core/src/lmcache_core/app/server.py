@@ -21,7 +21,7 @@ from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
-from lmcache_core.events.lane_status import LaneStatus
+from lmcache_core.events.subscriber_queue import SubscriberStatus
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.router import LAST_CALL_SECONDS
 
@@ -179,7 +179,7 @@ class Server:
                 "waiting": events.waiting,
                 "dropped": dict(events.dropped),
                 "failed": dict(events.failed),
-                "subscribers": {name: _lane(lane) for name, lane in events.lanes.items()},
+                "subscribers": {name: _subscriber(status) for name, status in events.subscribers.items()},
             },
             "threads": parts.supervisor.status(),
         }
@@ -219,7 +219,7 @@ def _adapter(adapter: RunningAdapter, conditions: Sequence[ActiveCondition]) -> 
     }
 
 
-def _lane(status: LaneStatus) -> dict[str, Any]:
+def _subscriber(status: SubscriberStatus) -> dict[str, Any]:
     seconds = ("cpu_seconds", "slowest_seconds", "oldest_age_seconds")
     return {**asdict(status), **{name: round(getattr(status, name), 3) for name in seconds}}
 

@@ -18,17 +18,17 @@ from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import Conditions, PluginReports, RecentGrowth, Reporter, counts_of
-from lmcache_core.events.lane_status import LaneState
+from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.registrations import model_conflicts
 
 _LOG_SAYS: Final = "the log says why"
 _ENLARGE: Final = "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory)"
-_LANES_ILL: Final = {
-    LaneState.ENDED: "it raised when it was opened, and is not used",
-    LaneState.STUCK: "it has not come back from a call",
-    LaneState.FAILING: "it raises",
-    LaneState.RETAINING: "it keeps more events than may wait for it",
+_SUBSCRIBERS_ILL: Final = {
+    SubscriberState.ENDED: "it raised when it was opened, and is not used",
+    SubscriberState.STUCK: "it has not come back from a call",
+    SubscriberState.FAILING: "it raises",
+    SubscriberState.RETAINING: "it keeps more events than may wait for it",
 }
 
 
@@ -252,18 +252,18 @@ def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:
 
 
 def _subscribers(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    for name, lane in parts.bus.counters().lanes.items():
+    for name, status in parts.bus.counters().subscribers.items():
         subject = f"subscriber {name}"
-        if words := _LANES_ILL.get(lane.state):
+        if words := _SUBSCRIBERS_ILL.get(status.state):
             yield Condition(
                 "subscriber_fails",
                 Severity.WARNING,
-                words + (f": {lane.last_error}" if lane.last_error else ""),
+                words + (f": {status.last_error}" if status.last_error else ""),
                 _LOG_SAYS,
                 subject,
-                counts_of(failed=lane.failed, waiting=lane.waiting),
+                counts_of(failed=status.failed, waiting=status.waiting),
             )
-        if dropped := growth.of(("events", name), sum(lane.dropped.values())):
+        if dropped := growth.of(("events", name), sum(status.dropped.values())):
             yield Condition(
                 "events_dropped",
                 Severity.INFO,

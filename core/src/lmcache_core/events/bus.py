@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.events.lane import Lane, LaneLimits
-from lmcache_core.events.lane_status import LaneStatus
+from lmcache_core.events.subscriber_queue import QueueLimits, SubscriberQueue, SubscriberStatus
 
 logger = logging.getLogger(__name__)
 
@@ -26,40 +25,41 @@ class BusCounters:
     waiting: int
     dropped: Mapping[str, int]
     failed: Mapping[str, int]
-    lanes: Mapping[str, LaneStatus]
-    """Each subscriber's own, by name."""
+    subscribers: Mapping[str, SubscriberStatus]
+    """By the name of the subscriber."""
 
 
 class EventBus:
     """Brings events to subscribers, to each in the order in which they were published.
 
     A subscription to a type is one to its subclasses, too.  Each subscriber has a queue and a thread of its own
-    (`threads`).  What its queue has no room for is dropped for it alone, and counted."""
+    (`threads`).  Events beyond its queue's capacity are dropped for it alone, and counted."""
 
     def __init__(
         self,
         subscribers: Mapping[str, Subscriber],
-        limits: LaneLimits,
+        limits: QueueLimits,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._routes: dict[type[Event], tuple[Lane, ...]] = {}
+        self._routes: dict[type[Event], tuple[SubscriberQueue, ...]] = {}
         self._lock = threading.Lock()  # guards changes of _routes
-        self._lanes = {
-            name: Lane(name, subscriber, limits, self._forget_routes, now) for name, subscriber in subscribers.items()
+        self._queues = {
+            name: SubscriberQueue(name, subscriber, limits, self._forget_routes, now)
+            for name, subscriber in subscribers.items()
         }
-        self._left: list[Lane] | None = None
+        self._left: list[SubscriberQueue] | None = None
 
     def publish(self, event: Event) -> None:
         try:
-            lanes = self._routes[type(event)]
+            queues = self._routes[type(event)]
         except KeyError:
-            lanes = self._find_route(type(event))
-        for lane in lanes:
-            queue = lane.queue
-            # first this and then the look at `room`, as the lane does it the other way round: one sees the other
-            queue.append(event)
-            if len(queue) > lane.room:
-                lane.press()
+            queues = self._find_route(type(event))
+        for queue in queues:
+            events = queue.events
+            # append first and then read `limit`; the queue's thread does it the other way round: one sees the other
+            events.append(event)
+            if len(events) > queue.limit:
+                queue.on_limit()
 
     def wants(self, kind: type[Event]) -> bool:
         try:
@@ -67,22 +67,22 @@ class EventBus:
         except KeyError:
             return bool(self._find_route(kind))
 
-    def lane(self, name: str) -> Lane:
-        return self._lanes[name]
+    def queue_of(self, name: str) -> SubscriberQueue:
+        return self._queues[name]
 
     def begin(self, server: ServerView) -> None:
-        """What subscribers are told before their first event.  Before the threads are started."""
-        for lane in self._lanes.values():
-            lane.begin(server)
+        """Passed to subscribers before their first event.  Call it before the threads are started."""
+        for queue in self._queues.values():
+            queue.begin(server)
 
     def threads(self) -> Sequence[tuple[str, Callable[[], None]]]:
         """Name and body of each thread; a body returns after `close`."""
-        return [(f"events-{name}", lane.run) for name, lane in self._lanes.items()]
+        return [(f"events-{name}", queue.run) for name, queue in self._queues.items()]
 
     def watch(self) -> None:
         """Look after the subscribers.  To be called about once per second, by one thread."""
-        for lane in self._lanes.values():
-            lane.check()
+        for queue in self._queues.values():
+            queue.check()
 
     def close(self, deadline_seconds: float) -> bool:
         """Deliver what is waiting, close the subscribers, and end the threads; events published from now on are dropped.
@@ -92,38 +92,38 @@ class EventBus:
         if self._left is not None:
             return not self._left
         deadline = time.monotonic() + deadline_seconds
-        for lane in self._lanes.values():
-            lane.close()
-        for lane in self._lanes.values():
-            if not lane.is_running:  # never started, or waiting to be started again
-                threading.Thread(target=lane.run, name=f"events-{lane.name}-close", daemon=True).start()
+        for queue in self._queues.values():
+            queue.close()
+        for queue in self._queues.values():
+            if not queue.is_running:  # never started, or waiting to be started again
+                threading.Thread(target=queue.run, name=f"events-{queue.name}-close", daemon=True).start()
         self._left = left = [
-            lane for lane in self._lanes.values() if not lane.is_over.wait(max(0.0, deadline - time.monotonic()))
+            queue for queue in self._queues.values() if not queue.is_over.wait(max(0.0, deadline - time.monotonic()))
         ]
-        for lane in left:
-            lane.abandon()
+        for queue in left:
+            queue.abandon()
         if left:
-            names = ",".join(lane.name for lane in left)
+            names = ",".join(queue.name for queue in left)
             logger.warning("subscribers were left behind names=%s deadline_seconds=%.1f", names, deadline_seconds)
         return not left
 
     def counters(self) -> BusCounters:
-        lanes = {name: lane.status() for name, lane in self._lanes.items()}
+        subscribers = {name: queue.status() for name, queue in self._queues.items()}
         dropped: Counter[str] = Counter()
-        for status in lanes.values():
+        for status in subscribers.values():
             dropped.update(status.dropped)
         return BusCounters(
-            delivered=sum(status.delivered for status in lanes.values()),
-            waiting=sum(status.waiting for status in lanes.values()),
+            delivered=sum(status.delivered for status in subscribers.values()),
+            waiting=sum(status.waiting for status in subscribers.values()),
             dropped=dict(dropped),
-            failed={name: status.failed for name, status in lanes.items() if status.failed},
-            lanes=lanes,
+            failed={name: status.failed for name, status in subscribers.items() if status.failed},
+            subscribers=subscribers,
         )
 
-    def _find_route(self, kind: type[Event]) -> tuple[Lane, ...]:
-        """Who wants events of this type; remembered, so that it is worked out once per type."""
+    def _find_route(self, kind: type[Event]) -> tuple[SubscriberQueue, ...]:
+        """The queues of subscribers that want events of this type; cached by type."""
         with self._lock:
-            route = tuple(lane for lane in self._lanes.values() if lane.wants(kind))
+            route = tuple(queue for queue in self._queues.values() if queue.wants(kind))
             self._routes[kind] = route
         return route
 

@@ -26,7 +26,7 @@ from hypothesis.strategies import SearchStrategy
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus
-from lmcache_core.events.lane import LaneLimits
+from lmcache_core.events.subscriber_queue import QueueLimits
 from lmcache_devkit.check_limit import CheckLimit, check_seconds
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_devkit.fuzzing import FUZZ
@@ -136,7 +136,7 @@ class SubscriberSuite(OfferSuite):
 
     def test_on_the_bus_nothing_fails_and_nothing_is_left(self, subscriber: Subscriber) -> None:
         """The bus counts what a subscriber raises; events published from several threads reach it on one."""
-        bus = EventBus({"under test": subscriber}, LaneLimits(capacity=10_000))
+        bus = EventBus({"under test": subscriber}, QueueLimits(capacity=10_000))
         events = [event for kind in subscriber.subscriptions() for event in _samples(kind)]
 
         def publish() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state
 from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind, kinds_in
 from lmcache_core.events.bus import BusCounters
-from lmcache_core.events.lane_status import LaneStatus
+from lmcache_core.events.subscriber_queue import SubscriberStatus
 from lmcache_core.model.model_name import parse_model_name
 
 if TYPE_CHECKING:
@@ -230,19 +230,19 @@ def _requests(parts: Parts) -> Iterator[Sample]:
 
 def _events(counters: BusCounters) -> Iterator[Sample]:
     """By subscriber."""
-    for name, lane in counters.lanes.items():
-        yield from _subscriber(name, lane)
+    for name, status in counters.subscribers.items():
+        yield from _subscriber(name, status)
 
 
-def _subscriber(name: str, lane: LaneStatus) -> Iterator[Sample]:
-    yield EVENTS_WAITING.of(lane.waiting, name)
-    yield EVENTS_LAG.of(lane.oldest_age_seconds, name)
-    for event, count in lane.dropped.items():
+def _subscriber(name: str, status: SubscriberStatus) -> Iterator[Sample]:
+    yield EVENTS_WAITING.of(status.waiting, name)
+    yield EVENTS_LAG.of(status.oldest_age_seconds, name)
+    for event, count in status.dropped.items():
         yield EVENTS_DROPPED.of(count, name, event)
-    yield EVENTS_FAILED.of(lane.failed, name)
-    yield EVENTS_DELIVERED.of(lane.delivered, name)
-    yield EVENTS_CPU.of(lane.cpu_seconds, name)
-    yield EVENTS_STATE.of(1, name, lane.state.value)
+    yield EVENTS_FAILED.of(status.failed, name)
+    yield EVENTS_DELIVERED.of(status.delivered, name)
+    yield EVENTS_CPU.of(status.cpu_seconds, name)
+    yield EVENTS_STATE.of(1, name, status.state.value)
 
 
 def _process() -> Iterator[Sample]:

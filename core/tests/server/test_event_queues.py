@@ -12,7 +12,7 @@ from core.tests.server.test_controller_faults import wait_for
 from lmcache_client.errors import LMCacheError
 from lmcache_core.builtin.log_subscriber import LogSubscriber
 from lmcache_core.contracts.events import LeasesExpired
-from lmcache_core.events.lane_status import LaneState
+from lmcache_core.events.subscriber_queue import SubscriberState
 
 
 def test_each_subscriber_is_in_the_status(start_server: StartServer) -> None:
@@ -34,7 +34,7 @@ def test_each_subscriber_is_in_the_status(start_server: StartServer) -> None:
         "retained_events",
         "last_error",
     }
-    assert events["delivered"] == sum(lane["delivered"] for lane in events["subscribers"].values())
+    assert events["delivered"] == sum(queue["delivered"] for queue in events["subscribers"].values())
 
 
 def test_without_observability_nobody_listens_and_nothing_is_published(start_server: StartServer) -> None:
@@ -63,16 +63,16 @@ def test_a_subscriber_that_hangs_is_a_condition_and_does_not_make_the_server_unh
 ) -> None:
     release = threading.Event()
     server = start_server(event_subscriber_timeout_seconds=0.01)
-    lane = server._parts.bus.lane("log")
-    lane._calls._subscriber.batch_done = release.wait  # type: ignore[method-assign,assignment]
+    queue = server._parts.bus.queue_of("log")
+    queue._calls._subscriber.batch_done = release.wait  # type: ignore[method-assign,assignment]
     server._parts.bus.publish(LeasesExpired(0, 0))
-    wait_for(lambda: lane.status().state is LaneState.STUCK)
+    wait_for(lambda: queue.status().state is SubscriberState.STUCK)
     assert server.status()["state"] == "degraded"
     assert [(each.condition.name, each.condition.subject) for each in server.conditions()] == [
         ("subscriber_fails", "subscriber log")
     ]
     release.set()
-    wait_for(lambda: lane.status().state is LaneState.OK and not server.conditions())
+    wait_for(lambda: queue.status().state is SubscriberState.OK and not server.conditions())
 
 
 def test_a_server_that_cannot_be_built_closes_its_subscribers(

@@ -1,7 +1,8 @@
-"""Notices a subscriber that keeps the events it is given, before the server has no memory left.
+"""What a subscriber costs the server: CPU time, which is bounded, and memory, which is watched.
 
-Now and then a subscriber is given a copy of an event that nobody else has.  If somebody still refers to it long after,
-it was kept, and stands for all events since the copy before it.
+A subscriber that keeps the events it is given is noticed before the server has no memory left: now and then it is given a
+copy of an event that nothing else references.  If the copy is still referenced long after, it was kept, and represents all
+events since the copy before it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Final
 
 from lmcache_core.contracts.events import Event
 
+BURST_SECONDS: Final = 0.2
+"""What was not used is saved up for so long: a batch that comes after a rest is not interrupted."""
 SAMPLE_SECONDS: Final = 0.25
 """Time between two samples, on average."""
 QUIET_SECONDS: Final = 2.0
@@ -26,6 +29,36 @@ KEPT_SECONDS: Final = 60.0
 SAMPLES_MAX: Final = 512
 KEPT_SAMPLES_MIN: Final = 8
 """Fewer may be chance."""
+
+
+class CpuBudget:
+    """Counts the CPU time of the thread that calls `settle`, and says how long it has to rest to stay within `ratio` of a
+    core.  Called before and after work, so that a long rest before it counts as one burst.  One thread at a time;
+    `begin` when another one takes over."""
+
+    def __init__(
+        self,
+        ratio: float,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ratio, self._cpu_seconds, self._now = ratio, cpu_seconds, now
+        self._credit = BURST_SECONDS * ratio
+        self.used_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """This thread is counted from now on."""
+        self._cpu_before, self._before = self._cpu_seconds(), self._now()
+
+    def settle(self) -> float:
+        """Count what was used since the last time.  Returns the seconds to rest, 0 where there is nothing to make up for."""
+        cpu, now = self._cpu_seconds(), self._now()
+        used, passed = cpu - self._cpu_before, now - self._before
+        self._cpu_before, self._before = cpu, now
+        self.used_seconds += used
+        self._credit = min(self._credit + passed * self._ratio - used, BURST_SECONDS * self._ratio)
+        return max(0.0, -self._credit / self._ratio)
 
 
 @dataclass(slots=True)

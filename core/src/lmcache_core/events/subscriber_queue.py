@@ -1,37 +1,73 @@
-"""One subscriber's own queue and thread, so that whatever it does happens to itself alone."""
+"""One subscriber's own queue and thread, so that its delays and faults affect no other."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.events.cpu_budget import CpuBudget
-from lmcache_core.events.lane_status import LaneState, LaneStatus
-from lmcache_core.events.retention import Retention
 from lmcache_core.events.subscriber_calls import RECENT_SECONDS, SubscriberCalls
+from lmcache_core.events.subscriber_costs import CpuBudget, Retention
 
 GATHER_SECONDS: Final = 0.25
-"""Events are delivered in batches of so long: a thread that wakes up takes the interpreter from a request."""
+"""Events are delivered in batches this far apart: a thread that wakes up takes the interpreter from a request."""
 IDLE_SECONDS: Final = 1.0
-"""After so long without an event the thread sleeps until it is woken."""
+"""Without an event for this long, the thread sleeps until it is woken."""
 QUIET_SECONDS: Final = 2.5
-"""How often a subscriber that gets no events is called all the same, so that what it gathered does not wait for the next."""
+"""How often a subscriber without events is called, so that what it has gathered does not wait for the next event."""
 SLICE_SECONDS: Final = 0.0002
 PAUSE_SECONDS: Final = 0.0002
-"""After so much work comes at least such a pause.  A request gives the interpreter away many times, and beside a thread that
+"""After this much work comes at least this pause.  A request gives the interpreter away many times, and beside a thread that
 computes each time costs it what `take_turns` allows; in the pauses it gets it back at once."""
 _NEVER: Final = float("-inf")
 
 
+class SubscriberState(StrEnum):
+    """Of several that hold, the first."""
+
+    ENDED = "ended"
+    """It raised when it was asked for its subscriptions or to begin, and is not used."""
+    STUCK = "stuck"
+    """It has not come back from a call for too long."""
+    FAILING = "failing"
+    """It raised a short while ago."""
+    RETAINING = "retaining"
+    """It keeps more events than may wait for it: memory that the server does not get back."""
+    BEHIND = "behind"
+    """Events were dropped a short while ago, or wait for long."""
+    OK = "ok"
+
+
 @dataclass(frozen=True, slots=True)
-class LaneLimits:
+class SubscriberStatus:
+    """Counts are since the start.  An event whose callback raised is delivered, too."""
+
+    state: SubscriberState
+    waiting: int
+    delivered: int
+    failed: int
+    dropped: Mapping[str, int]
+    """By event type."""
+    cpu_seconds: float
+    """Of the subscriber's own thread."""
+    slowest_seconds: float
+    """The longest that it took for one event, or for the end of a batch."""
+    oldest_age_seconds: float
+    """Of what waits, 0 where nothing does."""
+    retained_events: int
+    """An estimate."""
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
     capacity: int
     """Events that may wait (threads that publish at the same moment may each add one more, for that moment)."""
     timeout_seconds: float = 1.0
@@ -41,8 +77,8 @@ class LaneLimits:
     chunks per second, and with a limit of 0.1 they fall behind there."""
 
 
-class Lane:
-    """Publishers append to `queue`, and call `press` when it is longer than `room` then.  `run` is the thread's body.
+class SubscriberQueue:
+    """Publishers append to `events`, and call `on_limit` when there are more than `limit` then.  `run` is the thread's body.
 
     Every event that was appended is delivered, dropped or waiting, exactly once."""
 
@@ -50,14 +86,14 @@ class Lane:
         self,
         name: str,
         subscriber: Subscriber,
-        limits: LaneLimits,
+        limits: QueueLimits,
         ended: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ended` is called when no event is wanted any more although the server goes on."""
+        """`ended` is called when the subscriber wants no more events although the server runs on."""
         self.name = name
-        self.queue: deque[Event] = deque()
-        self.room = 0
+        self.events: deque[Event] = deque()
+        self.limit = 0
         """0: asleep, and the first event wakes; half the capacity: gathering; -1: takes no more."""
         self.is_running = False
         self.is_over = threading.Event()
@@ -65,7 +101,7 @@ class Lane:
         self._limits, self._ended, self._now = limits, ended, now
         self._calls = SubscriberCalls(name, subscriber, limits.timeout_seconds, now)
         self._server: ServerView | None = None
-        self._lock = threading.Lock()  # guards changes of room and _dropped
+        self._lock = threading.Lock()  # guards changes of limit and _dropped
         self._turn = threading.Lock()  # held by the thread that runs
         self._wake = threading.Event()
         self._close = threading.Event()
@@ -81,18 +117,18 @@ class Lane:
         self._budget = CpuBudget(limits.cpu_ratio)
         self._retention = Retention(now)
 
-    # What publishers and the bus call, on any thread.
+    # Called by publishers and the bus, on any thread.
 
     def wants(self, kind: type[Event]) -> bool:
         return not self._is_ended and self._calls.wants(kind)
 
-    def press(self) -> None:
-        """There is more in the queue than there is room for: wake the thread, or drop the newest."""
+    def on_limit(self) -> None:
+        """More events wait than `limit`: wake the thread, or drop the newest."""
         with self._lock:
-            if self.room < 0 or len(self.queue) > self._limits.capacity:
+            if self.limit < 0 or len(self.events) > self._limits.capacity:
                 self._drop_newest()
             else:
-                self.room = self._limits.capacity
+                self.limit = self._limits.capacity
                 self._wake.set()
 
     def begin(self, server: ServerView) -> None:
@@ -102,7 +138,7 @@ class Lane:
     def close(self) -> None:
         """Take no more events.  `run` delivers what waits, closes the subscriber and returns."""
         with self._lock:
-            self.room = -1
+            self.limit = -1
         self._close.set()
         self._wake.set()
 
@@ -111,7 +147,7 @@ class Lane:
         self.close()
         self._abandoned = True
         with self._lock:
-            while self.queue:
+            while self.events:
                 self._drop_newest()
 
     def check(self) -> None:
@@ -120,7 +156,7 @@ class Lane:
         if self._drops != self._drops_seen:
             self._drops_seen, self._dropped_at = self._drops, self._now()
 
-    def status(self) -> LaneStatus:
+    def status(self) -> SubscriberStatus:
         in_hand = self._in_hand
         oldest = self._first() if in_hand is None else in_hand
         with self._lock:
@@ -128,9 +164,9 @@ class Lane:
         dropped: Counter[str] = Counter()
         for kind, count in by_type:
             dropped[kind.__name__] += count
-        return LaneStatus(
+        return SubscriberStatus(
             state=self._state(),
-            waiting=len(self.queue) + (in_hand is not None),
+            waiting=len(self.events) + (in_hand is not None),
             delivered=self._delivered,
             failed=self._calls.failed,
             dropped=dict(dropped),
@@ -141,7 +177,7 @@ class Lane:
             last_error=self._calls.last_error,
         )
 
-    # What happens on the lane's own thread.
+    # Called on the subscriber's own thread.
 
     def run(self) -> None:
         """Deliver until `close`.  Where two threads call it, the second waits for the first."""
@@ -181,35 +217,35 @@ class Lane:
         """Wait for events, and a little longer for those that come with them."""
         if self._now() - self._busy_at > IDLE_SECONDS:
             self._await(0, QUIET_SECONDS)
-            if not self._wake.is_set() and not self.queue:
+            if not self._wake.is_set() and not self.events:
                 self._calls.end_batch()
                 return
         self._await(self._limits.capacity // 2, GATHER_SECONDS)
-        self._make_room(self._limits.capacity)
+        self._set_limit(self._limits.capacity)
 
-    def _await(self, room: int, seconds: float) -> None:
-        """Sleep until there are more than `room` events, the time is over, or the lane is closed."""
+    def _await(self, limit: int, seconds: float) -> None:
+        """Sleep until there are more than `limit` events, the time is over, or the queue is closed."""
         self._wake.clear()
-        self._make_room(room)
-        # published before there was this room: nobody else would say so
-        if len(self.queue) <= room and not self._close.is_set():
+        self._set_limit(limit)
+        # published before this limit was set: no publisher would wake this thread
+        if len(self.events) <= limit and not self._close.is_set():
             self._wake.wait(seconds)
 
-    def _make_room(self, room: int) -> None:
+    def _set_limit(self, limit: int) -> None:
         with self._lock:
-            if self.room >= 0:
-                self.room = room
+            if self.limit >= 0:
+                self.limit = limit
 
     def _deliver(self) -> None:
         """Hand over what is waiting now."""
-        waiting = len(self.queue)
+        waiting = len(self.events)
         if not waiting:
             return
         self._budget.settle()
         self._busy_at = counted_at = self._now()
         for _ in range(waiting):
             try:
-                event = self.queue.popleft()
+                event = self.events.popleft()
             except IndexError:  # dropped meanwhile
                 break
             if self._hand_over(event) - counted_at > SLICE_SECONDS:
@@ -219,7 +255,7 @@ class Lane:
         self._rest()
 
     def _rest(self) -> None:
-        """Let requests go first, and make up for CPU time beyond the budget, unless the lane is being closed."""
+        """Let requests go first, and make up for CPU time beyond the budget, unless the queue is being closed."""
         seconds = self._budget.settle()
         if seconds > PAUSE_SECONDS:
             self._close.wait(seconds)
@@ -238,32 +274,32 @@ class Lane:
             self._delivered = number
             self._in_hand = None
 
-    def _state(self) -> LaneState:
+    def _state(self) -> SubscriberState:
         oldest = self._first()
         if self._is_ended:
-            return LaneState.ENDED
+            return SubscriberState.ENDED
         if self._calls.is_stuck:
-            return LaneState.STUCK
+            return SubscriberState.STUCK
         if self._calls.failed_lately:
-            return LaneState.FAILING
+            return SubscriberState.FAILING
         if self._retention.kept_events >= self._limits.capacity:
-            return LaneState.RETAINING
+            return SubscriberState.RETAINING
         waits_long = oldest is not None and time.time() - oldest.at > self._limits.timeout_seconds + GATHER_SECONDS
         drops = self._drops != self._drops_seen or self._now() - self._dropped_at < RECENT_SECONDS
         if waits_long or drops:
-            return LaneState.BEHIND
-        return LaneState.OK
+            return SubscriberState.BEHIND
+        return SubscriberState.OK
 
     def _first(self) -> Event | None:
         try:
-            return self.queue[0]
+            return self.events[0]
         except IndexError:
             return None
 
     def _drop_newest(self) -> None:
         """The caller holds the lock."""
         try:
-            event = self.queue.pop()
+            event = self.events.pop()
         except IndexError:  # delivered meanwhile
             return
         kind = type(event)
