@@ -71,7 +71,7 @@ def _section(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield ""
     settings = set(parser.titles) if isinstance(parser, ServerFlags) else set()
     if settings:
-        yield "It takes every setting of [configuration.md](configuration.md) as a flag" + (
+        yield "It takes every setting of the [configuration](configuration.md) as a flag" + (
             "." if parser.prog == "lmcache server" else ", and:"
         )
         yield ""

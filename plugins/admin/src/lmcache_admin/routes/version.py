@@ -16,7 +16,7 @@ from lmcache_http.openapi import Operation
 
 
 def version_routes(parts: AdminParts) -> Sequence[BaseRouteHandler]:
-    @get(["/version", "/lmc_version"], operation=Operation("Versions of the server and of what it stands on.", Version))
+    @get(["/version", "/lmc_version"], operation=Operation("The server's version, contract and Python.", Version))
     async def which() -> dict[str, Any]:
         info = parts.view().info
         answer = Version(
