@@ -8,7 +8,7 @@ from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.contracts.events import WorkerLeft, WorkerRegistered
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
-from lmcache_core.server.registrations import STRANGERS_MAX, Registrations
+from lmcache_core.server.registrations import UNKNOWN_IDS_MAX, Registrations
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
 
@@ -56,7 +56,7 @@ def test_a_stranger_is_told_once_and_then_left_in_peace() -> None:
 
 def test_strangers_do_not_fill_the_memory() -> None:
     desk = Desk()
-    for instance_id in range(2 * STRANGERS_MAX):
+    for instance_id in range(2 * UNKNOWN_IDS_MAX):
         desk.seen(instance_id, pinged=True)
     assert not desk.seen(0, pinged=True), "the oldest was forgotten"
 

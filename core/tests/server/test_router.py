@@ -277,7 +277,7 @@ def test_answered_calls_leave_no_timers(serve: Serve) -> None:
 
     def wait(call: Call, seconds: float) -> object:
         call.defer(300, 2)
-        routers.append(call._desk)  # type: ignore[attr-defined]
+        routers.append(call._sink)  # type: ignore[attr-defined]
         call.reply(1)
         return DEFERRED
 

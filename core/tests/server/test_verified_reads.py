@@ -44,8 +44,8 @@ def conditions(server: Server) -> list[str]:
 
 
 def unread(server: Server) -> dict[str, int]:
-    (tally,) = server._parts.tiers.storage.tallies.snapshot().values()
-    return tally.unread_chunks
+    (counts,) = server._parts.tiers.storage.counters.snapshot().values()
+    return counts.unread_chunks
 
 
 def test_without_the_option_overwritten_bytes_are_served(start_server: StartServer) -> None:

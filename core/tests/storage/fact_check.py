@@ -74,7 +74,7 @@ class FactCheck:
                 self._there.difference_update(_objects(event))
 
     def _check_lookups(self) -> None:
-        rows = self._storage.tallies.snapshot()
+        rows = self._storage.counters.snapshot()
         for row in rows.values():
             assert min(row.missed_chunks, row.missed_tokens) >= 0, row
             assert (row.hit_l1_tokens, row.hit_l2_tokens) == (16 * row.hit_l1_chunks, 16 * row.hit_l2_chunks)

@@ -198,7 +198,7 @@ def test_a_request_that_ends_without_its_answer_is_no_hit(house: House) -> None:
     house.cache.take_access_log()
     house.storage.end_lookup(b"c", "r")
     house.settle()
-    counted = total(house.storage.tallies.snapshot())
+    counted = total(house.storage.counters.snapshot())
     assert (counted.lookups, counted.abandoned, counted.requested_chunks) == (0, 1, 0)
     assert not [note for note in house.cache.take_access_log() if isinstance(note, Accessed)]
     assert not house.events.of(LookupFinished)

@@ -24,12 +24,12 @@ STEPS = st.lists(
 def test_a_prefix_row_counts_every_read(readers: int, first: int, end: int, steps: list[Step]) -> None:
     first = min(first, end)
     row = PrefixRow(list(SLOTS), ())
-    assert sorted(row.settle(range(first, end), readers)) == sorted(set(SLOTS) - set(SLOTS[first:end]))
+    assert sorted(row.keep(range(first, end), readers)) == sorted(set(SLOTS) - set(SLOTS[first:end]))
     left = dict.fromkeys(range(first, end), readers)
     for kind, begin, length in steps:
         chunks = [chunk for chunk in range(begin, begin + length) if left.get(chunk)]
         if kind == "free":
-            spent = row.give_up(begin, begin + length)
+            spent = row.release_range(begin, begin + length)
             for chunk in chunks:
                 left[chunk] = 0
             assert spent == [SLOTS[chunk] for chunk in chunks]
@@ -46,21 +46,21 @@ def test_a_prefix_row_counts_every_read(readers: int, first: int, end: int, step
 
 def test_a_prefix_row_lets_go_of_what_is_not_needed() -> None:
     row = PrefixRow([10, 11, ABSENT, 13, 14], ())
-    assert row.settle(range(1, 2), 1) == [10, 13, 14]
+    assert row.keep(range(1, 2), 1) == [10, 13, 14]
     assert (row.slots, row.first) == ([11], 1)
     row = PrefixRow([10, ABSENT], ())
-    assert row.settle(range(0), 1) == [10]
+    assert row.keep(range(0), 1) == [10]
     assert row.slots == []
 
 
 def test_hits_in_l1_are_told_from_what_was_loaded_and_given_once() -> None:
     row = PrefixRow([10, 11, 12, 13], ())
     row.in_l1 = [10, ABSENT, 12, 13]
-    row.settle(range(3), 1)
+    row.keep(range(3), 1)
     assert (row.take_hits(0), row.take_hits(0)) == ([10, 12], [])
     row = PrefixRow([10, 11, 12, 13], ())
     row.in_l1 = row.slots
-    row.settle(range(2, 4), 1)
+    row.keep(range(2, 4), 1)
     assert row.take_hits(0) == [12, 13], "what lies in front of the window is no hit"
     row.in_l1 = [10, 11, 12, 13]
     assert row.take_hits(3) == [13]
@@ -78,7 +78,7 @@ def test_a_sparse_row_counts_reads_by_slot(
 ) -> None:
     row = SparseRow(list(places), ())
     needed = [place for place, slot in enumerate(places) if slot != ABSENT]
-    assert row.settle(needed, readers) == []
+    assert row.keep(needed, readers) == []
     left = Counter({slot: readers * count for slot, count in Counter(places).items() if slot != ABSENT})
     freed: set[int] = set()
     gone: list[int] = []
@@ -88,7 +88,7 @@ def test_a_sparse_row_counts_reads_by_slot(
             for slot in worker:
                 left[slot] -= left[slot] > 0
         else:
-            gone += row.give_up(begin, begin + 3)
+            gone += row.release_range(begin, begin + 3)
             for place in range(begin, min(begin + 3, len(places))):
                 slot = places[place]
                 if slot != ABSENT and place not in freed and left[slot]:
@@ -99,7 +99,7 @@ def test_a_sparse_row_counts_reads_by_slot(
 
 def test_a_sparse_row_keeps_what_every_shard_has() -> None:
     row = SparseRow([10, 11, 10, ABSENT], ())
-    assert row.settle([0, 2], 1) == [11]
+    assert row.keep([0, 2], 1) == [11]
     assert row.slots == [10, ABSENT, 10, ABSENT]
     row.in_l1 = [10, 11, 10, ABSENT]
     assert (row.take_hits(0), row.take_hits(0)) == ([10], [])
@@ -107,13 +107,13 @@ def test_a_sparse_row_keeps_what_every_shard_has() -> None:
 
 @pytest.mark.parametrize("row", [PrefixRow([10, 11], ()), SparseRow([10, 11], ())])
 def test_a_lookup_without_its_answer_has_nothing_to_take_over(row: PrefixRow | SparseRow) -> None:
-    assert (row.claim(0, [10, 11]), row.give_up(0, 2)) == ([], [])
+    assert (row.claim(0, [10, 11]), row.release_range(0, 2)) == ([], [])
 
 
 def test_a_place_that_is_not_in_the_answer_has_no_reads_to_give_up() -> None:
     """Its chunk stands at another place, too, which is: that one came in time."""
     row = SparseRow([10, 11, 10], ())
-    assert row.settle([0, 1], 1) == []
+    assert row.keep([0, 1], 1) == []
     assert row.slots == [10, 11, ABSENT]
-    assert row.give_up(2, 3) == []
-    assert row.give_up(0, 3) == [10, 11]
+    assert row.release_range(2, 3) == []
+    assert row.release_range(0, 3) == [10, 11]

@@ -343,7 +343,7 @@ def test_a_prefetch_for_a_request_that_is_over_loads_nothing(house: House) -> No
     house.turn()
     assert not house.adapter.waiting, "it is loaded for nobody"
     assert not any(house.adapter.pins.values())
-    assert total(house.storage.tallies.snapshot()).hit_chunks == 0
+    assert total(house.storage.counters.snapshot()).hit_chunks == 0
 
 
 def test_a_lookup_whose_end_was_lost_is_let_go_some_day(house: House) -> None:

@@ -12,7 +12,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.storage.transfers import reserve_patiently
+from lmcache_core.storage.transfers import reserve_with_wait
 
 PAYLOAD, SLOTS = 4096, 32
 WORKER, OTHER = Owner(OwnerKind.WORKER, 1), Owner(OwnerKind.WORKER, 2)
@@ -62,7 +62,7 @@ class Waiting:
         self.indexes: list[int] = []
         self._thread = threading.Thread(
             target=lambda: self.indexes.extend(
-                reserve_patiently(cache, self.lease, record, wanted, indexes, seconds, may_wait)
+                reserve_with_wait(cache, self.lease, record, wanted, indexes, seconds, may_wait)
             )
         )
         self._thread.start()
@@ -82,7 +82,7 @@ def test_a_store_that_has_room_does_not_wait(cache: L1Cache, record: SpaceRecord
         raise AssertionError("it should not come to that")
 
     lease, indexes = cache.reserve(WORKER, record, hashes(1, 2), None)
-    assert reserve_patiently(cache, lease, record, hashes(1, 2), indexes, LONG, may_wait) == [0, 1]
+    assert reserve_with_wait(cache, lease, record, hashes(1, 2), indexes, LONG, may_wait) == [0, 1]
 
 
 def test_what_is_freed_meanwhile_is_used(cache: L1Cache, record: SpaceRecord) -> None:
@@ -158,7 +158,7 @@ def test_chunks_that_somebody_else_stores_meanwhile_are_not_waited_for(cache: L1
     cache.discard(full, full.slots[:8])
     assert store.join() == list(range(10))
     again, indexes = cache.reserve(OTHER, record, hashes(*range(10)), None)
-    assert reserve_patiently(cache, again, record, hashes(*range(10)), indexes, LONG, always) == []
+    assert reserve_with_wait(cache, again, record, hashes(*range(10)), indexes, LONG, always) == []
     cache.leases.end_all(WORKER)
     cache.leases.end(full)
     cache.leases.end(again)

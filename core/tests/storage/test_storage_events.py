@@ -49,14 +49,14 @@ def test_a_lookup_is_told_of_when_it_starts_and_when_it_has_its_answer(house: Ho
 def test_a_lookup_that_can_find_nothing_says_whose_it_was(house: House) -> None:
     house.storage.lookup(LookupRequest(b"c", "r", (), (), 1, PromptFacts("m", "tenant", 2, 40, 2, None, "no_worker")))
     assert house.events.of(LookupFinished) == [LookupFinished("r", "m", "tenant", 2, 0, 0, 0.0, 40)]
-    row = house.storage.tallies.snapshot()["m", "tenant"]
+    row = house.storage.counters.snapshot()["m", "tenant"]
     assert (row.lookups, row.missed_chunks, row.missed_tokens, row.early_exits) == (1, 2, 40, {"no_worker": 1})
 
 
 def test_a_prompt_that_is_said_to_be_shorter_than_its_hashes_counts_with_them(house: House) -> None:
     house.put(*CHUNKS)
     house.storage.lookup(LookupRequest(b"c", "r", (Shard((space(),)),), CHUNKS, 1, PromptFacts("m", "", 1, 3, 0)))
-    row = house.storage.tallies.snapshot()["m", ""]
+    row = house.storage.counters.snapshot()["m", ""]
     assert (row.missed_chunks, row.missed_tokens) == (0, 0)
     assert (row.requested_chunks, row.requested_tokens, row.hit_l1_tokens) == (8, 128, 128)
 
@@ -69,7 +69,7 @@ def test_what_came_from_l2_is_told_apart(house: House) -> None:
     house.settle()
     (finished,) = house.events.of(LookupFinished)
     assert (finished.hit_chunks, finished.l2_chunks) == (8, 6)
-    row = house.storage.tallies.snapshot()["m", ""]
+    row = house.storage.counters.snapshot()["m", ""]
     assert (row.hit_l1_chunks, row.hit_l2_chunks, row.hit_l2_tokens) == (2, 6, 96)
 
 
@@ -79,7 +79,7 @@ def test_of_two_shards_a_chunk_counts_once_and_its_objects_each(house: House) ->
     house.settle()
     house.ask(*CHUNKS[:4], shards=(Shard((space(0),)), Shard((space(1),))))
     house.settle()
-    row = house.storage.tallies.snapshot()["m", ""]
+    row = house.storage.counters.snapshot()["m", ""]
     assert (row.requested_chunks, row.hit_l1_chunks, row.hit_l2_chunks, row.missed_chunks) == (4, 0, 3, 1)
     assert (row.hit_l1_objects, row.hit_l2_objects) == (3, 3)
 
@@ -103,7 +103,7 @@ def test_a_lookup_without_an_answer_is_abandoned_once(house: House, how: str) ->
     assert abandoned.seconds == (LOOKUP_TIMEOUT + 6 if how == "late" else 1)
     answered = [event.requested_chunks for event in house.events.of(LookupFinished)]
     assert answered == ([1] if how == "replaced" else [])
-    counted = total(house.storage.tallies.snapshot())
+    counted = total(house.storage.counters.snapshot())
     assert (counted.lookups, counted.abandoned, counted.requested_chunks) == (len(answered), 1, sum(answered))
 
 
@@ -125,7 +125,7 @@ def test_an_answer_that_comes_while_its_lookup_ends_is_none(house: House, monkey
     house.storage.end_lookup(b"c", "r")
     monkeypatch.undo()
     house.settle()
-    counted = total(house.storage.tallies.snapshot())
+    counted = total(house.storage.counters.snapshot())
     assert (counted.lookups, counted.abandoned) == (0, 1)
     assert (house.events.of(LookupFinished), len(house.events.of(LookupAbandoned))) == ([], 1)
 
@@ -140,7 +140,7 @@ def test_a_lookup_that_fails_after_its_request_ended_is_abandoned_once(
     monkeypatch.setattr("lmcache_core.storage.lookups.look_in_l1", fail)
     with pytest.raises(RuntimeError, match="no"):
         house.ask(*CHUNKS)
-    assert total(house.storage.tallies.snapshot()).abandoned == len(house.events.of(LookupAbandoned)) == 1
+    assert total(house.storage.counters.snapshot()).abandoned == len(house.events.of(LookupAbandoned)) == 1
 
 
 def test_what_is_loaded_for_nobody_never_came(house: House) -> None:
@@ -191,20 +191,20 @@ def test_what_a_dead_worker_was_given_was_not_read(house: House) -> None:
     house.storage.end_worker(WORKER)
     house.storage.release(hold)
     assert not house.events.of(ChunksRetrieved)
-    assert total(house.storage.tallies.snapshot()).retrieved_chunks == 2
+    assert total(house.storage.counters.snapshot()).retrieved_chunks == 2
 
 
 def test_a_retrieve_that_is_not_served_is_counted(house: House) -> None:
     house.put(CHUNKS[0])
     assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:2], 0) is None
-    assert total(house.storage.tallies.snapshot()).unread_chunks == {"missing": 2}
+    assert total(house.storage.counters.snapshot()).unread_chunks == {"missing": 2}
 
 
 def test_a_commit_that_comes_too_late_stores_nothing(house: House) -> None:
     hold, _ = house.storage.reserve(WORKER, space(), CHUNKS[:2])
     house.pass_time(700)
     assert not house.storage.publish(hold, 0, "r")
-    counted = total(house.storage.tallies.snapshot())
+    counted = total(house.storage.counters.snapshot())
     assert (counted.stores, counted.stores_late, counted.stored_chunks) == (0, 1, 0)
     assert not house.events.of(ChunksStored)
 
@@ -215,7 +215,7 @@ def test_a_store_that_finds_no_room_is_refused_for_what_is_missing() -> None:
         hold, indexes = house.storage.reserve(WORKER, space(), CHUNKS[:6])
         assert list(indexes) == [1, 2]
         assert house.events.of(StoreRefused) == [StoreRefused("m", "", 3, "no_room")]
-        row = house.storage.tallies.snapshot()["m", ""]
+        row = house.storage.counters.snapshot()["m", ""]
         assert (row.refused_chunks, row.refused_bytes) == ({"no_room": 3}, {"no_room": 3 * PAYLOAD})
         house.storage.discard(hold)
 
@@ -242,7 +242,7 @@ def test_a_worker_with_too_much_open_is_refused(house: House, monkeypatch: pytes
     house.storage.reserve(WORKER, space(), CHUNKS[:3])
     assert house.events.of(StoreRefused) == [StoreRefused("m", "", 2, "too_many_transfers")]
     assert house.storage.acquire(WORKER, "r", space(), CHUNKS[:1], 0) is None
-    assert total(house.storage.tallies.snapshot()).unread_chunks == {"too_many_transfers": 1}
+    assert total(house.storage.counters.snapshot()).unread_chunks == {"too_many_transfers": 1}
     house.storage.discard(hold)
 
 

@@ -20,7 +20,7 @@ from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.storage.transfers import reserve_patiently
+from lmcache_core.storage.transfers import reserve_with_wait
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.policy_model import LARGE, SALTS, SMALL, ModelledPolicy, space_of
 from lmcache_policies.eviction.isolated_lru import open_isolated_lru
@@ -131,7 +131,7 @@ def patient_store(site: Site, salt: str, numbers: range) -> tuple[threading.Thre
 
     def run() -> None:
         lease, indexes = site.cache.reserve(WORKER, record, hashes, None)
-        got.extend(reserve_patiently(site.cache, lease, record, hashes, indexes, 20.0, lambda: True))
+        got.extend(reserve_with_wait(site.cache, lease, record, hashes, indexes, 20.0, lambda: True))
         site.cache.publish(lease, list(lease.slots))
 
     thread = threading.Thread(target=run)

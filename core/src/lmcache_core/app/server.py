@@ -127,7 +127,7 @@ class Server:
         conditions = self.conditions()
         state = server_state(conditions)
         census = parts.tiers.storage.census()
-        tallies = parts.tiers.storage.tallies.snapshot()
+        counters = parts.tiers.storage.counters.snapshot()
         events = parts.bus.counters()
         return {
             "state": state.value,
@@ -152,9 +152,9 @@ class Server:
                 "evicted": parts.tiers.eviction.evicted,
             },
             "pins": parts.tiers.storage.pins.totals()._asdict(),
-            "chunks": chunk_status(tallies),
-            "tenants": tenants_status(tallies),
-            "models": models_status(tallies),
+            "chunks": chunk_status(counters),
+            "tenants": tenants_status(counters),
+            "models": models_status(counters),
             "lookups_open": parts.tiers.storage.lookups_open,
             "workers": parts.engine_port.workers.status(),
             "policies": parts.changes.settings.policies(),

@@ -7,13 +7,13 @@ from heapq import nlargest
 from typing import Any, Final
 
 from lmcache_core.model.cache_salt import salt_text
-from lmcache_core.storage.counters import Tally, Tenant, total
+from lmcache_core.storage.counters import Tenant, TenantCounts, total
 
 SHOWN_MAX: Final = 100
 """Salts and models that are named, those that asked for most first."""
 
 
-def chunk_status(rows: Mapping[Tenant, Tally]) -> dict[str, Any]:
+def chunk_status(rows: Mapping[Tenant, TenantCounts]) -> dict[str, Any]:
     """In chunks, over all tenants; lookups in lookups."""
     whole = total(rows)
     return {
@@ -31,42 +31,42 @@ def chunk_status(rows: Mapping[Tenant, Tally]) -> dict[str, Any]:
     }
 
 
-def tenants_status(rows: Mapping[Tenant, Tally]) -> list[dict[str, Any]]:
+def tenants_status(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
     """By cache salt."""
-    return [{"cache_salt": salt_text(salt), **_row(tally)} for salt, tally in _grouped(rows, 1)]
+    return [{"cache_salt": salt_text(salt), **_row(counts)} for salt, counts in _grouped(rows, 1)]
 
 
-def models_status(rows: Mapping[Tenant, Tally]) -> list[dict[str, Any]]:
+def models_status(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
     """By model."""
-    return [{"model_name": model, **_row(tally)} for model, tally in _grouped(rows, 0)]
+    return [{"model_name": model, **_row(counts)} for model, counts in _grouped(rows, 0)]
 
 
-def _grouped(rows: Mapping[Tenant, Tally], field: int) -> list[tuple[str, Tally]]:
-    groups: dict[str, Tally] = {}
+def _grouped(rows: Mapping[Tenant, TenantCounts], field: int) -> list[tuple[str, TenantCounts]]:
+    groups: dict[str, TenantCounts] = {}
     for tenant, row in rows.items():
-        groups.setdefault(tenant[field], Tally()).add(row)
+        groups.setdefault(tenant[field], TenantCounts()).add(row)
     return nlargest(SHOWN_MAX, groups.items(), key=lambda item: (item[1].requested_chunks, item[0]))
 
 
-def _row(tally: Tally) -> dict[str, Any]:
+def _row(counts: TenantCounts) -> dict[str, Any]:
     return {
-        "lookups": tally.lookups,
-        "lookups_abandoned": tally.abandoned,
-        "early_exits": dict(tally.early_exits),
-        "requested_chunks": tally.requested_chunks,
-        "hit_l1_chunks": tally.hit_l1_chunks,
-        "hit_l2_chunks": tally.hit_l2_chunks,
-        "missed_chunks": tally.missed_chunks,
-        "requested_tokens": tally.requested_tokens,
-        "hit_l1_tokens": tally.hit_l1_tokens,
-        "hit_l2_tokens": tally.hit_l2_tokens,
-        "missed_tokens": tally.missed_tokens,
-        "hit_rate": _rate(tally.hit_tokens, tally.requested_tokens),
-        "stored_chunks": tally.stored_chunks,
-        "stored_bytes": tally.stored_bytes,
-        "retrieved_chunks": tally.retrieved_chunks,
-        "retrieved_bytes": tally.retrieved_bytes,
-        "refused_chunks": dict(tally.refused_chunks),
+        "lookups": counts.lookups,
+        "lookups_abandoned": counts.abandoned,
+        "early_exits": dict(counts.early_exits),
+        "requested_chunks": counts.requested_chunks,
+        "hit_l1_chunks": counts.hit_l1_chunks,
+        "hit_l2_chunks": counts.hit_l2_chunks,
+        "missed_chunks": counts.missed_chunks,
+        "requested_tokens": counts.requested_tokens,
+        "hit_l1_tokens": counts.hit_l1_tokens,
+        "hit_l2_tokens": counts.hit_l2_tokens,
+        "missed_tokens": counts.missed_tokens,
+        "hit_rate": _rate(counts.hit_tokens, counts.requested_tokens),
+        "stored_chunks": counts.stored_chunks,
+        "stored_bytes": counts.stored_bytes,
+        "retrieved_chunks": counts.retrieved_chunks,
+        "retrieved_bytes": counts.retrieved_bytes,
+        "refused_chunks": dict(counts.refused_chunks),
     }
 
 

@@ -57,7 +57,7 @@ REFUSED: Final = "refused"
 """Answered negatively without a handler's word, or because the handler found that it breaks the protocol."""
 
 
-class AnswerDesk(Protocol):
+class ResponseSink(Protocol):
     """What a call needs of the router.  Any thread."""
 
     def is_first(self, call: RouterCall) -> bool:
@@ -66,7 +66,7 @@ class AnswerDesk(Protocol):
     def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
         """Send these result frames on the router's thread."""
 
-    def is_in_the_way(self, call: RouterCall) -> bool:
+    def others_wait_for(self, call: RouterCall) -> bool:
         """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
         connection asked a moment ago, so that it may wait?"""
 
@@ -74,14 +74,14 @@ class AnswerDesk(Protocol):
         """Do too many bytes wait for it?"""
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
-        """Answer with these result frames in so many seconds."""
+        """Answer with these result frames after this many seconds."""
 
 
 class RouterCall:
     """Implements `contracts.operation.Call`."""
 
     __slots__ = (
-        "_desk",
+        "_sink",
         "begun",
         "connection",
         "envelope",
@@ -93,8 +93,8 @@ class RouterCall:
         "under_way",
     )
 
-    def __init__(self, desk: AnswerDesk, envelope: Envelope, operation: str, begun: float) -> None:
-        self._desk = desk
+    def __init__(self, sink: ResponseSink, envelope: Envelope, operation: str, begun: float) -> None:
+        self._sink = sink
         self.connection = envelope[0]
         self.envelope = envelope
         self.operation = operation
@@ -110,16 +110,16 @@ class RouterCall:
 
     @property
     def is_congested(self) -> bool:
-        return self._desk.is_congested(self.connection)
+        return self._sink.is_congested(self.connection)
 
     @property
     def others_wait(self) -> bool:
-        return self._desk.is_in_the_way(self)
+        return self._sink.others_wait_for(self)
 
     def defer(self, seconds: float, fallback: Any) -> None:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"a call cannot be deferred by {seconds} seconds")
-        self._desk.arm(self, seconds, encode_result(fallback))
+        self._sink.arm(self, seconds, encode_result(fallback))
         self.is_deferred = True
 
     def reply(self, result: Any) -> bool:
@@ -127,9 +127,9 @@ class RouterCall:
 
     def answer(self, result: tuple[Frame, ...]) -> bool:
         """Send these result frames.  False when the call had been answered."""
-        first = self._desk.is_first(self)
+        first = self._sink.is_first(self)
         if first:
-            self._desk.post(self, result)
+            self._sink.post(self, result)
         return first
 
 
@@ -159,7 +159,7 @@ class Routes:
 
     @property
     def names(self) -> list[str]:
-        """Of all operations that somebody handles."""
+        """Of all operations that a module handles."""
         return list(self._handlers)
 
     def find(self, frame: Frame) -> Route:

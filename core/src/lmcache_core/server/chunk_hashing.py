@@ -29,7 +29,7 @@ from lmcache_core.server.prompt_memory import PromptMemory
 HEADS_MAX: Final = 1024
 """Ways in which keys begin that are remembered: about one for each worker."""
 DECODED_BYTES_MAX: Final = 4096
-"""Up to so many unknown bytes msgspec finds the end of the tokens sooner than the compiled kernel."""
+"""Up to this many unknown bytes, msgspec finds the end of the tokens sooner than the compiled kernel."""
 
 
 class _Start(NamedTuple):
@@ -191,7 +191,7 @@ class PromptHasher:
             hashes, ends, _ = self._chain.extend(known.hashes, tokens.encoded, known.end, left)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             if known.hashes:
-                return self._read(tokens, NOTHING_KNOWN)  # so that the error tells the place from the first token on
+                return self._read(tokens, NOTHING_KNOWN)  # so that the error names the place from the first token on
             raise ProtocolError(f"token_ids: {error}") from None
         return hashes, ends
 

@@ -1,7 +1,7 @@
 """Workers that move their own bytes: through L1's shared-memory segment, or in-band where they cannot map it.
 
 A worker prepares a transfer, gets slots (shared memory) or bytes (in-band), and commits when it is done.  Between the two
-its slots belong to it: nobody else is given them, whatever happens to the request, until the worker has answered,
+its slots belong to it: no other request gets them, whatever happens to its request, until the worker has answered,
 unregistered, or is known dead.
 """
 
@@ -320,7 +320,7 @@ class EngineDrivenModule(RequestModule):
             raise ProtocolError(
                 f"instance {worker.instance_id} has {INBAND_READS_MAX} in-band retrieves open; it must commit them"
             )
-        # Until it has stored through shared memory, nobody knows whether it could map it: it is given both.
+        # Until it has stored through shared memory, it is not known whether it could map it: it gets both.
         with storage.using(hold) as alive:
             if not alive:
                 return None

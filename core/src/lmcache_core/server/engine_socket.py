@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 BYTES_MAX: Final = 64 * 2**20
 """While more than this waits for a connection, its further requests that may be refused are."""
 LARGE_ANSWERS: Final = 8
-"""So many answers may wait whatever their size: one of a few chunks can be larger than BYTES_MAX, and waits although its
+"""This many answers may wait whatever their size: one of a few chunks can be larger than BYTES_MAX, and waits although its
 connection reads, until libzmq has sent the one before it."""
 ANSWERS_MAX: Final = 250_000
 """A connection for which more answers wait asks without reading, and is closed."""
@@ -37,7 +37,7 @@ ANSWER_BYTES: Final = 400
 """What a waiting answer takes besides its frames."""
 PAUSE_FIRST_SECONDS: Final = 0.001
 PAUSE_MAX_SECONDS: Final = 0.05
-"""libzmq does not tell when a peer of a ROUTER can be sent to again, so it is tried, at pauses that double."""
+"""libzmq does not notify when a peer of a ROUTER can be sent to again, so it is tried, at pauses that double."""
 
 Envelope = tuple[bytes, bytes, bytes]
 """Connection, uid and operation: what an answer begins with."""
@@ -168,7 +168,7 @@ class WaitingAnswers:
         self._note_congestion(connection, queue)
 
     def _watch(self, connection: bytes, queue: _Queue, now: float) -> None:
-        """libzmq's queue moves by hundreds of answers; the socket tells of a peer that reads one now and then."""
+        """libzmq's queue moves by hundreds of answers; the socket shows a peer that reads one now and then."""
         socket = self._socket_of(connection)
         if queue.is_closed:
             if socket is None or not socket.is_open:
@@ -241,7 +241,7 @@ class EngineSocket:
         self._peers: dict[bytes, PeerSocket | None] = {}
         """Sockets of the connections that have asked."""
         self._peers_swept = _PEERS_SWEPT
-        self._lent: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+        self._borrowed: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
         """Large answers that libzmq may still be sending from where they are."""
         self.waiting = WaitingAnswers(self._try_send, self._peers.get, clock, patience_seconds)
         self._dropped = 0
@@ -330,7 +330,7 @@ class EngineSocket:
         connection, uid, operation = envelope
         send = self._send
         size = len(result[-1]) if result else 0
-        if size >= SENT_COPIED_BELOW_BYTES and not self._may_lend(connection, size):
+        if size >= SENT_COPIED_BELOW_BYTES and not self._may_borrow(connection, size):
             return Sent.FULL
         try:
             # Only the first frame can fail: with it the whole message has found its place.
@@ -351,18 +351,18 @@ class EngineSocket:
         if size < SENT_COPIED_BELOW_BYTES:
             send(result[-1], _LAST)
         else:
-            self._lent.setdefault(connection, deque()).append((send(result[-1], _LAST, False, True), size))
+            self._borrowed.setdefault(connection, deque()).append((send(result[-1], _LAST, False, True), size))
         return Sent.DONE
 
-    def _may_lend(self, connection: bytes, size: int) -> bool:
+    def _may_borrow(self, connection: bytes, size: int) -> bool:
         """libzmq counts answers, not bytes."""
-        lent = self._lent.get(connection)
-        while lent and lent[0][0].done:
-            lent.popleft()
-        if not lent:
-            self._lent.pop(connection, None)
+        borrowed = self._borrowed.get(connection)
+        while borrowed and borrowed[0][0].done:
+            borrowed.popleft()
+        if not borrowed:
+            self._borrowed.pop(connection, None)
             return True
-        return size + sum(each for _, each in lent) <= BYTES_MAX
+        return size + sum(each for _, each in borrowed) <= BYTES_MAX
 
     def _is_reconnected(self, connection: bytes) -> bool:
         """A client that chose its id has connected again.  Ids that libzmq chooses begin with 0, and are used once."""
@@ -379,7 +379,7 @@ class EngineSocket:
             closed = [known for known, peer in self._peers.items() if peer is None or not peer.is_open]
             for known in closed:
                 del self._peers[known]
-                self._lent.pop(known, None)
+                self._borrowed.pop(known, None)
             self._peers_swept = max(_PEERS_SWEPT, 2 * len(self._peers))
         try:
             descriptor = int(frame.get(zmq.SRCFD))

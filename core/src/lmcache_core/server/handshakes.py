@@ -1,7 +1,7 @@
 """Handshakes at the engine port: which connections are admitted, and how each handshake went.
 
 libzmq asks its ZAP handler before a handshake ends, but names only the address of the peer, not the connection.  So owners are
-looked up when connections are accepted, which the monitor tells first; those of users who may not use the port are hung
+looked up when connections are accepted, which the monitor reports first; those of users who may not use the port are hung
 up, and no handshake that was asked for meanwhile is answered before libzmq has closed them.  Whatever passes is therefore a
 connection whose owner was admitted, and nothing is left to check for its requests.  This needs libzmq's events in their
 order, which one I/O thread gives.
@@ -84,7 +84,7 @@ class Handshakes:
         self._zap.bind(_ZAP_ENDPOINT)
         port.socket.monitor(_MONITOR_ENDPOINT, _EVENTS)
         self._monitor = port.context.socket(zmq.PAIR)
-        self._monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's I/O thread would wait for room
+        self._monitor.setsockopt(zmq.RCVHWM, 0)  # libzmq's I/O thread would wait for space
         self._monitor.connect(_MONITOR_ENDPOINT)
         self._accepted = self._closed = self._ok = self._refused = self._incomplete = self._forbidden = 0
         self._events: deque[tuple[int, int]] = deque()

@@ -184,7 +184,7 @@ class EngineUsers(NamedTuple):
     """Who on this machine may use the engine port; peers on others are not asked."""
 
     uids: Collection[int] | None
-    """None: everybody."""
+    """None: every user."""
 
     @classmethod
     def named(cls, names: Iterable[str]) -> Self:

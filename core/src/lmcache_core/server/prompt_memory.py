@@ -54,7 +54,7 @@ class PromptTree:
 
     def __init__(self) -> None:
         self._root = _Node(0, b"", (), ())
-        # All nodes but the root in a chain, as a dictionary of them would stand still for 80 ms when it grows.  Each is
+        # All nodes but the root in a chain, as a dictionary of them would block for 80 ms when it grows.  Each is
         # newer than all nodes below it, so that the oldest one has none below it.
         self._oldest: _Node | None = None
         self._newest: _Node | None = None
@@ -206,7 +206,7 @@ MEMORY_BYTES_MAX: Final = 128 << 20
 TENANTS_MAX: Final = 4096
 """Tenants of which something is remembered; beyond it the longest unused is forgotten, slice by slice."""
 FORGOTTEN_AT_ONCE: Final = 256
-"""Stretches of prompts; half a millisecond, in which nobody else may look."""
+"""Stretches of prompts; half a millisecond, in which no other thread may look."""
 _EXPIRIES_PER_TTL: Final = 32
 
 
@@ -247,7 +247,7 @@ class PromptMemory:
 
     def find(self, cache_salt: str, encoded: memoryview, chunks: int) -> KnownPrefix:
         """What is known of this tenant's prompt whose integers `encoded` begins with, of at most `chunks` chunks.
-        What stands behind the integers does not matter."""
+        What follows the integers does not matter."""
         with self._lock:
             tree = self._trees.get(cache_salt)
             if tree is None:
@@ -304,7 +304,7 @@ class PromptMemory:
                 heapq.heapreplace(largest, (-tree.size_bytes, salt))
 
     def _forget(self, salt: str, at_most: int, since: float = math.inf) -> bool:
-        """Up to so many stretches of this tenant.  True when there may be more to forget."""
+        """Forget up to this many stretches of this tenant.  True when there may be more to forget."""
         tree = self._trees.get(salt)
         if tree is None:
             return False

@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 
 
 WORKERS_MAX = 4096
-STRANGERS_MAX = 4096
-"""Unknown instance ids that are remembered as having been told so."""
+UNKNOWN_IDS_MAX = 4096
+"""Unknown instance ids that are remembered as notified."""
 ROUND_SECONDS: Final = 1.0
 """Between two calls of `reap`."""
 STANDSTILL_ROUNDS: Final = 2
-"""When so many rounds have not been called, this process stood still (stopped, suspended, no CPU), and what workers sent
+"""When this many rounds were missed, the process did not run (stopped, suspended, no CPU), and what workers sent
 meanwhile is still to be read."""
 
 
-class WorkerHolds(Protocol):
+class WorkerReferences(Protocol):
     """What storage holds for workers, by token: two verbs of `contracts.storage.Storage`."""
 
     def end_worker(self, worker: int) -> None: ...
@@ -58,7 +58,7 @@ class Registrations:
 
     def __init__(
         self,
-        holds: WorkerHolds,
+        holds: WorkerReferences,
         is_connected: Callable[[bytes], bool],
         reap_seconds: float,
         grace_seconds: float,
@@ -69,7 +69,7 @@ class Registrations:
         """`is_connected` is asked on any thread; False means that the client has closed this connection, or is dead.
         `learn_layout` is called with the layout of each object group that a worker registers, before anything can be stored
         with it."""
-        self._holds = holds
+        self._references = holds
         self._is_connected = is_connected
         self._reap = reap_seconds
         self._grace = grace_seconds
@@ -78,7 +78,7 @@ class Registrations:
         self._learn_layout = learn_layout
         self._lock = threading.Lock()
         self._by_id: dict[int, _Registration] = {}
-        self._told: OrderedDict[int, None] = OrderedDict()
+        self._notified: OrderedDict[int, None] = OrderedDict()
         self._leave: list[Callable[[Worker], None]] = []
         self._quarantined: list[Worker] = []
         """Dropped, and perhaps still touching their slots."""
@@ -104,7 +104,7 @@ class Registrations:
             if known is None:
                 keeps_fence = worker.fence_seconds > 0  # and so it pings
                 self._by_id[worker.instance_id] = _Registration(worker, self._clock.monotonic(), keeps_fence)
-                self._told.pop(worker.instance_id, None)
+                self._notified.pop(worker.instance_id, None)
                 self.revision += 1
             else:
                 known.seen = self._clock.monotonic()
@@ -165,11 +165,11 @@ class Registrations:
                     registration.worker.connection = connection
                 return True
             # One notification makes it register again; no more follow (docs/internals/engine-protocol.md, "Restart").
-            if instance_id in self._told:
+            if instance_id in self._notified:
                 return True
-            self._told[instance_id] = None
-            if len(self._told) > STRANGERS_MAX:
-                self._told.popitem(last=False)
+            self._notified[instance_id] = None
+            if len(self._notified) > UNKNOWN_IDS_MAX:
+                self._notified.popitem(last=False)
             return False
 
     def learn_shard(self, worker: Worker, shard: int) -> None:
@@ -247,7 +247,7 @@ class Registrations:
     def _drop_silent(self, worker: Worker) -> None:
         keeps_fence = 0 < worker.fence_seconds <= self._reap / 2
         touches = bool(worker.connection) and not worker.inline
-        if touches and self._holds.quarantine_worker(worker.token, ends_reads=keeps_fence):
+        if touches and self._references.quarantine_worker(worker.token, ends_reads=keeps_fence):
             with self._lock:
                 self._quarantined.append(worker)
         else:
@@ -262,7 +262,7 @@ class Registrations:
 
     def _end(self, worker: Worker) -> None:
         """It touches nothing any more."""
-        self._holds.end_worker(worker.token)
+        self._references.end_worker(worker.token)
         for function in self._leave:
             function(worker)
 
@@ -279,7 +279,7 @@ REASON_MAX: Final = 300
 REASONS_MAX: Final = 100
 """Characters of a reason, and number of reasons, that status keeps."""
 L1_CHUNKS_MIN: Final = 8
-"""So many chunks of a worker must fit into L1."""
+"""Chunks of a worker that must fit into L1."""
 
 
 def check_groups(
@@ -305,7 +305,7 @@ class RefusedRegistrations:
         self._reasons: dict[str, int] = {}
 
     def note(self, context: ModuleContext, instance_id: int, reason: object) -> None:
-        """Log it and count it.  The worker has its answer, so that no ping need tell it again."""
+        """Log it and count it.  The worker has its answer, so that no ping need repeat it."""
         logger.error("registration refused, the engine runs uncached instance=%d reason=%s", instance_id, reason)
         text = str(reason)[:REASON_MAX]
         with self._lock:
@@ -342,7 +342,7 @@ def registered_shards(context: ModuleContext, fields: SpaceFields, world_size: i
 def _any_of(
     context: ModuleContext, fields: SpaceFields, rank: int, registered: Sequence[tuple[ObjectGroup, ...]]
 ) -> list[Shard]:
-    """Nobody knows yet which of these registrations the shard is: for each object group, a chunk in any of their layouts
+    """It is not known yet which of these registrations the shard is: for each object group, a chunk in any of their layouts
     counts.  Only registrations with the most groups do, because a worker needs all of its own."""
     count = max(map(len, registered))
     alike = [groups for groups in registered if len(groups) == count]

@@ -165,6 +165,6 @@ def transfer_range(context: ModuleContext, key: EngineKey, instance_id: int) -> 
 
 
 def store_patience(call: Call) -> Callable[[], bool] | None:
-    """What `Storage.reserve` is told of waiting for room: never on the router's thread, and only until others wait for
+    """The `may_wait` of `Storage.reserve`: never on the router's thread, and only until others wait for
     this one."""
     return (lambda: not call.others_wait) if call.may_wait else None

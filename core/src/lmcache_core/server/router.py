@@ -49,12 +49,12 @@ before it."""
 CROWDED_SECONDS: Final = 0.005
 """Another connection that asked within this time may ask again while the router's thread is held."""
 UNKNOWN: Final = "unknown"
-"""What an operation is counted as that nobody handles."""
+"""The name in counts of all operations that no module handles."""
 _FOR_EVER: Final = -1
 _NAP_SECONDS_MAX: Final = 3600.0
 """Longest wait for a timer at a time; a poll does not take a number of any size."""
 LAST_CALL_SECONDS: Final = 2.0
-"""How long a router that was told to stop goes on answering engines that go on asking."""
+"""How long a router goes on answering after `stop`, if engines go on asking."""
 QUIET_MILLISECONDS: Final = 10
 """Nothing was asked for so long: a moment to close the port in, since engines ask in bursts."""
 
@@ -113,7 +113,7 @@ class Router:
         self._latest, self._latest_at = b"", -math.inf
         """Who asked last, and when; touched by the router thread only."""
         self._others_at = -math.inf
-        """When somebody else than that asked last."""
+        """When another connection than that asked last."""
         self._order = itertools.count()
         self._stop = False
         self._closed = threading.Event()
@@ -138,7 +138,7 @@ class Router:
 
     @property
     def unhandled(self) -> UnhandledRequests:
-        """What engines asked for that nobody here handles."""
+        """What engines asked for that no module handles."""
         return self._unhandled
 
     @property
@@ -193,7 +193,7 @@ class Router:
     def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
         self._posted.post(_Reply(call, result))
 
-    def is_in_the_way(self, call: RouterCall) -> bool:
+    def others_wait_for(self, call: RouterCall) -> bool:
         if not call.may_wait:
             return call.begun - self._others_at < CROWDED_SECONDS
         return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0

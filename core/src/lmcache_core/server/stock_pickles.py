@@ -30,7 +30,7 @@ DTYPE_OF_CLASS: Final = {
     "ByteStorage": "uint8",
     "CharStorage": "int8",
 }
-"""Types that came after these travel as untyped storages; their dtype stands beside the storage."""
+"""Types that came after these travel as untyped storages; their dtype is beside the storage."""
 
 _RANK_MAX: Final = 8
 _HEADS: Final = (b"\x80\x04", b"\x80\x05")
@@ -121,7 +121,7 @@ class _Dtype(NamedTuple):
 
 
 class _NoHooks:
-    """The empty dictionary that stands where a tensor's backward hooks would be."""
+    """The empty dictionary in the place where a tensor's backward hooks would be."""
 
 
 _GLOBALS: Final[MappingProxyType[tuple[str, str], _Name | _Dtype]] = MappingProxyType(

@@ -17,7 +17,7 @@ from lmcache_core.model.model_name import parse_model_name
 PAIRS_MAX: Final = 1024
 """Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
 
-A row that nobody has asked for in a long time keeps its place.  If its counts moved to the others', the others' would grow
+A row without requests in a long time keeps its place.  If its counts moved to the others', the others' would grow
 by what happened long ago, and every rate made of them would show it as new; if they were forgotten, sums would fall, and
 rates made of sums take that for a restart.
 """
@@ -37,7 +37,7 @@ def tenant_of(model_name: str, cache_salt: str) -> Tenant:
 
 
 @dataclass(slots=True)
-class Tally:
+class TenantCounts:
     """Since the server started.  A chunk of a prompt counts once, however many shards it has; stores and retrieves are of
     one shard, so that there each shard's object counts.
 
@@ -96,12 +96,12 @@ class Tally:
     def missed_tokens(self) -> int:
         return self.requested_tokens - self.hit_tokens
 
-    def copy(self) -> Tally:
-        copied = Tally()
+    def copy(self) -> TenantCounts:
+        copied = TenantCounts()
         copied.add(self)
         return copied
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: TenantCounts) -> None:
         """Count what the other one counts, too."""
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -113,21 +113,21 @@ class Tally:
 
 
 _BY_REASON: Final = ("early_exits", "refused_chunks", "refused_bytes", "unread_chunks")
-_NUMBERS: Final = tuple(item.name for item in fields(Tally) if item.name not in (*_BY_REASON, "lookup_times"))
+_NUMBERS: Final = tuple(item.name for item in fields(TenantCounts) if item.name not in (*_BY_REASON, "lookup_times"))
 
 
 def _count(by_reason: dict[str, int], reason: str, count: int) -> None:
     by_reason[reason] = by_reason.get(reason, 0) + count
 
 
-class Tallies:
+class Counters:
     """Safe from any thread.  Each change is complete when it is seen, and takes the same time however many rows there
     are."""
 
     def __init__(self, pairs_max: int = PAIRS_MAX) -> None:
         self._pairs_max = pairs_max
         self._lock = threading.Lock()  # guards all below
-        self._rows: dict[Tenant, Tally] = {}
+        self._rows: dict[Tenant, TenantCounts] = {}
 
     def answered(
         self,
@@ -198,8 +198,8 @@ class Tallies:
         with self._lock:
             _count(self._row(tenant).unread_chunks, reason, chunks)
 
-    def snapshot(self) -> dict[Tenant, Tally]:
-        """Copies of all rows, each of one moment; the lock is let go between them."""
+    def snapshot(self) -> dict[Tenant, TenantCounts]:
+        """Copies of all rows, each of one moment; the lock is released between them."""
         with self._lock:
             tenants = list(self._rows)
         copies = {}
@@ -208,18 +208,18 @@ class Tallies:
                 copies[tenant] = self._rows[tenant].copy()
         return copies
 
-    def _row(self, tenant: Tenant) -> Tally:
+    def _row(self, tenant: Tenant) -> TenantCounts:
         row = self._rows.get(tenant)
         if row is None:
             if len(self._rows) >= self._pairs_max:
                 tenant = (OTHER, OTHER)
-            row = self._rows.setdefault(tenant, Tally())
+            row = self._rows.setdefault(tenant, TenantCounts())
         return row
 
 
-def total(rows: Mapping[Tenant, Tally]) -> Tally:
+def total(rows: Mapping[Tenant, TenantCounts]) -> TenantCounts:
     """All rows together."""
-    whole = Tally()
+    whole = TenantCounts()
     for row in rows.values():
         whole.add(row)
     return whole
@@ -342,14 +342,14 @@ UNREAD: Final = SampleKind(
 KINDS: Final = kinds_in(globals())
 
 
-def tenant_samples(rows: Mapping[Tenant, Tally]) -> Iterator[Sample]:
+def tenant_samples(rows: Mapping[Tenant, TenantCounts]) -> Iterator[Sample]:
     for tenant, row in rows.items():
         yield from _lookups(tenant, row)
         yield from _transfers(tenant, row)
     yield from _lookup_times(rows)
 
 
-def _lookups(tenant: Tenant, row: Tally) -> Iterator[Sample]:
+def _lookups(tenant: Tenant, row: TenantCounts) -> Iterator[Sample]:
     yield LOOKUPS.of(row.lookups, *tenant)
     yield ABANDONED.of(row.abandoned, *tenant)
     yield REQUESTED.of(row.requested_tokens, *tenant)
@@ -366,7 +366,7 @@ def _lookups(tenant: Tenant, row: Tally) -> Iterator[Sample]:
         yield EARLY_EXITS.of(count, *tenant, reason)
 
 
-def _lookup_times(rows: Mapping[Tenant, Tally]) -> Iterator[Sample]:
+def _lookup_times(rows: Mapping[Tenant, TenantCounts]) -> Iterator[Sample]:
     """By model: a distribution of each salt would be twenty series of it."""
     found: dict[tuple[str, str], Durations] = {}
     for (model_name, _), row in rows.items():
@@ -376,7 +376,7 @@ def _lookup_times(rows: Mapping[Tenant, Tally]) -> Iterator[Sample]:
         yield LOOKUP_TIMES.histogram_of(times.histogram(), *labels)
 
 
-def _transfers(tenant: Tenant, row: Tally) -> Iterator[Sample]:
+def _transfers(tenant: Tenant, row: TenantCounts) -> Iterator[Sample]:
     yield L1_WRITE.of(row.stored_chunks, *tenant)
     yield L1_READ.of(row.retrieved_chunks, *tenant)
     yield L1_IO.of(row.stored_bytes, *tenant, "write")

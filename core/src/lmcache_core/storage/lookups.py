@@ -25,7 +25,7 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
-from lmcache_core.storage.counters import Tallies, tenant_of
+from lmcache_core.storage.counters import Counters, tenant_of
 from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, notify, request_number
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class HitNotifier:
     def notify(self, lookup: Lookup, seconds: float) -> None:
         """A lookup has its answer.  Policies are notified of each hit in L1 once per request: engines repeat lookups while
         they queue."""
-        first, lookup.noted_chunks = lookup.noted_chunks, max(lookup.noted_chunks, lookup.hit_chunks)
+        first, lookup.notified_chunks = lookup.notified_chunks, max(lookup.notified_chunks, lookup.hit_chunks)
         facts = AccessFacts(first, lookup.facts(seconds))
         for row in lookup.rows:
             hit = row.take_hits(first)
@@ -124,7 +124,7 @@ class HitNotifier:
 
 
 LOOKUPS_MAX = 16384
-"""Requests of one scheduler whose lookups are held; beyond it the oldest is let go."""
+"""Open lookups of one scheduler; beyond it the oldest is ended."""
 LOOKUP_AGE_MAX_SECONDS = 3600.0
 """How long a scheduler's pings keep a lookup held whose request it never ends."""
 STUCK_SECONDS = 5.0
@@ -139,7 +139,7 @@ class Lookups:
         cache: L1Cache,
         prefetch: PrefetchController,
         hits: HitNotifier,
-        tallies: Tallies,
+        counters: Counters,
         read_ttl_seconds: float,
         clock: Clock,
         events: Publisher,
@@ -147,7 +147,7 @@ class Lookups:
         self._cache = cache
         self._prefetch = prefetch
         self._hits = hits
-        self._tallies = tallies
+        self._counters = counters
         self._read_ttl = read_ttl_seconds
         self._clock = clock
         self._events = events
@@ -177,7 +177,7 @@ class Lookups:
             self._events.publish(lookup.hashes(request.chunk_hashes))
         with self._lock:
             replaced, oldest = self._table.add(lookup, LOOKUPS_MAX)
-            lookup.noted_chunks = replaced.noted_chunks if replaced else 0
+            lookup.notified_chunks = replaced.notified_chunks if replaced else 0
         if oldest:
             self.end(oldest.connection, oldest.request_id)
         try:
@@ -239,8 +239,8 @@ class Lookups:
                 return False
             if len(lookups) > 1:
                 lookups = [lookup for lookup in lookups if lookup.holds_any(space, slots)]
-            # Engines may choose the same id.  Whose worker this is cannot be told where several hold these, and a read
-            # that were counted at the wrong one would let go what the other is still to read: each then keeps its
+            # Engines may choose the same id.  Where several reference these, it is not known whose worker this is, and a read
+            # that were counted at the wrong one would release what the other is still to read: each then keeps its
             # holds until its request is over.
             lookup = lookups[0] if len(lookups) == 1 else None
             spent = lookup.claim(space, first_chunk, slots) if lookup else []
@@ -251,7 +251,7 @@ class Lookups:
     def free(self, connection: bytes, request_id: str, first_chunk: int, end_chunk: int) -> None:
         with self._lock:
             lookup = self._table.find(connection, request_id)
-            spent = lookup.give_up(first_chunk, end_chunk) if lookup else []
+            spent = lookup.release_range(first_chunk, end_chunk) if lookup else []
         if lookup and spent:
             self._release(lookup, spent)
 
@@ -316,11 +316,11 @@ class Lookups:
         with self._lock:
             if lookup.over or lookup.lease.state is not LeaseState.ACTIVE or lookup.answer is not None:
                 return  # it was replaced or ended meanwhile, and answered then
-            rest = lookup.settle(match)
+            rest = lookup.set_answer(match)
             waiters, lookup.waiters = lookup.waiters, []
         now, prompt = self._clock.monotonic(), lookup.prompt
         seconds = now - lookup.begun
-        self._tallies.answered(
+        self._counters.answered(
             tenant_of(prompt.model_name, prompt.cache_salt),
             prompt.chunks,
             prompt.tokens,
@@ -352,7 +352,7 @@ class Lookups:
             is_abandoned = lookup.answer is None and not lookup.over
             lookup.over = True
         if is_abandoned:
-            self._tallies.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
+            self._counters.abandoned(tenant_of(lookup.prompt.model_name, lookup.prompt.cache_salt))
             self._events.publish(lookup.abandoned(self._clock.monotonic() - lookup.begun))
         self._cache.leases.end(lookup.lease)
         if lookup.prefetch:

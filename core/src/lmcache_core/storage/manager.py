@@ -19,7 +19,7 @@ from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.storage.counters import Tallies
+from lmcache_core.storage.counters import Counters
 from lmcache_core.storage.lookups import HitNotifier, Lookups
 from lmcache_core.storage.pins import Pins
 from lmcache_core.storage.transfers import (
@@ -29,16 +29,16 @@ from lmcache_core.storage.transfers import (
     QUOTA,
     STOPPING,
     TOO_MANY,
-    TransferNews,
-    reserve_patiently,
+    TransferEvents,
+    reserve_with_wait,
 )
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
 
 
-class _Grant(NamedTuple):
-    """What stands behind a hold."""
+class _Handle(NamedTuple):
+    """The storage's own record of a hold."""
 
     lease: Lease
     record: SpaceRecord
@@ -66,7 +66,7 @@ class StorageManager:
     ) -> None:
         self._cache = cache
         self.allocation_wait_seconds = allocation_wait_seconds
-        """How long a store waits for room.  May be set at any time, for what comes from then on."""
+        """How long a store waits for free space.  May be set at any time, for what comes from then on."""
         self._store = store
         self._read_ttl = read_ttl_seconds
         self._write_ttl = write_ttl_seconds
@@ -76,12 +76,12 @@ class StorageManager:
         self._worker_leases: dict[int, int] = {}
         self._takes_stores = True
         self.expired = (0, 0)
-        """Slots that were let go because nobody picked them up in time, and those that went to quarantine."""
-        self.tallies = Tallies()
+        """Slots that were released because their deadline had passed, and those that went to quarantine."""
+        self.counters = Counters()
         cache.publish_removals_to(events)
-        self._news = TransferNews(cache, self.tallies, clock, events)
+        self._transfers = TransferEvents(cache, self.counters, clock, events)
         self._hits = HitNotifier(cache, store)
-        self._lookups = Lookups(cache, prefetch, self._hits, self.tallies, read_ttl_seconds, clock, events)
+        self._lookups = Lookups(cache, prefetch, self._hits, self.counters, read_ttl_seconds, clock, events)
         self.lookup: Callable[[LookupRequest], None] = self._lookups.begin
         self.lookup_sparse: Callable[[SparseLookupRequest], None] = self._lookups.begin
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
@@ -117,7 +117,7 @@ class StorageManager:
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
     ) -> Hold | None:
         if not self._admit_worker(worker):
-            self._news.unread(space.space, len(chunk_hashes), TOO_MANY)
+            self._transfers.unread(space.space, len(chunk_hashes), TOO_MANY)
             return None
         record = self._cache.intern(space.space, space.payload_bytes)
         now = self._clock.monotonic()
@@ -129,13 +129,13 @@ class StorageManager:
         if slots is None or obstacle:
             self._cache.leases.end(lease)
             self._dismiss_worker(worker)
-            self._news.unread(space.space, len(chunk_hashes), obstacle)
+            self._transfers.unread(space.space, len(chunk_hashes), obstacle)
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
-            # Nobody has looked it up, so nobody has told the policy of this hit.
+            # No lookup of this request has notified the policy of this hit.
             self._hits.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
-        self._news.given(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
-        return Hold(tuple(slots), _Grant(lease, record, worker, now, request_id, first_chunk))
+        self._transfers.acquired(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
+        return Hold(tuple(slots), _Handle(lease, record, worker, now, request_id, first_chunk))
 
     def release(self, hold: Hold) -> None:
         lease, record, worker, begun, request_id, first_chunk = hold.grant
@@ -143,7 +143,7 @@ class StorageManager:
         self._cache.leases.end(lease)
         self._dismiss_worker(worker)
         if was_held:
-            self._news.read(record, len(hold.slots), first_chunk, request_id, begun)
+            self._transfers.released(record, len(hold.slots), first_chunk, request_id, begun)
 
     def is_quick(self, payload_bytes: int) -> bool:
         return self._cache.checks is None or payload_bytes <= QUICK_BYTES
@@ -167,7 +167,7 @@ class StorageManager:
             Owner(OwnerKind.WORKER, worker), record, chunk_hashes if admitted else [], now + self._write_ttl
         )
         if may_wait is not None and admitted and self.allocation_wait_seconds:
-            indexes = reserve_patiently(
+            indexes = reserve_with_wait(
                 self._cache, lease, record, chunk_hashes, indexes, self.allocation_wait_seconds, may_wait
             )
         slots = tuple(lease.slots)
@@ -176,15 +176,15 @@ class StorageManager:
             if admitted:
                 self._dismiss_worker(worker)
         if len(slots) < len(chunk_hashes):
-            self._tell_refused(lease, record, chunk_hashes, admitted)
-        return Hold(slots, _Grant(lease, record, worker, now)), indexes
+            self._publish_refused(lease, record, chunk_hashes, admitted)
+        return Hold(slots, _Handle(lease, record, worker, now)), indexes
 
     def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         lease, record, worker, begun, _, _ = hold.grant
         self._dismiss_worker(worker)
         if self._cache.checks is not None:
             self._note(self._cache.checks, lease, hold.slots)
-        hashes = self._news.hashes_to_tell(hold.slots)
+        hashes = self._transfers.hashes_to_publish(hold.slots)
         object_bytes = HEADER_BYTES + record.payload_bytes
         onward = self._store.admit(len(hold.slots), object_bytes) if self._store.active else None
         request = self._lookups.facts(request_id)
@@ -198,9 +198,9 @@ class StorageManager:
         if not published:
             # The worker has answered, so its slots are its own no more; what it wrote came too late.
             self._cache.leases.end(lease)
-            self._news.late(record.space)
+            self._transfers.late(record.space)
             return False
-        self._news.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
+        self._transfers.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
         return True
 
     def is_live(self, hold: Hold) -> bool:
@@ -246,7 +246,7 @@ class StorageManager:
             self._events.publish(LeasesExpired(dropped, quarantined))
 
     def take_no_stores(self) -> None:
-        """From now on workers are told that there is nothing to store.  For shutdown."""
+        """From now on workers get the answer that there is nothing to store.  For shutdown."""
         self._takes_stores = False
         self._cache.cancel_waits()
         self._hits.offers = False
@@ -297,7 +297,9 @@ class StorageManager:
             if self._worker_leases.get(worker):
                 self._worker_leases[worker] -= 1
 
-    def _tell_refused(self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], admitted: bool) -> None:
+    def _publish_refused(
+        self, lease: Lease, record: SpaceRecord, chunk_hashes: Sequence[bytes], admitted: bool
+    ) -> None:
         """What has no slot and was not there already."""
         if admitted:
             counts = {NO_ROOM: lease.unallocated, QUOTA: lease.beyond_quota}
@@ -306,4 +308,4 @@ class StorageManager:
             counts = {TOO_MANY if self._takes_stores else STOPPING: absent}
         for reason, chunks in counts.items():
             if chunks:
-                self._news.refused(record.space, record.payload_bytes, chunks, reason)
+                self._transfers.refused(record.space, record.payload_bytes, chunks, reason)

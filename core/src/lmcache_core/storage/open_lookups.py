@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class PrefixRow:
     """What a lookup of a prefix references of one shard: a run of chunks.
 
-    `slots` has one entry per chunk of the request until `settle`, ABSENT where the chunk is not there; afterwards `slots[0]`
+    `slots` has one entry per chunk of the request until `keep`, ABSENT where the chunk is not there; afterwards `slots[0]`
     is that of chunk `first`.  `in_l1` is `slots` as they were found at once, before anything was brought from L2."""
 
     __slots__ = ("first", "in_l1", "reads_left", "slots", "spaces")
@@ -41,7 +41,7 @@ class PrefixRow:
         self.first = 0
         self.reads_left = bytearray()
 
-    def settle(self, needed: Sequence[int], readers: int) -> list[int]:
+    def keep(self, needed: Sequence[int], readers: int) -> list[int]:
         """The answer is known, and takes these chunks, rising: each will be read `readers` times.  Returns the slots that
         are not needed."""
         first, end = (needed[0], needed[-1] + 1) if needed else (0, 0)
@@ -69,7 +69,7 @@ class PrefixRow:
                     spent.append(slot)
         return spent
 
-    def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
+    def release_range(self, first_chunk: int, end_chunk: int) -> list[int]:
         """No worker will read these: returns the slots that were still to be read."""
         begin, end = max(0, first_chunk - self.first), max(0, end_chunk - self.first)
         left = self.reads_left[begin:end]
@@ -109,7 +109,7 @@ class SparseRow:
         self._reads_left: dict[int, int] = {}
         self._freed = bytearray(len(slots))
 
-    def settle(self, needed: Sequence[int], readers: int) -> list[int]:
+    def keep(self, needed: Sequence[int], readers: int) -> list[int]:
         self._readers = readers
         for chunk in needed:
             slot = self.slots[chunk]
@@ -126,7 +126,7 @@ class SparseRow:
                 spent += self._count(slot, 1)
         return spent
 
-    def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
+    def release_range(self, first_chunk: int, end_chunk: int) -> list[int]:
         spent = []
         for place in range(max(0, first_chunk), min(end_chunk, len(self.slots))):
             slot = self.slots[place]
@@ -136,7 +136,7 @@ class SparseRow:
         return spent
 
     def take_hits(self, first_chunk: int) -> list[int]:
-        """A sparse lookup that comes again tells nothing new."""
+        """Nothing for a sparse lookup that comes again: its hits are known."""
         found, self.in_l1 = set(self.in_l1), []
         return [slot for slot in self._reads_left if slot in found] if first_chunk == 0 else []
 
@@ -171,8 +171,8 @@ class Lookup:
     windows: list[int | None] = field(default_factory=list)
     prefetch: Prefetch | None = None
     """What goes on in L2 for it, or went on."""
-    noted_chunks: int = 0
-    """Chunks whose hit the eviction policy was told of, by this lookup or by one that it replaced."""
+    notified_chunks: int = 0
+    """Chunks whose hit the eviction policy was notified of, by this lookup or by one that it replaced."""
     answer: int | Bitmap | None = None
     hit_chunks: int = 0
     l2_chunks: int = 0
@@ -217,8 +217,8 @@ class Lookup:
         """The answer of a lookup that is over or was never heard of."""
         return Bitmap(0) if self.sparse else 0
 
-    def settle(self, match: PrefixMatch) -> list[int]:
-        """The answer is known: hold exactly what it takes.  Returns the slots to let go."""
+    def set_answer(self, match: PrefixMatch) -> list[int]:
+        """The answer is known: keep references to exactly what it takes.  Returns the slots to release."""
         self.answer = match.answer
         self.hit_chunks = match.answer if isinstance(match.answer, int) else len(match.answer)
         self.held_objects = sum(map(len, match.needed))
@@ -226,7 +226,7 @@ class Lookup:
             self._count_l2(match)
         rest: list[int] = []
         for row, needed in zip(self.rows, match.needed, strict=True):
-            rest += row.settle(needed, self.readers)
+            rest += row.keep(needed, self.readers)
         return rest
 
     def holds_any(self, space: KeySpace, slots: Sequence[int]) -> bool:
@@ -241,11 +241,11 @@ class Lookup:
                 spent += row.claim(first_chunk, slots)
         return spent
 
-    def give_up(self, first_chunk: int, end_chunk: int) -> list[int]:
-        """Nobody will read these: returns the slots that were still to be read."""
+    def release_range(self, first_chunk: int, end_chunk: int) -> list[int]:
+        """No worker will read these: returns the slots that were still to be read."""
         spent: list[int] = []
         for row in self.rows:
-            spent += row.give_up(first_chunk, end_chunk)
+            spent += row.release_range(first_chunk, end_chunk)
         return spent
 
     def facts(self, seconds: float) -> RequestFacts:
@@ -360,5 +360,5 @@ def notify(waiters: Sequence[Callable[[Any], bool]], answer: int | Bitmap, reque
 
 
 def request_number(request_id: str) -> int:
-    """For policies, which tell requests apart and need no more than that."""
+    """A number for policies, which distinguish requests by it; 0 for an empty ID."""
     return hash(request_id) & 0x7FFFFFFFFFFFFFFF if request_id else 0

@@ -20,29 +20,29 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.storage.counters import Tallies, tenant_of
+from lmcache_core.storage.counters import Counters, tenant_of
 
 NO_ROOM, QUOTA, TOO_MANY, STOPPING = "no_room", "quota", "too_many_transfers", "stopping"
 MISSING, OVERWRITTEN = "missing", "overwritten"
 
 
-class TransferNews:
+class TransferEvents:
     """Any thread."""
 
-    def __init__(self, cache: L1Cache, tallies: Tallies, clock: Clock, events: Publisher) -> None:
+    def __init__(self, cache: L1Cache, counters: Counters, clock: Clock, events: Publisher) -> None:
         self._cache = cache
-        self._tallies = tallies
+        self._counters = counters
         self._clock = clock
         self._events = events
 
     # --- retrieves
 
-    def given(
+    def acquired(
         self, space: KeySpace, payload_bytes: int, chunk_hashes: Sequence[bytes], first_chunk: int, request_id: str
     ) -> None:
         """A worker may read these now."""
         chunks = len(chunk_hashes)
-        self._tallies.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
+        self._counters.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
         if self._events.wants(ObjectsRead):
             self._events.publish(
                 ObjectsRead(
@@ -57,9 +57,9 @@ class TransferNews:
 
     def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
         """It was not given what it wants to read."""
-        self._tallies.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
+        self._counters.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
 
-    def read(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
+    def released(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
         """It has read what it was given."""
         if not self._events.wants(ChunksRetrieved):
             return
@@ -80,16 +80,16 @@ class TransferNews:
     # --- stores
 
     def refused(self, space: KeySpace, payload_bytes: int, chunks: int, reason: str) -> None:
-        """So many chunks were not taken."""
-        self._tallies.refused(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
+        """Chunks were not taken."""
+        self._counters.refused(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
         self._events.publish(StoreRefused(space.model_name, space.cache_salt, chunks, reason))
 
     def late(self, space: KeySpace) -> None:
         """A worker committed what it holds no more."""
-        self._tallies.stored_late(tenant_of(space.model_name, space.cache_salt))
+        self._counters.stored_late(tenant_of(space.model_name, space.cache_salt))
 
-    def hashes_to_tell(self, slots: Sequence[int]) -> bytes:
-        """Of slots that are held and about to be published; empty where nobody wants to know."""
+    def hashes_to_publish(self, slots: Sequence[int]) -> bytes:
+        """Of referenced slots that are about to be published; empty where no subscriber wants them."""
         if not self._events.wants(ObjectsCame):
             return b""
         return b"".join([self._cache.key_of(slot).chunk_hash for slot in slots])
@@ -97,9 +97,9 @@ class TransferNews:
     def stored(
         self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float, hashes: bytes
     ) -> None:
-        """These were published.  `hashes` is what `hashes_to_tell` gave."""
+        """These were published.  `hashes` is what `hashes_to_publish` gave."""
         space, size = record.space, chunks * record.payload_bytes
-        self._tallies.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
+        self._counters.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
         if self._events.wants(ChunksStored):
             self._events.publish(
                 ChunksStored(
@@ -128,11 +128,11 @@ class TransferNews:
             )
 
 
-LOOK_AROUND_SECONDS = 0.005
+WAIT_CHECK_SECONDS = 0.005
 """How often a wait asks whether it may go on; the longest that it keeps others from its thread."""
 
 
-def reserve_patiently(
+def reserve_with_wait(
     cache: L1Cache,
     lease: Lease,
     record: SpaceRecord,
@@ -153,7 +153,7 @@ def reserve_patiently(
         if wait is None:
             break
         try:
-            come = _has_come(wait.event, deadline, may_wait) and not wait.cancelled
+            come = _is_free_in_time(wait.event, deadline, may_wait) and not wait.cancelled
         finally:
             cache.end_wait(wait)
         first = len(chunk_hashes) - len(rest)
@@ -161,9 +161,9 @@ def reserve_patiently(
     return got
 
 
-def _has_come(event: Event, deadline: float, may_wait: Callable[[], bool]) -> bool:
+def _is_free_in_time(event: Event, deadline: float, may_wait: Callable[[], bool]) -> bool:
     while (left := deadline - time.monotonic()) > 0:
-        if event.wait(min(left, LOOK_AROUND_SECONDS)):
+        if event.wait(min(left, WAIT_CHECK_SECONDS)):
             return True
         if not may_wait():
             return False

@@ -43,7 +43,7 @@ def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCond
     tiers = parts.tiers
     evictions = [(each.adapter, each.controller.counters) for each in tiers.l2.evictions]
     return [
-        *tenant_samples(tiers.storage.tallies.snapshot()),
+        *tenant_samples(tiers.storage.counters.snapshot()),
         *l1_samples(parts),
         *store_samples(tiers.store.views(), tiers.store.backlog_bytes, tiers.store.refused),
         *prefetch_samples(tiers.prefetch.counts()),

@@ -7,20 +7,20 @@ import threading
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmcache_core.storage.counters import OTHER, Tallies, Tally, total
+from lmcache_core.storage.counters import OTHER, Counters, TenantCounts, total
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 15)), max_size=20))
 def test_what_is_hit_and_what_is_missed_is_what_was_requested(answers: list[tuple[int, int, int, int]]) -> None:
-    tallies, tokens = Tallies(), 16
+    counters, tokens = Counters(), 16
     for from_l1, from_l2, missed, rest in answers:
         requested = from_l1 + from_l2 + missed
         hit = from_l1 + from_l2
-        tallies.answered(
+        counters.answered(
             ("m", "s"), requested, requested * tokens + rest, hit, from_l2, 2 * hit, from_l2, tokens, 0.001
         )
-    rows = tallies.snapshot()
+    rows = counters.snapshot()
     whole = total(rows)
     assert whole.lookups == len(answers)
     assert whole.hit_l1_chunks == sum(from_l1 for from_l1, *_ in answers)
@@ -30,48 +30,48 @@ def test_what_is_hit_and_what_is_missed_is_what_was_requested(answers: list[tupl
 
 
 def test_pairs_beyond_the_bound_are_counted_together() -> None:
-    tallies = Tallies(pairs_max=3)
+    counters = Counters(pairs_max=3)
     for number in range(10):
-        tallies.stored(("m", f"salt-{number}"), 2, 100)
-    tallies.stored(("m", "salt-0"), 1, 50)
-    rows = tallies.snapshot()
+        counters.stored(("m", f"salt-{number}"), 2, 100)
+    counters.stored(("m", "salt-0"), 1, 50)
+    rows = counters.snapshot()
     assert set(rows) == {("m", "salt-0"), ("m", "salt-1"), ("m", "salt-2"), (OTHER, OTHER)}
     assert rows["m", "salt-0"].stored_chunks == 3
     assert (rows[OTHER, OTHER].stored_chunks, total(rows).stored_bytes) == (14, 1050)
 
 
 def test_a_snapshot_is_a_copy() -> None:
-    tallies = Tallies()
-    tallies.refused(("m", ""), 1, 10, "quota")
-    before = tallies.snapshot()
-    tallies.refused(("m", ""), 1, 10, "quota")
-    tallies.refused(("m", ""), 5, 50, "no_room")
+    counters = Counters()
+    counters.refused(("m", ""), 1, 10, "quota")
+    before = counters.snapshot()
+    counters.refused(("m", ""), 1, 10, "quota")
+    counters.refused(("m", ""), 5, 50, "no_room")
     assert before["m", ""].refused_chunks == {"quota": 1}
-    assert tallies.snapshot()["m", ""].refused_chunks == {"quota": 2, "no_room": 5}
+    assert counters.snapshot()["m", ""].refused_chunks == {"quota": 2, "no_room": 5}
 
 
 def test_an_empty_total_is_all_zero() -> None:
-    assert total({}) == Tally()
+    assert total({}) == TenantCounts()
 
 
 def test_each_row_of_a_snapshot_is_of_one_moment() -> None:
-    tallies, stop = Tallies(), threading.Event()
+    counters, stop = Counters(), threading.Event()
 
     def count(number: int) -> None:
         for turn in range(2000):
-            tallies.answered(("m", f"s{turn % 3}"), 4, 70, number, number // 2, number, 0, 16, 0.001)
+            counters.answered(("m", f"s{turn % 3}"), 4, 70, number, number // 2, number, 0, 16, 0.001)
         stop.set()
 
     threads = [threading.Thread(target=count, args=(number,)) for number in (1, 2, 4)]
     for thread in threads:
         thread.start()
     while not stop.is_set():
-        for row in tallies.snapshot().values():
+        for row in counters.snapshot().values():
             assert (row.requested_chunks, row.requested_tokens) == (4 * row.lookups, 70 * row.lookups)
             assert row.hit_tokens == 16 * row.hit_chunks
             assert row.hit_l1_objects == row.hit_chunks
             assert sum(times.total for times in row.lookup_times.values()) == row.lookups
     for thread in threads:
         thread.join()
-    assert total(tallies.snapshot()).lookups == 6000
-    assert total(tallies.snapshot()).requested_chunks == 24_000
+    assert total(counters.snapshot()).lookups == 6000
+    assert total(counters.snapshot()).requested_chunks == 24_000
