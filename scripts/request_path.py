@@ -230,7 +230,6 @@ def _settings(folder: Path) -> ServerSettings:
         "port": free_port(),
         "chunk_size": CHUNK_TOKENS,
         "l1_size_gb": 1 / 16,
-        "http_enabled": False,
         "native": "off",
         "shm_name": f"request-path-{uuid.uuid4().hex}",
         "l2_adapter": [{"type": "fs", "base_path": str(folder / "l2")}],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from lmcache_core.app.build import build
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -26,7 +26,8 @@ def test_everything_goes_through_l1_and_nothing_stays() -> None:
         "l2_store_policy": "skip_l1",
         "l2_adapter": ({"type": "memory"}, {"type": "memory"}),
     }
-    server = build(ServerSettings(**given), load_plugins())
+    plugins = load_plugins()
+    server = build(read_settings(given, plugins), plugins)
     server.start()
     try:
         with FakeEngine(server.info.engine_endpoint) as engine:

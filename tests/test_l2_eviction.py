@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lmcache_core.app.build import build
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -32,7 +32,8 @@ def start(path: Path) -> Server:
             {"type": "fs", "base_path": str(path), "max_capacity_gb": CAPACITY / 2**30, "eviction": eviction},
         ),
     }
-    server = build(ServerSettings(**given), load_plugins())
+    plugins = load_plugins()
+    server = build(read_settings(given, plugins), plugins)
     server.start()
     return server
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lmcache_admin.settings import HttpFlags
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.flags import ServerFlags
@@ -54,9 +55,10 @@ def test_the_pod_starts_a_server_that_these_flags_and_this_file_describe(tmp_pat
     assert settings.host == metrics_of(settings).prometheus_host == ADDRESS
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports == {"engines": settings.port, "metrics": metrics_of(settings).prometheus_port}
+    (http,) = [each.values for each in settings.added if isinstance(each.values, HttpFlags)]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         asked = container[probe]["httpGet"]
-        assert (asked["host"], asked["port"]) == (settings.http_host, settings.http_port)
+        assert (asked["host"], asked["port"]) == (http.http_host, http.http_port)
     for size in (container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"]):
         assert int(size.removesuffix("Gi")) > settings.l1_size_gb, "L1 counts as memory of the container"
 
@@ -105,6 +107,6 @@ def test_the_image_has_every_plugin_of_the_repository_and_asks_the_right_port() 
     assert built - {"plugins/devkit"} == {"core", *there} - of_others
     assert '"$part" = plugins/devkit' in text
     fields = ServerSettings.model_fields
-    assert f"http://127.0.0.1:{fields['http_port'].default}/healthcheck" in text
+    assert f"http://127.0.0.1:{HttpFlags.model_fields['http_port'].default}/healthcheck" in text
     metrics_port = ObservabilitySettings.model_fields["prometheus_port"].default
-    assert f"EXPOSE {fields['port'].default} {fields['http_port'].default} {metrics_port}\n" in text
+    assert f"EXPOSE {fields['port'].default} {HttpFlags.model_fields['http_port'].default} {metrics_port}\n" in text

@@ -220,7 +220,6 @@ class Simulation:
             "l1_size_gb": 0.0025,  # 40 slots
             "l1_align_bytes": SLOT_BYTES,
             "shm_name": f"simulated-{os.getpid()}-{self.runtime.random.getrandbits(40):x}",
-            "http_enabled": False,
             "disable_observability": True,
             "native": "off",
             "l1_read_ttl_seconds": 8.0,

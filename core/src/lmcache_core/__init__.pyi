@@ -176,28 +176,31 @@ from .contracts.serde import (
     SerdeDirection as SerdeDirection,
     SerdeLayouts as SerdeLayouts,
 )
-from .contracts.server_control import (
-    AdapterAccess as AdapterAccess,
-    AdapterControl as AdapterControl,
-    AdapterState as AdapterState,
+from .contracts.cache_control import (
     AddressedChunks as AddressedChunks,
     AddressError as AddressError,
     CacheControl as CacheControl,
     CachedObject as CachedObject,
-    ChangedSetting as ChangedSetting,
     ChunkAddress as ChunkAddress,
     ChunkLoad as ChunkLoad,
     LoadedChunks as LoadedChunks,
-    LogControl as LogControl,
-    LoggerLevel as LoggerLevel,
-    NoSuchAdapterError as NoSuchAdapterError,
-    NotNowError as NotNowError,
     PinControl as PinControl,
     Pinned as Pinned,
     PinRefusedError as PinRefusedError,
     PinSubject as PinSubject,
     PinTotals as PinTotals,
     PinView as PinView,
+    UnknownShapeError as UnknownShapeError,
+)
+from .contracts.server_control import (
+    AdapterAccess as AdapterAccess,
+    AdapterControl as AdapterControl,
+    AdapterState as AdapterState,
+    ChangedSetting as ChangedSetting,
+    LogControl as LogControl,
+    LoggerLevel as LoggerLevel,
+    NoSuchAdapterError as NoSuchAdapterError,
+    NotNowError as NotNowError,
     Quota as Quota,
     QuotaControl as QuotaControl,
     QuotaRefusedError as QuotaRefusedError,
@@ -206,7 +209,6 @@ from .contracts.server_control import (
     ShownSetting as ShownSetting,
     ThreadRow as ThreadRow,
     UnknownLoggerError as UnknownLoggerError,
-    UnknownShapeError as UnknownShapeError,
 )
 from .contracts.server_info import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView

@@ -40,7 +40,7 @@ def test_a_number_that_makes_no_sense_is_refused(name: str, value: float) -> Non
 
 
 def test_there_are_numbers() -> None:
-    assert {"chunk_size", "l1_size_gb", "max_workers", "drain_seconds", "http_port"} <= set(numbers())
+    assert {"chunk_size", "l1_size_gb", "max_workers", "drain_seconds"} <= set(numbers())
 
 
 @pytest.mark.parametrize("value", [1e-9, 0])

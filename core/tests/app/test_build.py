@@ -13,9 +13,9 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.build import build
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.app.settings import ServerSettings
 from lmcache_core.model.errors import PluginContractError
 from lmcache_devkit import free_port
 
@@ -69,7 +69,8 @@ def built(**settings: object) -> Iterator[Server]:
         "http_enabled": False,
         "shm_name": f"test-{uuid.uuid4().hex}",
     }
-    server = build(ServerSettings(**{**defaults, **settings}), load_plugins())  # type: ignore[arg-type]
+    plugins = load_plugins()
+    server = build(read_settings({**defaults, **settings}, plugins), plugins)
     try:
         server.start()
         yield server

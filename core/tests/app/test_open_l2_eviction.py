@@ -10,6 +10,7 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.build import build
+from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
@@ -20,7 +21,7 @@ from lmcache_devkit import free_port
 def settings(**eviction: Any) -> ServerSettings:
     adapters = ({"type": "memory"}, {"type": "memory", "eviction": {"eviction_policy": "LRU", **eviction}})
     given: dict[str, Any] = {"port": free_port(), "http_enabled": False, "l1_size_gb": 1 / 512}
-    return ServerSettings(**given, l2_adapter=adapters)
+    return read_settings({**given, "l2_adapter": adapters}, load_plugins())
 
 
 def test_each_adapter_that_asks_for_it_has_a_controller_and_threads_of_its_own() -> None:

@@ -29,7 +29,6 @@ def test_defaults_are_enough() -> None:
     assert (given.host, given.port, given.chunk_size, given.l1_size_gb) == ("localhost", 5555, 256, 5.0)
     assert (given.hash_algorithm, given.supported_transfer_mode, given.eviction_policy) == ("blake3", "auto", "LRU")
     assert given.l2_adapter == ()
-    assert given.http_enabled
 
 
 @pytest.mark.parametrize(("text", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'on'", "on")])
@@ -80,7 +79,6 @@ def test_switches_go_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMCACHE_DISABLE_LOGGING", "true")
     assert settings().disable_logging
     assert not settings("--no-disable-logging").disable_logging
-    assert not settings("--no-http").http_enabled
     assert not settings("--no-l1-shared-memory").l1_shared_memory
 
 
@@ -130,7 +128,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--l1-numa", "both"], "--l1-numa is 'both'"),
         (["--port", "x"], "--port is 'x': input should be a valid integer"),
         (["--port", "65536"], "--port is '65536': input should be less than or equal to 65535"),
-        (["--http-port", "0"], "--http-port is '0': input should be greater than or equal to 1"),
+        (["--max-workers", "0"], "--max-workers is '0': input should be greater than or equal to 1"),
         (["--hash-algorithm", "md5"], "--hash-algorithm is 'md5': input should be 'blake3' or 'sha256_cbor'"),
         (["--l1-size-gb", "nan"], "--l1-size-gb is 'nan': input should be"),
         (["--l1-align-bytes", "5000"], "--l1-align-bytes is '5000': must be a power of two, such as 8192"),
@@ -141,9 +139,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--l2-adapter", "3"], "--l2-adapter: [0] is no JSON object"),
         (["--l2-adapter", '{"type":"a","type":"b"}'], "--l2-adapter: key 'type' is given twice"),
         (["--plugin", "fs", "--no-plugin", "fs"], "--plugin and --no-plugin both name 'fs'"),
-        (["--port", "9", "--http-port", "9"], "--port and --http-port are both 9"),
-        (["--http-host", "0.0.0.0"], "give --http-token-file"),
-        (["--port", "a", "--chunk-size", "b", "--max-workers", "c", "--http-port", "d"], "; and 1 more"),
+        (["--port", "a", "--chunk-size", "b", "--max-workers", "c", "--drain-seconds", "d"], "; and 1 more"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_says_what_is_allowed(arguments: list[str], says: str) -> None:
@@ -185,12 +181,6 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 
 def test_what_an_adapter_was_given_is_not_repeated_in_messages() -> None:
     assert "hunter2" not in refusal("--l2-adapter", '{"type": "s3", "key": "hunter2"')
-
-
-def test_a_wider_http_host_needs_a_token_or_a_word(tmp_path: Path) -> None:
-    assert settings("--http-host", "0.0.0.0", "--http-token-file", str(tmp_path / "t")).http_token_file
-    assert settings("--http-host", "0.0.0.0", "--http-allow-unauthenticated").http_allow_unauthenticated
-    assert settings("--http-host", "0.0.0.0", "--no-http").http_host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]"])
@@ -235,5 +225,3 @@ def test_unknown_variables_are_warnings_with_the_nearest_known_one() -> None:
 def test_an_engine_port_that_others_can_reach_is_a_warning() -> None:
     (line,) = advice(settings("--host", "0.0.0.0"), {})
     assert "no passwords" in line
-    (line,) = advice(settings("--http-host", "0.0.0.0", "--http-allow-unauthenticated"), {})
-    assert "0.0.0.0:8080" in line

@@ -33,7 +33,6 @@ def servers_to_change() -> Iterator[StartServer]:
             "port": 0,
             "chunk_size": 16,
             "l1_size_gb": 1 / 16,
-            "http_enabled": False,
             "l2_adapter": adapters,
             **settings,
         }

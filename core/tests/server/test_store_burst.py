@@ -38,7 +38,6 @@ def start() -> Iterator[Callable[..., Server]]:
             "port": free_port(),
             "chunk_size": 16,
             "l1_size_gb": L1_BYTES / 2**30,
-            "http_enabled": False,
             "disable_logging": True,
             **settings,
         }

@@ -6,7 +6,7 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, PAYLOAD, SLOT, House, open_house, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
-from lmcache_core.contracts.server_control import AddressedChunks, Pinned, PinRefusedError, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks, Pinned, PinRefusedError, PinSubject
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

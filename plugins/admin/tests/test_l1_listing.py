@@ -13,7 +13,7 @@ from lmcache_admin import l1_listing
 from lmcache_admin.key_filter import KeyFilter
 from lmcache_admin.l1_listing import L1Listing, L1Removal
 from lmcache_core import CachedObject
-from lmcache_core.contracts.server_control import AddressedChunks, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks, PinSubject
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import digest

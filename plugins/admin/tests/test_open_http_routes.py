@@ -73,7 +73,7 @@ def test_routes_that_ask_for_the_server_while_they_are_opened_are_told_when_to(i
 def test_without_the_api_none_is_opened(install: Install) -> None:
     put(install, "acme", path="broken")
     with built(http_enabled=False) as server:
-        assert "http_routes" not in server.status()["services"]["admin"]
+        assert "admin" not in server.status()["services"]
         assert [row["status"] for row in server.status()["plugins"] if row["name"] == "acme"] == ["active"]
 
 

@@ -27,7 +27,7 @@ from lmcache_admin import l1_listing, prefetch_orders
 from lmcache_admin.key_filter import KeyFilter
 from lmcache_admin.l1_listing import L1Listing
 from lmcache_admin.prefetch_orders import OrderRefusedError, OrderState, PinWish, PrefetchOrders
-from lmcache_core.contracts.server_control import AddressedChunks, PinRefusedError, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks, PinRefusedError, PinSubject
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.kernels.choice import choose_kernels
 from lmcache_core.model.keys import ObjectKey

@@ -9,8 +9,8 @@ import pytest
 from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, SLOT, House, nothing_is_left, open_house, space
 from lmcache_admin import prefetch_orders
 from lmcache_admin.prefetch_orders import OrderRefusedError, OrderState, OrderView, PinWish
+from lmcache_core.contracts.cache_control import AddressedChunks, PinRefusedError, PinSubject
 from lmcache_core.contracts.policies import InsertFacts
-from lmcache_core.contracts.server_control import AddressedChunks, PinRefusedError, PinSubject
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.l1.logs import Inserted
 from plugins.admin.tests.operator_parts import orders_of

@@ -162,10 +162,6 @@ def advice(settings: ServerSettings, environment: Mapping[str, str]) -> list[str
             f"--host {settings.host}: engines of other machines can connect, and their protocol has no passwords; "
             "keep the port inside of a trusted network"
         )
-    if settings.http_enabled and settings.http_allow_unauthenticated and not is_loopback(settings.http_host):
-        lines.append(
-            f"--http-allow-unauthenticated: everybody who reaches {settings.http_host}:{settings.http_port} may use it"
-        )
     return lines
 
 

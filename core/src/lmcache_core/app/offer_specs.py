@@ -93,7 +93,7 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
         _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
         _configured(settings, plugins, OfferKind.SUBSCRIBER, _subscribers(settings, plugins, asked), asked),
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, _request_modules(settings, plugins, asked), asked),
-        _configured(settings, plugins, OfferKind.HTTP_ROUTES, _http_routes(settings, plugins, asked), asked),
+        _configured(settings, plugins, OfferKind.HTTP_ROUTES, _active(plugins, OfferKind.HTTP_ROUTES, asked), asked),
         _configured(settings, plugins, OfferKind.SERVICE, _active(plugins, OfferKind.SERVICE, asked), asked),
     )
 
@@ -236,10 +236,6 @@ def _subscribers(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked
         for name in _active(plugins, OfferKind.SUBSCRIBER, asked)
         if not (name == "log" and settings.disable_logging)
     ]
-
-
-def _http_routes(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:
-    return _active(plugins, OfferKind.HTTP_ROUTES, asked) if settings.http_enabled else []
 
 
 def _request_modules(settings: ServerSettings, plugins: LoadedPlugins, asked: _Asked) -> list[str]:

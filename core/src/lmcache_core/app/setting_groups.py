@@ -217,23 +217,6 @@ class LifecycleSettings(BaseModel):
     )
 
 
-class HttpSettings(BaseModel):
-    """Admin HTTP"""
-
-    http_enabled: bool = Field(True, json_schema_extra={"flag": "http"}, description="Serve the admin HTTP API.")
-    http_host: str = Field("127.0.0.1", min_length=1, description="Where the admin API listens.")
-    http_port: int = Field(8080, ge=1, le=65535, description="TCP port of the admin API.")
-    http_token_file: str | None = Field(
-        None,
-        min_length=1,
-        description="File with the Bearer tokens that the admin API asks for, one in each line; `read` behind one lets it "
-        "do nothing but GET. Read again when it changes. One token can be in LMCACHE_HTTP_TOKEN instead.",
-    )
-    http_allow_unauthenticated: bool = Field(
-        False, description="Serve a non-loopback --http-host without a token: anybody who reaches it may use it."
-    )
-
-
 class ObservabilitySettings(BaseModel):
     """Observability"""
 

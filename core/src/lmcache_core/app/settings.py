@@ -6,7 +6,6 @@ the first of these that gives a value wins, then the default.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
@@ -19,7 +18,6 @@ from lmcache_core.app.setting_groups import (
     CacheSettings,
     EnginePortSettings,
     EvictionSettings,
-    HttpSettings,
     L1Settings,
     L2Settings,
     LifecycleSettings,
@@ -61,7 +59,6 @@ class ServerSettings(
     TenantSettings,
     L2Settings,
     LifecycleSettings,
-    HttpSettings,
     ObservabilitySettings,
     PluginSelectionSettings,
 ):
@@ -152,16 +149,6 @@ class ServerSettings(
         if both := sorted(set(self.plugins) & set(self.no_plugins)):
             raise ValueError(f"--plugin and --no-plugin both name '{both[0]}'; leave one of them out")
         check_pin_room(self.l1_pin_max_ratio, self.eviction_trigger_watermark)
-        if not self.http_enabled:
-            return self
-        if self.http_port == self.port:
-            raise ValueError(f"--port and --http-port are both {self.port}; choose another one for --http-port")
-        has_token = self.http_token_file or os.environ.get("LMCACHE_HTTP_TOKEN")
-        if not (is_loopback(self.http_host) or has_token or self.http_allow_unauthenticated):
-            raise ValueError(
-                f"--http-host {self.http_host} can be reached from other machines: give --http-token-file, "
-                "or --http-allow-unauthenticated to let anybody in who reaches it, or --no-http"
-            )
         return self
 
 

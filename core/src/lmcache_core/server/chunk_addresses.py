@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.tokens import encode_tokens
+from lmcache_core.contracts.cache_control import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields
-from lmcache_core.contracts.server_control import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.model.keys import pack_kv_rank
 from lmcache_core.server.registrations import registered_shards

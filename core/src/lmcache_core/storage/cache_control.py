@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lmcache_core.contracts.cache_control import AddressedChunks, CachedObject, LoadedChunks
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
-from lmcache_core.contracts.server_control import AddressedChunks, CachedObject, LoadedChunks
 from lmcache_core.contracts.storage import StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
@@ -25,7 +25,7 @@ _READER: Final = Owner(OwnerKind.CONTROLLER, "checksums")
 
 
 class OperatorCache:
-    """Implements `contracts.server_control.CacheControl`."""
+    """Implements `contracts.cache_control.CacheControl`."""
 
     def __init__(
         self, cache: L1Cache, storage: StorageManager, pins: Pins, prefetch: PrefetchController, clock: Clock
@@ -72,7 +72,7 @@ class OperatorCache:
 
 
 class OperatorLoad:
-    """Implements `contracts.server_control.ChunkLoad`."""
+    """Implements `contracts.cache_control.ChunkLoad`."""
 
     def __init__(self, name: str, cache: L1Cache, pins: Pins, prefetch: PrefetchController, clock: Clock) -> None:
         self._name = name

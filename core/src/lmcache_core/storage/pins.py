@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.server_control import (
+from lmcache_core.contracts.cache_control import (
     AddressedChunks,
     Pinned,
     PinRefusedError,
@@ -22,6 +21,7 @@ from lmcache_core.contracts.server_control import (
     PinTotals,
     PinView,
 )
+from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.prefix_match import ABSENT
 from lmcache_core.l1.cache import L1Cache
@@ -58,7 +58,7 @@ class Pin:
 
 
 class Pins:
-    """Implements `contracts.server_control.PinControl`."""
+    """Implements `contracts.cache_control.PinControl`."""
 
     def __init__(self, cache: L1Cache, max_bytes: int, clock: Clock) -> None:
         self._cache = cache

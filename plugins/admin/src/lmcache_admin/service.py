@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmcache_admin.parts import AdminParts, open_parts
 from lmcache_admin.plugin_calls import ANSWER_SECONDS, PluginCalls
-from lmcache_core import PluginRoute, ServerInfo, Service, ServiceContext
+from lmcache_admin.settings import AdminSettings, is_loopback
+from lmcache_core import ConfigError, PluginRoute, ServerInfo, Service, ServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
 from lmcache_http.server import LIMITS, HttpLimits, HttpServer
 from lmcache_http.tokens import TOKEN_VARIABLE, Tokens, open_tokens
 
 if TYPE_CHECKING:
     from litestar import Litestar
+
+logger = logging.getLogger(__name__)
 
 
 class AdminService(Service):
@@ -69,19 +73,16 @@ class AdminService(Service):
         }
 
 
-class NoHttp(Service):
-    """With `--no-http`."""
-
-    def close(self) -> None:
-        pass
-
-
-def open_admin(settings: None, context: ServiceContext) -> Service:
+def open_admin(settings: AdminSettings, context: ServiceContext) -> AdminService:
     """Raises ConfigError for tokens that cannot be read, ResourceError for a port in use."""
-    if not context.value_at("http_enabled"):
-        return NoHttp()
-    tokens = open_tokens(context.value_at("http_token_file"), os.environ)
+    if settings.port == context.value_at("port"):
+        raise ConfigError(f"--port and --http-port are both {settings.port}; choose another one for --http-port")
+    tokens = open_tokens(settings.token_file, os.environ)
+    if tokens is None and not is_loopback(settings.host):
+        logger.warning(
+            "--http-allow-unauthenticated: everybody who reaches %s:%d may use it", settings.host, settings.port
+        )
     context.control.hide_also({token for token in (os.environ.get(TOKEN_VARIABLE),) if token})
     routes = context.http_routes({"lmcache-admin": ADMIN_PATHS})
     parts = open_parts(lambda: context.server, context.control)
-    return AdminService(context.value_at("http_host"), context.value_at("http_port"), tokens, parts, routes)
+    return AdminService(settings.host, settings.port, tokens, parts, routes)

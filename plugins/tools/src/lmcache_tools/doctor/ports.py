@@ -23,8 +23,6 @@ def ports(case: Case) -> Iterator[Finding]:
     wanted = []
     if not settings.host.startswith("ipc://"):
         wanted.append(("engine port", "--port", settings.host, settings.port, Level.FAIL))
-    if settings.http_enabled:
-        wanted.append(("admin port", "--http-port", settings.http_host, settings.http_port, Level.FAIL))
     if not settings.disable_observability:
         wanted += [each for added in settings.added for each in _ports_of(added.values)]
     for name, flag, host, port, level in wanted:
@@ -33,14 +31,18 @@ def ports(case: Case) -> Iterator[Finding]:
 
 def _ports_of(values: BaseModel) -> Iterator[tuple[str, str, str, int, Level]]:
     """The ports of a plugin's settings: fields that say `listens_on` (the setting with the host) and the `word` for them, and
-    maybe `unless`, a switch with which nothing listens."""
+    maybe `unless`, a switch with which nothing listens, or `only_with`, one without which nothing does.  A port that
+    `stops_the_start` of the server fails the check even if nobody gave it."""
     for name, field in type(values).model_fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, dict) or "listens_on" not in extra:
             continue
         port = getattr(values, name)
-        if port and not ("unless" in extra and getattr(values, str(extra["unless"]))):
-            level = Level.FAIL if name in values.model_fields_set else Level.WARN
+        is_off = "unless" in extra and getattr(values, str(extra["unless"]))
+        is_off |= "only_with" in extra and not getattr(values, str(extra["only_with"]))
+        if port and not is_off:
+            must = name in values.model_fields_set or extra.get("stops_the_start")
+            level = Level.FAIL if must else Level.WARN
             yield str(extra["word"]), flag_of(name, field), getattr(values, str(extra["listens_on"])), port, level
 
 
