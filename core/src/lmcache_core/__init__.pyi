@@ -240,8 +240,8 @@ from .jobs.retry import RetryBudget as RetryBudget, RetryPolicy as RetryPolicy
 from .jobs.thread_executor import WorkerPool as WorkerPool
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
-from .model.bitmap import Bitmap as Bitmap
-from .model.cache_salt import parse_salt as parse_salt, salt_text as salt_text
+from .model.results import Bitmap as Bitmap
+from .model.names import parse_salt as parse_salt, salt_text as salt_text
 from .model.errors import (
     AdapterError as AdapterError,
     DamagedObjectError as DamagedObjectError,
@@ -255,8 +255,8 @@ from .model.keys import (
     pack_kv_rank as pack_kv_rank,
     parse_canonical as parse_canonical,
 )
-from .model.media_path import media_path as media_path
-from .model.model_name import ModelName as ModelName, names_model as names_model, parse_model_name as parse_model_name
+from .model.keys import media_path as media_path
+from .model.names import ModelName as ModelName, names_model as names_model, parse_model_name as parse_model_name
 from .model.object_header import (
     Check as Check,
     check as check,

@@ -24,8 +24,8 @@ from lmcache_core.contracts.events import (
     WorkerRegistered,
 )
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_core.model.results import Bitmap
 from lmcache_devkit.prefetch_policy_suite import PrefetchPolicySuite
 from lmcache_devkit.store_policy_suite import StorePolicySuite
 

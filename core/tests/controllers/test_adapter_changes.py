@@ -17,8 +17,7 @@ from lmcache_core.contracts.policies import StorePolicy as StorePolicyContract
 from lmcache_core.controllers import prefetch_plan
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits
-from lmcache_core.model.bitmap import Bitmap
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Bitmap, Outcome
 from lmcache_devkit.cue_adapter import CueAdapter
 
 AMPLE = StoreLimits(1 << 24)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.model.cache_salt import EMPTY_SALT_WORD, SALT_CHARS_MAX, SALT_FORBIDDEN, parse_salt, salt_text
+from lmcache_core.model.names import EMPTY_SALT_WORD, SALT_CHARS_MAX, SALT_FORBIDDEN, parse_salt, salt_text
 
 
 @given(st.text(max_size=SALT_CHARS_MAX + 3))

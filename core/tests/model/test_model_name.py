@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import ModelName, parse_model_name
-from lmcache_core.model.model_name import names_model, registered_name
+from lmcache_core.model.names import names_model, registered_name
 
 ENGINE, ADAPTER = "9f86d081884c7d65", "60303ae22b998861"
 

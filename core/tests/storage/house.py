@@ -15,8 +15,8 @@ from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
+from lmcache_core.model.results import Bitmap
 from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueJob
 from lmcache_devkit.event_recorder import EventRecorder

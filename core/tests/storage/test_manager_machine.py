@@ -44,10 +44,9 @@ from lmcache_core.kernels.choice import PURE, choose_kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.contents import SlotUse, SlotView
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Bitmap, Outcome
 from lmcache_core.server.engine_driven_module import EngineDrivenModule
 from lmcache_core.server.registrations import Registrations
 from lmcache_core.storage.manager import StorageManager

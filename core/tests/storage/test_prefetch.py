@@ -25,8 +25,7 @@ from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, Prefetch
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers import prefetch_plan
 from lmcache_core.controllers.eviction import EvictionController
-from lmcache_core.model.bitmap import Bitmap
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Bitmap, Outcome
 
 BOTH = (Shard((space(),)), Shard((space(1),)))
 

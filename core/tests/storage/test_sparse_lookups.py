@@ -6,7 +6,7 @@ import pytest
 
 from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, WORKER, House, space
 from lmcache_core.contracts.storage import Shard, SparseLookupRequest
-from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Bitmap
 
 BOTH = (Shard((space(),)), Shard((space(1),)))
 

@@ -14,9 +14,8 @@ from lmcache_core.contracts.policies import (
     PrefetchPolicy,
     WantedObject,
 )
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Bitmap, Outcome
 
 OBJECT = HEADER_BYTES + PAYLOAD
 

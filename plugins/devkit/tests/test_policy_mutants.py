@@ -22,7 +22,7 @@ from lmcache_core.contracts.policies import (
     StoredObject,
     StorePlan,
 )
-from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Bitmap
 from lmcache_devkit.eviction_suite import EvictionPolicySuite
 from lmcache_devkit.offer_under_test import OpenableOffer
 from lmcache_devkit.policy_model import SMALL, ModelledPolicy, policy_machine

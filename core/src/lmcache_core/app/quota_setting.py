@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from lmcache_core.model.cache_salt import parse_salt
+from lmcache_core.model.names import parse_salt
 
 GIB: Final = 2**30
 LIMIT_GB_MAX: Final = 2**30

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from heapq import nlargest
 from typing import Any, Final
 
-from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.model.names import salt_text
 from lmcache_core.storage.counters import Tenant, TenantCounts, total
 
 SHOWN_MAX: Final = 100

@@ -25,7 +25,7 @@ from lmcache_core.contracts.events import (
     WorkerRegistered,
 )
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.model.names import parse_model_name
 
 logger = logging.getLogger(__name__)
 

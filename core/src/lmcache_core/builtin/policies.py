@@ -12,7 +12,7 @@ from lmcache_core.contracts.policies import (
     StorePlan,
     StorePolicy,
 )
-from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Bitmap
 
 
 class StoreEverywhere(StorePolicy):

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.kernels.choice import Kernels
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.results import Bitmap
 
 
 class RequestFacts(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.results import Bitmap
 
 READERS_MAX = 255
 """Reads of each chunk that a lookup may ask for."""

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import NAME_PATTERN, ActiveCondition, Condition, Severity
-from lmcache_core.model.error_message import error_message
+from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.logs import Accessed, Inserted, LogEntry, Removed
-from lmcache_core.model.error_message import error_message
+from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)
 

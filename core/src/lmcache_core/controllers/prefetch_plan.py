@@ -17,10 +17,9 @@ from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
-from lmcache_core.model.results import Outcome
+from lmcache_core.model.results import Bitmap, Outcome
 
 
 @dataclass(slots=True, eq=False)

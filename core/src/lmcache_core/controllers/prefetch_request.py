@@ -14,8 +14,8 @@ from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch, longest_p
 from lmcache_core.l1.cache import NO_REQUEST
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import ObjectKey
+from lmcache_core.model.results import Bitmap
 
 
 class Cell(NamedTuple):

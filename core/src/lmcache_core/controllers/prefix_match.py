@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Bitmap
 
 ABSENT = -1
 """Stands for the slot of a chunk that is not there."""

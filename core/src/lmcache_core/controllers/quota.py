@@ -11,7 +11,7 @@ from lmcache_core.contracts.events import Publisher, QuotaChanged
 from lmcache_core.contracts.server_control import Quota, QuotaRefusedError
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.salts import SaltLimits
-from lmcache_core.model.cache_salt import salt_text
+from lmcache_core.model.names import salt_text
 
 QUOTAS_MAX: Final = 65_536
 """Salts that may have a limit of their own."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.model.error_message import error_message
+from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)
 

@@ -50,3 +50,11 @@ class AdapterError(StorageError):
     def __init__(self, adapter: str, message: str) -> None:
         super().__init__(message)
         self.adapter = adapter
+
+
+def error_message(error: BaseException) -> str:
+    """`str(error)`, although the `__str__` of a plugin's exception may fail.  Never raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the __str__ of a plugin's exception is plugin code, too
+        return "(its message cannot be had)"

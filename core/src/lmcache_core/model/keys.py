@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
@@ -23,6 +24,8 @@ SPACES_KEPT = 256
 RANKS_KEPT = 1024
 """Shard numbers that were packed last."""
 
+SLUG_CHARACTERS: Final = 48
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _U16 = struct.Struct("<H")
 _RANK_AND_GROUP = struct.Struct("<IH")
 _TOKENS_AND_CHAIN = struct.Struct("<IB")
@@ -146,3 +149,17 @@ def pack_kv_rank(world_size: int, worker_id: int) -> int:
             f"worker {worker_id} of {world_size}: the world size must be 1 to 255 and the worker below it"
         )
     return world_size << 24 | worker_id << 16 | world_size << 8 | worker_id
+
+
+def media_path(key: ObjectKey) -> str:
+    """`<model slug>-<8 hex>/<salt slug>-<8 hex>/<aa>/<object id>.kv`: relative, with `/`, of safe characters only.
+
+    The slugs are for people and the hex digits after them tell names apart that look alike; the header is the truth."""
+    object_id = key.object_id.hex()
+    return f"{_slug(key.space.model_name)}/{_slug(key.space.cache_salt)}/{object_id[:2]}/{object_id}.kv"
+
+
+def _slug(text: str) -> str:
+    # No leading dot: such names belong to the adapters (.tmp, .lock, .damaged).
+    readable = _UNSAFE.sub("-", text).lstrip(".-")[:SLUG_CHARACTERS] or "none"
+    return f"{readable}-{blake3(text.encode()).digest(4).hex()}"

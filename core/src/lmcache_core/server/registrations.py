@@ -19,7 +19,7 @@ from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, Sp
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers.conditions import counts_of
 from lmcache_core.model.keys import pack_kv_rank
-from lmcache_core.model.model_name import parse_model_name, registered_name
+from lmcache_core.model.names import parse_model_name, registered_name
 from lmcache_core.server.request_fields import check_model_name
 
 logger = logging.getLogger(__name__)

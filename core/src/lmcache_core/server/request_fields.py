@@ -14,9 +14,8 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import Call
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Worker
 from lmcache_core.contracts.storage import StoredSpace
-from lmcache_core.model.cache_salt import EMPTY_SALT_WORD, parse_salt
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES, pack_kv_rank
-from lmcache_core.model.model_name import registered_name
+from lmcache_core.model.names import EMPTY_SALT_WORD, parse_salt, registered_name
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, SampleKind, kinds_in
-from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.model.names import parse_model_name
 
 PAIRS_MAX: Final = 1024
 """Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.

@@ -23,8 +23,8 @@ from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.results import Bitmap
 from lmcache_core.storage.counters import Counters, tenant_of
 from lmcache_core.storage.open_lookups import Lookup, LookupTable, PrefixRow, SparseRow, notify, request_number
 

@@ -17,8 +17,8 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.model.results import Bitmap
 from lmcache_core.storage.counters import Counters
 from lmcache_core.storage.lookups import HitNotifier, Lookups
 from lmcache_core.storage.pins import Pins

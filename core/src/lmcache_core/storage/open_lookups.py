@@ -20,8 +20,8 @@ from lmcache_core.contracts.storage import LookupRequest, PromptFacts, SparseLoo
 from lmcache_core.controllers.prefetch_request import Prefetch
 from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch
 from lmcache_core.l1.leases import Lease
-from lmcache_core.model.bitmap import Bitmap
 from lmcache_core.model.keys import KeySpace
+from lmcache_core.model.results import Bitmap
 
 logger = logging.getLogger(__name__)
 

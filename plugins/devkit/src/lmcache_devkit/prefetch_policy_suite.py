@@ -11,7 +11,7 @@ import random
 import pytest
 
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPolicy
-from lmcache_core.model.bitmap import Bitmap
+from lmcache_core.model.results import Bitmap
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_devkit.store_policy_suite import adapter_rows
 

@@ -13,8 +13,7 @@ from stevedore.named import NamedExtensionManager
 
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.contracts.hookspecs import CONTRACT_VERSION, ENTRY_POINT_GROUP
-from lmcache_core.model.error_message import error_message
-from lmcache_core.model.errors import PluginLoadError
+from lmcache_core.model.errors import PluginLoadError, error_message
 
 STATEMENT = "LMCACHE_PLUGIN_API"
 """What a module without a distribution says about itself, since there is no metadata to ask."""

@@ -15,7 +15,7 @@ from lmcache_core.contracts.conditions import ActiveCondition, ServerState, serv
 from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind, kinds_in
 from lmcache_core.events.bus import BusCounters
 from lmcache_core.events.subscriber_queue import SubscriberStatus
-from lmcache_core.model.model_name import parse_model_name
+from lmcache_core.model.names import parse_model_name
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts

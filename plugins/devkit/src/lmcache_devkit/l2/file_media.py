@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lmcache_core.model.keys import ObjectKey
-from lmcache_core.model.media_path import media_path
+from lmcache_core.model.keys import ObjectKey, media_path
 from lmcache_devkit.l2.media import Media
 
 

@@ -1,10 +1,13 @@
-"""Model names that say what KV bytes mean (docs/internals/engine-protocol.md, "Model names").
+"""Names of models and of tenants, as engines send them and as people write them.
+
+A model name says what KV bytes mean (docs/engine-protocol.md, "Model names"):
 
     llama-8b                                        a stock engine
     llama-8b##9f86d081884c7d65                      an engine that says what its bytes mean
     llama-8b##9f86d081884c7d65%%60303ae22b998861    its requests with an adapter
 
-Keys have whole names: whatever differs in a letter shares nothing. People see the parts apart.
+Keys have whole names: names that differ in a letter share nothing.  People see the parts apart.  A cache salt is the name of a
+tenant.
 """
 
 from __future__ import annotations
@@ -13,8 +16,31 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+SALT_CHARS_MAX: Final = 128
+SALT_FORBIDDEN: Final = "@/\\\0"
+"""Characters that no salt has: engines and other servers build names out of salts with them."""
+EMPTY_SALT_WORD: Final = "_default"
+"""How the empty salt is written where a name is needed: in paths, on the command line and in JSON keys."""
 _NAME: Final = re.compile(r"(.*?)(?:##([0-9a-f]{16}))?(?:%%([0-9a-f]{16}))?", re.DOTALL)
 _NAMES_KEPT: Final = 4096
+
+
+def parse_salt(text: str) -> str:
+    """The salt that `text` stands for.  Raises ValueError with what is wrong, without a subject."""
+    if text == EMPTY_SALT_WORD:
+        return ""
+    if not text:
+        raise ValueError(f"the empty salt is written {EMPTY_SALT_WORD}")
+    if len(text) > SALT_CHARS_MAX:
+        raise ValueError(f"a cache salt has at most {SALT_CHARS_MAX} characters, this one {len(text)}")
+    if wrong := next((char for char in text if char in SALT_FORBIDDEN), None):
+        raise ValueError(f"a cache salt holds none of @ / \\ and NUL, this one {wrong!r}")
+    return text
+
+
+def salt_text(salt: str) -> str:
+    """How a salt is written: the inverse of `parse_salt`."""
+    return salt or EMPTY_SALT_WORD
 
 
 class ModelName(NamedTuple):
