@@ -17,7 +17,7 @@ class FsNativeSettings(FileSettings):
         Field(
             gt=0,
             description="Bytes that the kernel is told to fetch ahead of a read; none: the kernel decides for files up "
-            "to 16 MiB, and is told to fetch all of longer ones. Not with use_odirect.",
+            "to 16 MiB, and fetches all of longer ones. Not with use_odirect.",
         ),
     ] = None
     num_workers: Annotated[

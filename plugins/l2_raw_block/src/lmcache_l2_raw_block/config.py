@@ -58,7 +58,7 @@ class RawBlockSettings(PluginSettings):
         bool, Field(description="Read the header of every slot at each start, also after a stop in good order.")
     ] = False
     load_checkpoint_on_init: Annotated[
-        bool, Field(description="Off: forget, for good, what the device holds, and start empty.")
+        bool, Field(description="Off: forget, for good, the contents of the device, and start empty.")
     ] = True
     enable_zero_copy: Annotated[
         bool, Field(description="Move bytes between L1 and the device directly; off: through memory of the adapter.")
