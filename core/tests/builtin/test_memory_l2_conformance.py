@@ -1,4 +1,4 @@
-"""The `memory` adapter keeps every law."""
+"""The `memory` adapter passes every check."""
 
 from __future__ import annotations
 

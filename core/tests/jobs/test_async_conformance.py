@@ -1,4 +1,4 @@
-"""An adapter of coroutines keeps every law."""
+"""An adapter of coroutines passes every check."""
 
 from __future__ import annotations
 

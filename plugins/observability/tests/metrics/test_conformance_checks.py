@@ -1,4 +1,4 @@
-"""The conformance kit."""
+"""The conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every policy of this distribution against the conformance kit."""
+"""Every policy of this distribution against the conformance suite."""
 
 from __future__ import annotations
 
