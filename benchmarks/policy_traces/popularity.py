@@ -8,7 +8,7 @@ from benchmarks.policy_traces.request_list import RequestList, fresh_blocks, one
 
 
 def popular(seed: int, exponent: float, blocks: int = 20_000, asked: int = 100_000, prompt: int = 1) -> RequestList:
-    """Prompts of one length, with shares by Zipf's check."""
+    """Prompts of one length, with shares by Zipf's law."""
     rng = random.Random(seed)
     draw = zipf(rng, blocks // prompt, exponent)
     return one_each_second(_prompt(draw(), prompt) for _ in range(asked // prompt))
@@ -54,7 +54,7 @@ def popular_for_a_while(seed: int, items: int = 6_000, asked: int = 120_000, pro
 
 
 def system_prompts(seed: int, systems: int = 40, length: int = 10, tail: int = 5, asked: int = 100_000) -> RequestList:
-    """System prompts with shares by Zipf's check, each time with a question that comes once."""
+    """System prompts with shares by Zipf's law, each time with a question that comes once."""
     rng = random.Random(seed)
     draw, fresh = zipf(rng, systems, 0.8), fresh_blocks()
     return one_each_second(_prompt(draw(), length) + fresh(tail) for _ in range(asked // (length + tail)))

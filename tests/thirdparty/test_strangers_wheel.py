@@ -39,7 +39,7 @@ def test_it_is_listed_beside_ours(site: CleanEnvironment) -> None:
     assert '--l2-adapter \'{"type": "drawer"' in shown
 
 
-def test_it_passes_every_check(site: CleanEnvironment, settings: str, tmp_path: Path) -> None:
+def test_it_keeps_every_law(site: CleanEnvironment, settings: str, tmp_path: Path) -> None:
     done = site.run(site.lmcache, "plugins", "check", "drawer", "--settings", settings, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 do not" in done.stdout.splitlines()[-1]

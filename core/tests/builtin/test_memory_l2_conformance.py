@@ -1,4 +1,4 @@
-"""The `memory` adapter passes every check."""
+"""The `memory` adapter keeps every law."""
 
 from __future__ import annotations
 

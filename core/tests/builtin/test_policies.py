@@ -34,11 +34,11 @@ UP = AdapterFacts("up", Capability.NONE, healthy=True)
 DOWN = AdapterFacts("down", Capability.NONE, healthy=False)
 
 
-class TestStoreConformance(StorePolicySuite):
+class TestStoreLaws(StorePolicySuite):
     offer = "default"
 
 
-class TestPrefetchConformance(PrefetchPolicySuite):
+class TestPrefetchLaws(PrefetchPolicySuite):
     offer = "default"
 
 

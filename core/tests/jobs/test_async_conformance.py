@@ -1,4 +1,4 @@
-"""An adapter of coroutines passes every check."""
+"""An adapter of coroutines keeps every law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What BlockingL2Adapter adds to an author's four methods; `test_first_adapter.py` shows that it passes the checks."""
+"""What BlockingL2Adapter adds to an author's four methods; `test_first_adapter.py` shows that it keeps the laws."""
 
 from __future__ import annotations
 

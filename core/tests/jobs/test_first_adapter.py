@@ -1,4 +1,4 @@
-"""A first adapter is 40 lines: this one is complete, with its settings and its offer, and passes every check."""
+"""A first adapter is 40 lines: this one is complete, with its settings and its offer, and keeps every law."""
 
 # The adapter.  What is a plugin of its own elsewhere begins here ...
 from pathlib import Path

@@ -154,7 +154,7 @@ def test_schedules() -> None:
 
 
 def test_a_repeated_prompt_is_loaded() -> None:
-    """The machine's own check: without loads its checks would say nothing."""
+    """The machine's own check: without loads its laws would say nothing."""
     machine = Schedules()
     machine.start(
         ahead=1,

@@ -184,8 +184,8 @@ def test_the_layers_of_one_tensor_may_be_listed_or_not(indices: tuple[int, ...])
 REFUSED = [
     ([view(2, 2, 16, 4, 32)], NHD, (), "vllm", "tensor 0: .*more than two"),
     ([view(2, 3, 2, 1, 4, 32)], NHD, (), "vllm", "one tensor of two blocks"),
-    ([view(9, 3, 16, 4, 32)], NHD, (), "vllm", "no layout of pages"),
-    ([view(9, 32)], NHD, (), "vllm", "no layout of pages"),
+    ([view(9, 3, 16, 4, 32)], NHD, (), "vllm", "not a known layout of pages"),
+    ([view(9, 32)], NHD, (), "vllm", "not a known layout of pages"),
     ([view(9, 3, 3, 16, 4, 32)], NHD, (), "vllm", "tensor 0: .*not of the format NB_NL_TWO"),
     ([view(9, LAYERS_MAX + 1, 2, 1, 1, 1)], NHD, (), "vllm", f"limit is {LAYERS_MAX}"),
     ([view(9, 4, 16, 32)] * (LAYERS_MAX + 1), HND, (), "vllm", f"1 to {LAYERS_MAX}"),

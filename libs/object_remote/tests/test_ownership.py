@@ -267,7 +267,7 @@ def test_who_was_followed_neither_writes_nor_removes() -> None:
 def test_what_is_no_record_is_left_alone() -> None:
     async def run(value: bytes) -> None:
         world = World(value)
-        with pytest.raises(ResourceError, match=r"no owner's record|another version"):
+        with pytest.raises(ResourceError, match=r"not an owner's record|another version"):
             await world.ownership().take()
         assert world.records.value == value
 
@@ -286,7 +286,7 @@ def test_what_is_no_record_is_left_alone() -> None:
 def test_a_record_of_another_version_is_never_replaced_whatever_it_looks_like(record: bytes) -> None:
     async def run() -> None:
         world = World(record)
-        with pytest.raises(ResourceError, match=r"kv'.*(another version|no owner's record).*remove it"):
+        with pytest.raises(ResourceError, match=r"kv'.*(another version|not an owner's record).*remove it"):
             await world.ownership().take()
         with pytest.raises(ResourceError, match="remove it"):
             await admit_guest(world.records, clock=world.clock, place="acme: bucket 'kv'", sleep=world.sleep)

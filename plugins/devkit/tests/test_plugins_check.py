@@ -1,4 +1,4 @@
-"""`lmcache plugins check`: from checks to lines and an exit code, with checks that were made for these tests."""
+"""`lmcache plugins check`: from laws to lines and an exit code, with laws that were made for these tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from textwrap import dedent
@@ -21,14 +20,14 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection, selection_from
 from lmcache_devkit.check_command import summary
-from lmcache_devkit.check_reporter import check_name
+from lmcache_devkit.check_reporter import law_of
 from lmcache_devkit.checks import trial_opening
 from lmcache_devkit.checks.check_request import CheckRequest
-from lmcache_devkit.conformance import SUITES, Verdict, check_file, run_conformance
+from lmcache_devkit.conformance import Verdict, check_file, run_laws
 
 Install = Callable[..., Path]
 ADAPTER = OfferKind.L2_ADAPTER
-CHECKED = """
+LAWS = """
     import json, os
     import pytest
 
@@ -58,7 +57,7 @@ CHECKED = """
             yield
             raise OSError("cannot clean up")
 
-        def test_a_tear_down_that_fails_fails_the_check(self, broken):
+        def test_a_tear_down_that_fails_breaks_the_law(self, broken):
             pass
     """
 OFFER = """
@@ -75,8 +74,8 @@ OFFER = """
 
 
 @pytest.fixture
-def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a file of checks in the place of the suite's."""
+def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a file of laws in the place of the kit's."""
 
     def put(source: str) -> Path:
         folder = tmp_path / "checks"
@@ -92,45 +91,44 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
 
 def verdicts(path: Path, only: str | None = None) -> dict[str, Verdict]:
     return {
-        each.check: each
-        for each in run_conformance(path, ADAPTER, "acme", {"password": "hunter2"}, PluginSelection(), only)
+        each.law: each for each in run_laws(path, ADAPTER, "acme", {"password": "hunter2"}, PluginSelection(), only)
     }
 
 
-# checks and verdicts
+# laws and verdicts
 
 
-def test_each_check_has_its_verdict(checks: Callable[[str], Path]) -> None:
-    found = verdicts(checks(CHECKED))
-    assert {check: verdict.outcome for check, verdict in found.items()} == {
+def test_each_law_has_its_verdict(laws: Callable[[str], Path]) -> None:
+    found = verdicts(laws(LAWS))
+    assert {law: verdict.outcome for law, verdict in found.items()} == {
         "it is told what to check": "holds",
         "a number is one (1)": "holds",
         "a number is one (2)": "broken",
         "what is not declared does not apply": "not applicable",
         "what cannot be removed is named": "holds",
-        "a tear down that fails fails the check": "broken",
+        "a tear down that fails breaks the law": "broken",
     }
     assert found["a number is one (2)"].reason.splitlines()[:2] == ["AssertionError: 2 with hunter2", "assert 2 == 1"]
     assert "test_a_number_is_one" in found["a number is one (2)"].whole
     assert found["what is not declared does not apply"].reason == "the adapter does not declare LIST"
     assert found["what cannot be removed is named"].left == ["one", "two"]
-    assert "cannot clean up" in found["a tear down that fails fails the check"].reason
+    assert "cannot clean up" in found["a tear down that fails breaks the law"].reason
 
 
-def test_some_checks_alone(checks: Callable[[str], Path]) -> None:
-    assert list(verdicts(checks(CHECKED), "told or removed")) == [
+def test_some_laws_alone(laws: Callable[[str], Path]) -> None:
+    assert list(verdicts(laws(LAWS), "told or removed")) == [
         "it is told what to check",
         "what cannot be removed is named",
     ]
-    assert list(verdicts(checks(CHECKED), "told what to check")) == ["it is told what to check"]
-    with pytest.raises(ConfigError, match="no check matches -k 'zzz'"):
-        verdicts(checks(CHECKED), "zzz")
+    assert list(verdicts(laws(LAWS), "told what to check")) == ["it is told what to check"]
+    with pytest.raises(ConfigError, match="no law matches -k 'zzz'"):
+        verdicts(laws(LAWS), "zzz")
 
 
 def test_nothing_of_the_current_directory_applies(
-    checks: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    laws: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = checks("def test_the_way_things_are(): pass")
+    path = laws("def test_the_way_things_are(): pass")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
@@ -146,39 +144,37 @@ def test_nothing_of_the_current_directory_applies(
     [
         (
             "import no_such_library",
-            "the conformance suite failed with exit code 2: ModuleNotFoundError: No module named 'no_such_library'",
+            "the conformance kit failed with exit code 2: ModuleNotFoundError: No module named 'no_such_library'",
         ),
         (
             "import os, signal\ndef test_something_dies(): os.kill(os.getpid(), signal.SIGKILL)",
-            "the conformance suite was killed by SIGKILL during the check 'something dies'",
+            "the conformance kit was killed by SIGKILL during the law 'something dies'",
         ),
     ],
 )
-def test_a_kit_that_fails_is_no_verdict(checks: Callable[[str], Path], source: str, says: str) -> None:
+def test_a_kit_that_fails_is_no_verdict(laws: Callable[[str], Path], source: str, says: str) -> None:
     with pytest.raises(LMCacheError, match=says):
-        verdicts(checks(source))
+        verdicts(laws(source))
 
 
-def test_the_settings_are_in_no_command_line(checks: Callable[[str], Path]) -> None:
+def test_the_settings_are_in_no_command_line(laws: Callable[[str], Path]) -> None:
     source = """
         from pathlib import Path
         def test_nobody_sees_it():
             assert b"hunter2" not in Path("/proc/self/cmdline").read_bytes()
         """
-    assert verdicts(checks(source))["nobody sees it"].outcome == "holds"
+    assert verdicts(laws(source))["nobody sees it"].outcome == "holds"
 
 
-def test_kinds_without_checks() -> None:
-    with pytest.raises(ConfigError, match="there is no conformance suite for a command"):
+def test_kinds_without_laws() -> None:
+    with pytest.raises(ConfigError, match="there are no laws for a command to be checked against"):
         check_file(OfferKind.COMMAND)
 
 
-def test_every_kind_of_object_has_checks() -> None:
+def test_every_kind_of_object_has_laws() -> None:
     for kind in OfferKind:
         if kind is not OfferKind.COMMAND:
             assert check_file(kind).is_file()
-            module, _, name = SUITES[kind].partition(":")
-            assert getattr(import_module(module), name).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -188,11 +184,11 @@ def test_every_kind_of_object_has_checks() -> None:
         ("a.py::test_a_limit[3-x_y]", "a limit (3-x_y)"),
     ],
 )
-def test_a_check_is_words(node: str, words: str) -> None:
-    assert check_name(node) == words
+def test_a_law_is_words(node: str, words: str) -> None:
+    assert law_of(node) == words
 
 
-def test_the_suite_considers_the_same_plugins(checks: Callable[[str], Path]) -> None:
+def test_the_kit_considers_the_same_plugins(laws: Callable[[str], Path]) -> None:
     source = """
         import os
         def test_it_is_told():
@@ -201,7 +197,7 @@ def test_the_suite_considers_the_same_plugins(checks: Callable[[str], Path]) -> 
         """
     selection = PluginSelection(("a", "b"), ("c",), True)
     assert selection_from(selection.variables()) == selection
-    assert [each.outcome for each in run_conformance(checks(source), ADAPTER, "acme", {}, selection)] == ["holds"]
+    assert [each.outcome for each in run_laws(laws(source), ADAPTER, "acme", {}, selection)] == ["holds"]
 
 
 # the command
@@ -216,10 +212,10 @@ SETTINGS = ("--settings", '{"password": "hunter2"}')
 
 
 def test_failures_are_short_and_secrets_are_masked(
-    install: Install, checks: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    checks(CHECKED)
+    laws(LAWS)
     code, lines = check(capsys, *SETTINGS)
     assert code == 1
     assert lines[:3] == [
@@ -231,15 +227,15 @@ def test_failures_are_short_and_secrets_are_masked(
         "2 objects were left behind, because the adapter could not or must not delete what it stored:",
         "    one",
         "    two",
-        "acme: 3 checks hold, 2 do not, 1 does not apply",
+        "acme: 3 laws hold, 2 do not, 1 does not apply",
     ]
 
 
-def test_verbose_names_every_check(
-    install: Install, checks: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+def test_verbose_names_every_law(
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    checks(CHECKED)
+    laws(LAWS)
     code, lines = check(capsys, *SETTINGS, "--verbose", "-k", "told or applies or apply or two or number")
     assert code == 1
     assert "holds: it is told what to check" in lines
@@ -248,18 +244,18 @@ def test_verbose_names_every_check(
     assert not any("hunter2" in line for line in lines)
 
 
-def test_when_every_check_holds_the_summary_is_all_there_is(
-    install: Install, checks: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_when_every_law_holds_the_summary_is_all_there_is(
+    install: Install, laws: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    checks("def test_one(): pass")
+    laws("def test_one(): pass")
     file = tmp_path / "settings.json"
     file.write_text('{"type": "acme", "password": "hunter2"}')
-    assert check(capsys, "--settings-file", str(file)) == (0, ["acme: 1 check holds, 0 do not, 0 do not apply"])
+    assert check(capsys, "--settings-file", str(file)) == (0, ["acme: 1 law holds, 0 do not, 0 do not apply"])
 
 
 def test_the_summary_counts() -> None:
-    assert summary("fs", {"holds": 61, "not applicable": 4}) == "fs: 61 checks hold, 0 do not, 4 do not apply"
+    assert summary("fs", {"holds": 61, "not applicable": 4}) == "fs: 61 laws hold, 0 do not, 4 do not apply"
 
 
 @pytest.mark.parametrize(
@@ -277,10 +273,10 @@ def test_the_summary_counts() -> None:
     ],
 )
 def test_wrong_settings_are_one_line(
-    install: Install, checks: Callable[[str], Path], capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     install("acme", OFFER)
-    checks("def test_one(): raise AssertionError('ran')")
+    laws("def test_one(): raise AssertionError('ran')")
     assert main(["plugins", "check", "acme", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("lmcache: ")
@@ -307,7 +303,7 @@ UNOPENED = """
 
 @pytest.fixture
 def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed for the test is there for the process that runs the checks, too."""
+    """What is installed for the test is there for the process that runs the laws, too."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
@@ -319,7 +315,7 @@ def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eviction_policies", "raise ConfigError('not with ' + 'hunter2')", 2, "not with **********"),
     ],
 )
-def test_what_the_user_can_mend_is_said_once_and_no_check_is_run(
+def test_what_the_user_can_mend_is_said_once_and_no_law_is_run(
     install: Install,
     seen_by_children: None,
     capsys: pytest.CaptureFixture[str],
@@ -367,37 +363,37 @@ class Terminal(StringIO):
 
 
 def test_a_terminal_shows_how_many_checks_hold_so_far_and_which_one_runs(
-    install: Install, checks: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("acme", OFFER)
-    checks("def test_one(): pass\ndef test_two(): pass")
+    laws("def test_one(): pass\ndef test_two(): pass")
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     shown = [text for text in terminal.getvalue().split("\r\x1b[K") if text]
     assert shown == [
-        *("0 checks hold ...", "0 checks hold ... one"),
-        *("1 check holds ...", "1 check holds ... two"),
-        "2 checks hold ...",
+        *("0 laws hold ...", "0 laws hold ... one"),
+        *("1 law holds ...", "1 law holds ... two"),
+        "2 laws hold ...",
     ]
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_nothing_is_shown_where_nobody_looks(
-    install: Install, checks: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    checks("def test_one(): pass")
+    laws("def test_one(): pass")
     assert check(capsys, *SETTINGS)[0] == 0
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_where_no_terminal_is_a_check_that_takes_long_is_named_once(
-    install: Install, checks: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lmcache_devkit.check_command._QUIET_SECONDS", 0.5)
     install("acme", OFFER)
-    checks("import time\ndef test_one(): pass\ndef test_two(): time.sleep(2)")
+    laws("import time\ndef test_one(): pass\ndef test_two(): time.sleep(2)")
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[2] for line in said] == ["two"]
@@ -407,10 +403,10 @@ def test_where_no_terminal_is_a_check_that_takes_long_is_named_once(
 # checks that hang
 
 
-def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(checks: Callable[[str], Path]) -> None:
+def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(laws: Callable[[str], Path]) -> None:
     """In its body, in what cleans up after it, and in a thread that it waits for."""
     found = verdicts(
-        checks("""
+        laws("""
         import threading, time
         import pytest
 
@@ -435,7 +431,7 @@ def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(c
             def test_it_never_closes(self, thread): pass
         """)
     )
-    assert {check: verdict.outcome for check, verdict in found.items()} == {
+    assert {law: verdict.outcome for law, verdict in found.items()} == {
         "it waits": "broken",
         "it ends": "holds",
         "it never closes": "broken",
@@ -445,9 +441,9 @@ def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(c
     assert "threading.Event().wait()" in found["it waits"].whole
 
 
-def test_hypothesis_does_not_try_a_check_that_hangs_again(checks: Callable[[str], Path]) -> None:
+def test_hypothesis_does_not_try_a_check_that_hangs_again(laws: Callable[[str], Path]) -> None:
     found = verdicts(
-        checks("""
+        laws("""
         import threading
         from hypothesis import given, strategies as st
 
@@ -464,15 +460,15 @@ def test_hypothesis_does_not_try_a_check_that_hangs_again(checks: Callable[[str]
                 assert len(self.tried) == 1
         """)
     )
-    assert {check: verdict.outcome for check, verdict in found.items()} == {"it waits": "broken", "once": "holds"}
+    assert {law: verdict.outcome for law, verdict in found.items()} == {"it waits": "broken", "once": "holds"}
 
 
 def test_after_three_checks_that_hang_no_other_one_is_run(
-    install: Install, checks: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each further one would take its whole limit, too."""
     install("acme", OFFER)
-    checks("""
+    laws("""
         import time
         import pytest
 
@@ -484,17 +480,15 @@ def test_after_three_checks_that_hang_no_other_one_is_run(
         """)
     code, lines = check(capsys, *SETTINGS)
     assert code == 1
-    assert lines[-1] == "acme: 0 checks hold, 3 do not, 0 do not apply"
+    assert lines[-1] == "acme: 0 laws hold, 3 do not, 0 do not apply"
     assert "warning: 3 checks took longer than their limit, so those after them were not run" in lines
 
 
-def test_native_code_that_never_returns_is_named(
-    checks: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It cannot be interrupted, so the suite's process is ended."""
+def test_native_code_that_never_returns_is_named(laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be interrupted, so the kit's process is ended."""
     monkeypatch.setattr("lmcache_devkit.conformance._STUCK_SECONDS", 1.0)
     found = verdicts(
-        checks("""
+        laws("""
         import re
 
         class TestOffer:
@@ -504,7 +498,7 @@ def test_native_code_that_never_returns_is_named(
             def test_it_is_not_run(self): pass
         """)
     )
-    assert {check: verdict.outcome for check, verdict in found.items()} == {"it never returns": "broken"}
+    assert {law: verdict.outcome for law, verdict in found.items()} == {"it never returns": "broken"}
     assert "could not be interrupted" in found["it never returns"].reason
 
 
@@ -571,11 +565,11 @@ SLOW = """
 RUN = """
 import sys
 from pathlib import Path
-from lmcache_devkit.conformance import run_conformance
+from lmcache_devkit.conformance import run_laws
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 try:
-    for verdict in run_conformance(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+    for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
         pass
 except KeyboardInterrupt:
     sys.exit(9)
@@ -584,10 +578,10 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_check_cleans_up_and_leaves_nothing_running(
-    checks: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+    laws: Callable[[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     environment = {**os.environ, "PROOF": str(tmp_path), "TMPDIR": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", RUN, str(checks(SLOW))], env=environment)
+    child = subprocess.Popen([sys.executable, "-c", RUN, str(laws(SLOW))], env=environment)
     try:
         pids = wait_for(tmp_path / "pids")
         child.send_signal(number)
@@ -618,10 +612,10 @@ def is_running(pid: int) -> bool:
 
 
 def test_an_interrupted_check_sums_up_what_it_knows(
-    checks: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     install("acme", OFFER)
-    checks("""
+    laws("""
         import os, signal, time
         def test_one(): pass
         def test_two(): assert False, "seen"
@@ -633,15 +627,15 @@ def test_an_interrupted_check_sums_up_what_it_knows(
     code, lines = check(capsys, *SETTINGS)
     assert code == 130
     assert "does not hold: two" in lines
-    assert lines[-1] == "acme: 1 check holds, 1 does not, 0 do not apply; interrupted"
+    assert lines[-1] == "acme: 1 law holds, 1 does not, 0 do not apply; interrupted"
 
 
 def test_nothing_runs_any_more_when_an_interrupted_check_is_summed_up(
-    checks: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C comes while a verdict is printed, that is, outside of what watches over the suite's process."""
+    """Ctrl-C comes while a verdict is printed, that is, outside of what watches over the kit's process."""
     install("acme", OFFER)
-    checks("def test_one(): pass")
+    laws("def test_one(): pass")
     happened: list[str] = []
 
     def run(*arguments: object) -> Generator[Verdict]:
@@ -658,21 +652,21 @@ def test_nothing_runs_any_more_when_an_interrupted_check_is_summed_up(
         return ""
 
     module = "lmcache_devkit.check_command"
-    monkeypatch.setattr(f"{module}.run_conformance", run)
+    monkeypatch.setattr(f"{module}.run_laws", run)
     monkeypatch.setattr(f"{module}._lines", interrupt)
     monkeypatch.setattr(f"{module}.summary", sum_up)
     assert check(capsys, *SETTINGS)[0] == 130
     assert happened == ["ended", "summed up"]
 
 
-# what the suite warns of, and what it cannot read
+# what the kit warns of, and what it cannot read
 
 
 def test_what_is_not_declared_and_there_is_a_warning(
-    checks: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str]
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    checks("""
+    laws("""
         import warnings
         from lmcache_devkit import UndeclaredCapability
         def test_what_is_not_declared_is_not_there():
@@ -684,16 +678,16 @@ def test_what_is_not_declared_and_there_is_a_warning(
     assert code == 0
     assert lines == [
         "warning: 'acme' does not declare LIST with **********",
-        "acme: 2 checks hold, 0 do not, 0 do not apply",
+        "acme: 2 laws hold, 0 do not, 0 do not apply",
     ]
 
 
 @pytest.mark.parametrize("only", ["a, b", "it's", "one and {"])
 def test_an_expression_that_cannot_be_read_is_the_user_s(
-    checks: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], only: str
+    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], only: str
 ) -> None:
     install("acme", OFFER)
-    checks("def test_one(): pass")
+    laws("def test_one(): pass")
     assert main(["plugins", "check", "acme", *SETTINGS, "-k", only]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -707,19 +701,19 @@ def test_an_expression_that_cannot_be_read_is_the_user_s(
 PLACE = """
 import sys
 from pathlib import Path
-from lmcache_devkit.conformance import run_conformance
+from lmcache_devkit.conformance import run_laws
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 import acme_place
-for verdict in run_conformance(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
     print(acme_place.NAME, verdict.outcome, verdict.reason)
 """
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_suite_imports_what_the_server_imports(checks: Callable[[str], Path], tmp_path: Path, safe: bool) -> None:
-    """Neither the folder of the suite nor the current one comes first, where they do not for the server."""
-    path = checks("import acme_place\ndef test_it(): assert not acme_place.NAME")
+def test_the_kit_imports_what_the_server_imports(laws: Callable[[str], Path], tmp_path: Path, safe: bool) -> None:
+    """Neither the folder of the kit nor the current one comes first, where they do not for the server."""
+    path = laws("import acme_place\ndef test_it(): assert not acme_place.NAME")
     current, first, second = tmp_path / "current", tmp_path / "first", tmp_path / "second"
     for folder in (current, first, second, path.parent):
         folder.mkdir(exist_ok=True)
@@ -734,7 +728,7 @@ def test_the_suite_imports_what_the_server_imports(checks: Callable[[str], Path]
 # for real
 
 
-def test_core_s_own_adapter_passes_some_of_its_checks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_core_s_own_adapter_keeps_some_of_its_laws(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(
         ["plugins", "check", "memory", "--settings", json.dumps({"max_size_gb": 0.5}), "-k", "found or missing"]
     )

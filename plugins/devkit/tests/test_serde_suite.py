@@ -1,4 +1,4 @@
-"""A serde that is right passes the checks, and serdes that break one are found by it."""
+"""A serde that is right keeps the laws, and serdes that break one are found by it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ KILLED_BY = {
     LeavesWhatWasThere: BROKEN,
     AsksForLessWhereItGetsMore: "test_its_bound_does_not_fall_where_the_payload_grows",
 }
-CHECKED = sorted(name for name in dir(SerdeSuite) if name.startswith("test_"))
+LAWS = sorted(name for name in dir(SerdeSuite) if name.startswith("test_"))
 
 
 class Direct:
@@ -117,27 +117,27 @@ class Direct:
         return self._kind()
 
 
-def judge(kind: type[Serde], check: str, layout: ObjectLayout) -> None:
-    """Call one check with what its fixtures would give it."""
-    method = getattr(SerdeSuite(), check)
+def judge(kind: type[Serde], law: str, layout: ObjectLayout) -> None:
+    """Call one law with what its fixtures would give it."""
+    method = getattr(SerdeSuite(), law)
     names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
     for content in ("random", "constant", "tensor") if "content" in names else ("",):
         fixtures = {"serde": kind(), "layout": layout, "content": content, "under_test": Direct(kind)}
         method(**{name: fixtures[name] for name in names})
 
 
-@pytest.mark.parametrize("check", CHECKED)
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.dtype)
-def test_a_serde_that_is_right_passes_every_check(layout: ObjectLayout, check: str) -> None:
-    judge(Deflate, check, layout)
+def test_a_serde_that_is_right_keeps_every_law(layout: ObjectLayout, law: str) -> None:
+    judge(Deflate, law, layout)
 
 
-@pytest.mark.parametrize("check", CHECKED)
-def test_so_does_a_lossy_one(check: str) -> None:
-    judge(HalfPrecision, check, FLOATS)
+@pytest.mark.parametrize("law", LAWS)
+def test_so_does_a_lossy_one(law: str) -> None:
+    judge(HalfPrecision, law, FLOATS)
 
 
 @pytest.mark.parametrize("mutant", KILLED_BY, ids=lambda kind: kind.__name__)
-def test_a_planted_bug_is_found_by_the_check_that_is_about_it(mutant: type[Serde]) -> None:
+def test_a_planted_bug_is_found_by_the_law_that_is_about_it(mutant: type[Serde]) -> None:
     with pytest.raises((Exception, pytest.fail.Exception)):
         judge(mutant, KILLED_BY[mutant], FLOATS)

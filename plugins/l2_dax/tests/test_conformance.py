@@ -1,4 +1,4 @@
-"""The `dax` adapter passes every check, each way it can be set up."""
+"""The `dax` adapter keeps every law, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ META_BYTES = 2**20
 """More than the metadata of so many slots."""
 
 
-class DaxConformance(L2AdapterSuite):
+class DaxLaws(L2AdapterSuite):
     offer = "dax"
     way: ClassVar[Mapping[str, Any]] = {}
     devices: ClassVar[int] = 1
@@ -64,18 +64,18 @@ class DaxConformance(L2AdapterSuite):
         return stall_methods(monkeypatch, StripedMedium, ("write", "read"))
 
 
-@pytest.mark.slow  # the checks of TestPersistent but those about a restart
-class TestVolatile(DaxConformance):
+@pytest.mark.slow  # the laws of TestPersistent but those about a restart
+class TestVolatile(DaxLaws):
     open_close_rounds = 200
 
 
-class TestPersistent(DaxConformance):
+class TestPersistent(DaxLaws):
     way: ClassVar[Mapping[str, Any]] = {"persist_enabled": True}
     open_close_rounds = 50
 
 
-@pytest.mark.slow  # the checks of TestPersistent once more, on several devices
-class TestStriped(DaxConformance):
+@pytest.mark.slow  # the laws of TestPersistent once more, on several devices
+class TestStriped(DaxLaws):
     devices: ClassVar[int] = 3
     way: ClassVar[Mapping[str, Any]] = {"persist_enabled": True, "num_store_workers": 2, "num_load_workers": 3}
     open_close_rounds = 50

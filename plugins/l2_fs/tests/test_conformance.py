@@ -1,4 +1,4 @@
-"""The `fs` adapter passes every check, each way it can be set up."""
+"""The `fs` adapter keeps every law, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmcache_l2_fs.object_io import ObjectIO
 from lmcache_object_files import ObjectDirectory
 
 
-class FsConformance(L2AdapterSuite):
+class FsLaws(L2AdapterSuite):
     offer = "fs"
     way: ClassVar[Mapping[str, Any]] = {}
 
@@ -44,14 +44,14 @@ class FsConformance(L2AdapterSuite):
         return fail_methods(monkeypatch, {ObjectIO: ("create", "open"), ObjectDirectory: ("examine", "remove")})
 
 
-class Reduced(FsConformance):
+class Reduced(FsLaws):
     """What does not depend on how files are written is shown once."""
 
     payload_bytes_max = 8 * 2**20 + 1
     open_close_rounds = 50
 
 
-class TestBuffered(FsConformance):
+class TestBuffered(FsLaws):
     pass
 
 

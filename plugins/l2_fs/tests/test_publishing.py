@@ -50,11 +50,11 @@ def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
     def create_and_be_overtaken(self: ObjectIO, temporary: str, data: memoryview) -> None:
         create(self, temporary, data)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"somebody else was faster")
+        path.write_bytes(b"another thread was faster")
 
     monkeypatch.setattr(ObjectIO, "create", create_and_be_overtaken)
     assert driver.store((key, memory.sealed(key, b"x" * 50))) == (REJECTED,)
-    assert path.read_bytes() == b"somebody else was faster"
+    assert path.read_bytes() == b"another thread was faster"
     assert counted(driver) == (0, 0)
 
 

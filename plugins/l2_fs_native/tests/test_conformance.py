@@ -1,4 +1,4 @@
-"""The `fs_native` adapter passes every check, with each engine and each way it can be set up."""
+"""The `fs_native` adapter keeps every law, with each engine and each way it can be set up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmcache_native.io import IoEngine
 from lmcache_object_files import ObjectDirectory
 
 
-class FsNativeConformance(L2AdapterSuite):
+class FsNativeLaws(L2AdapterSuite):
     offer = "fs_native"
     way: ClassVar[Mapping[str, Any]] = {}
 
@@ -67,20 +67,20 @@ class FsNativeConformance(L2AdapterSuite):
         return fail_methods(monkeypatch, {AsyncIo: ("read_file", "write_file"), ObjectDirectory: ("examine", "remove")})
 
 
-class Reduced(FsNativeConformance):
+class Reduced(FsNativeLaws):
     """What does not depend on how files are written is shown once."""
 
     payload_bytes_max = 8 * 2**20 + 1
     open_close_rounds = 50
 
 
-class TestThreads(FsNativeConformance):
+class TestThreads(FsNativeLaws):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads"}
 
 
 @pytest.mark.slow
 class TestThreadsDirect(Reduced):
-    """Objects of the checks are no multiple of a block, so each of them is misaligned."""
+    """Objects of the laws are no multiple of a block, so each of them is misaligned."""
 
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads", "use_odirect": True, "num_workers": 2}
 

@@ -55,12 +55,12 @@ def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
 
     async def be_overtaken(self: AsyncIo, *arguments: Any, **named: Any) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"somebody else was faster")
+        path.write_bytes(b"another thread was faster")
         return await write_file(self, *arguments, **named)
 
     monkeypatch.setattr(AsyncIo, "write_file", be_overtaken)
     assert driver.store((key, memory.sealed(key, b"x" * 50))) == (REJECTED,)
-    assert path.read_bytes() == b"somebody else was faster"
+    assert path.read_bytes() == b"another thread was faster"
     assert counted(driver) == (0, 0)
     assert temporaries(root) == []
 

@@ -1,4 +1,4 @@
-"""Both adapters pass every check with NIXL's POSIX backend."""
+"""Both adapters keep every law with NIXL's POSIX backend."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SMALL_SLOTS = 20
 
 @pytest.fixture(autouse=True)
 def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
+    """The laws ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 
-class NixlConformance(L2AdapterSuite):
+class NixlLaws(L2AdapterSuite):
     open_close_rounds = 20
     payload_bytes_max = 8 * 2**20 + 1
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "false"}
@@ -42,7 +42,7 @@ class NixlConformance(L2AdapterSuite):
         return stall_nixl(monkeypatch)
 
 
-class PoolConformance(NixlConformance):
+class PoolLaws(NixlLaws):
     """Slots of the usual size, which cost nothing but a hole in a file."""
 
     offer = "nixl_store"
@@ -63,7 +63,7 @@ class PoolConformance(NixlConformance):
 
 
 class PoolMedia(Slots):
-    """Of slots that are large, what is behind the objects of the checks is not looked at."""
+    """Of slots that are large, what is behind the objects of the laws is not looked at."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, SlotGeometry(SLOT_BYTES, POOL_SIZE, meta_bytes=meta_bytes_for(POOL_SIZE)))
@@ -75,7 +75,7 @@ class PoolMedia(Slots):
             return file.read(4 * OBJECT_BYTES)
 
 
-class FileConformance(NixlConformance):
+class FileLaws(NixlLaws):
     offer = "nixl_store_dynamic"
 
     @pytest.fixture
@@ -93,31 +93,31 @@ class FileConformance(NixlConformance):
         return FileMedia(root)
 
 
-class TestPool(PoolConformance):
+class TestPool(PoolLaws):
     pass
 
 
 @pytest.mark.slow
-class TestFiles(FileConformance):
+class TestFiles(FileLaws):
     pass
 
 
 @pytest.mark.slow
-class TestPoolDirect(PoolConformance):
+class TestPoolDirect(PoolLaws):
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "true"}
 
 
 @pytest.mark.slow
-class TestFilesDirect(FileConformance):
+class TestFilesDirect(FileLaws):
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": True}
     open_close_rounds = 200
 
 
 @pytest.mark.slow
-class TestPoolPosixAio(PoolConformance):
+class TestPoolPosixAio(PoolLaws):
     params: ClassVar[Mapping[str, Any]] = {"use_posix_aio": "true"}
 
 
 @pytest.mark.slow
-class TestFilesUring(FileConformance):
+class TestFilesUring(FileLaws):
     params: ClassVar[Mapping[str, Any]] = {"use_uring": "true", "use_direct_io": "true", "kernel_queue_size": "64"}

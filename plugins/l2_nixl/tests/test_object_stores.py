@@ -1,4 +1,4 @@
-"""A pool in an object store passes every check: S3 as moto speaks it, Azure Blob Storage as Azurite does."""
+"""A pool in an object store keeps every law: S3 as moto speaks it, Azure Blob Storage as Azurite does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any
         yield params
 
 
-class ObjectPoolConformance(L2AdapterSuite):
+class ObjectPoolLaws(L2AdapterSuite):
     offer = "nixl_store"
     small_bytes = SMALL_SLOTS * OBJECT_BYTES
     open_close_rounds = 5
@@ -71,7 +71,7 @@ class ObjectPoolConformance(L2AdapterSuite):
         }  # fmt: skip
 
 
-class TestS3(ObjectPoolConformance):
+class TestS3(ObjectPoolLaws):
     backend = "OBJ"
 
     @pytest.fixture
@@ -95,7 +95,7 @@ class TestS3(ObjectPoolConformance):
 @pytest.mark.skipif(
     azurite_program() is None, reason=f"azurite-blob is not installed: npm install azurite, and name it in {AZURITE}"
 )
-class TestAzureBlob(ObjectPoolConformance):
+class TestAzureBlob(ObjectPoolLaws):
     backend = "AZURE_BLOB"
 
     @pytest.fixture

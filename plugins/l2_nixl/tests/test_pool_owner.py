@@ -180,7 +180,7 @@ def test_a_store_that_does_not_answer_ends_no_stop(store: Store, caplog: pytest.
 def test_something_else_under_the_records_name_is_left_alone(store: Store) -> None:
     store.objects[OBJECT] = b"a letter"
     first = owner(store, "one")
-    with pytest.raises(ResourceError, match="no owner's record"):
+    with pytest.raises(ResourceError, match="not an owner's record"):
         first.take()
     assert store.objects[OBJECT] == b"a letter"
     first.close()

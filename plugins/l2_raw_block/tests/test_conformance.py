@@ -1,4 +1,4 @@
-"""The `raw_block` adapter passes every check, each way it can be set up."""
+"""The `raw_block` adapter keeps every law, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def device(path: Path, slots: int, slot_bytes: int, **settings: Any) -> Mapping[
 
 @pytest.fixture(autouse=True)
 def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
+    """The laws ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 
-class RawBlockConformance(L2AdapterSuite):
+class RawBlockLaws(L2AdapterSuite):
     offer = "raw_block"
     small_bytes = SMALL_SLOTS * OBJECT_BYTES  # as many as fill the slots: capacity is counted in slots
     way: ClassVar[Mapping[str, Any]] = {}
@@ -60,13 +60,13 @@ class RawBlockConformance(L2AdapterSuite):
         return stall_medium(monkeypatch)
 
 
-class Reduced(RawBlockConformance):
+class Reduced(RawBlockLaws):
     """What does not depend on how bytes are moved is shown once."""
 
     open_close_rounds = 20
 
 
-class TestDirect(RawBlockConformance):
+class TestDirect(RawBlockLaws):
     open_close_rounds = 50
 
 

@@ -149,7 +149,7 @@ def test_what_does_not_fit_the_device_is_said(
 
 def test_what_is_no_device_is_said(tmp_path: Path, memory: LentMemory) -> None:
     for path, told in (
-        (tmp_path / "none", "no such file"),
+        (tmp_path / "none", "the file does not exist"),
         (tmp_path, "cannot be used"),
         (Path("/dev/null"), "neither"),
     ):

@@ -96,7 +96,7 @@ def test_a_second_server_is_refused_and_a_shared_one_is_not(
 
 
 def test_a_node_that_is_no_cluster_is_refused(server: RedisServer, open_at: OpenRedis) -> None:
-    with pytest.raises(ResourceError, match=r"no node of a cluster.*name it in 'host'"):
+    with pytest.raises(ResourceError, match=r"not a node of a cluster.*name it in 'host'"):
         open_at(nodes=[f"{HOST}:{server.port}"])
 
 

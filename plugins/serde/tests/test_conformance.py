@@ -1,4 +1,4 @@
-"""Each serde passes every check, with each way it can be set up."""
+"""Each serde keeps every law, with each way it can be set up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmcache_devkit import SerdeSuite
 from plugins.serde.tests.round_trip import MASTER
 
 
-class Checks(SerdeSuite):
+class Laws(SerdeSuite):
     way: ClassVar[Mapping[str, Any]] = {}
 
     @pytest.fixture
@@ -19,37 +19,37 @@ class Checks(SerdeSuite):
         return self.way
 
 
-class TestZstd(Checks):
+class TestZstd(Laws):
     offer = "zstd"
 
 
-class TestZstdSearching(Checks):
+class TestZstdSearching(Laws):
     offer = "zstd"
     way: ClassVar[Mapping[str, Any]] = {"level": 3, "element_bytes": 4}
 
 
-class TestFp8(Checks):
+class TestFp8(Laws):
     offer = "fp8"
 
 
-class TestInt8(Checks):
+class TestInt8(Laws):
     offer = "int8"
 
 
-class TestInt8SmallGroups(Checks):
+class TestInt8SmallGroups(Laws):
     offer = "int8"
     way: ClassVar[Mapping[str, Any]] = {"group_size": 5}
 
 
-class TestInt4(Checks):
+class TestInt4(Laws):
     offer = "int4"
 
 
-class TestInt4SmallGroups(Checks):
+class TestInt4SmallGroups(Laws):
     offer = "int4"
     way: ClassVar[Mapping[str, Any]] = {"group_size": 3}
 
 
-class TestAesGcm(Checks):
+class TestAesGcm(Laws):
     offer = "aesgcm"
     way: ClassVar[Mapping[str, Any]] = {"keys": [{"value": MASTER}]}

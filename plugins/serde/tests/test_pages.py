@@ -53,5 +53,5 @@ def test_every_field_is_described_with_its_default(page: Path) -> None:
 
 
 def test_the_fields_beside_the_serdes_are_described_where_adapters_are() -> None:
-    text = (HERE.parents[1] / "docs" / "operate" / "compression-and-encryption.md").read_text()
+    text = (HERE.parents[1] / "docs" / "operate" / "l2.md").read_text()
     assert [name for name in ChainSettings.model_fields if f"| `{name}` |" not in text] == []

@@ -6,7 +6,7 @@ from enum import Flag, auto
 
 
 class Capability(Flag):
-    """What an adapter promises beyond store, lookup and load.  The server and the conformance suite act on it."""
+    """What an adapter promises beyond store, lookup and load.  The server and the conformance kit act on it."""
 
     NONE = 0
     DELETE = auto()

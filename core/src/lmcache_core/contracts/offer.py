@@ -61,7 +61,7 @@ class Offer:
     operations: tuple[str, ...] = ()
     """Names of operations that a request module answers, for the remedy where engines ask for them and it is not in use."""
     storage: StorageFacts | None = None
-    """Where an L2 adapter's objects are, or an L1 memory's bytes: its `folders` are folders, or files in one."""
+    """Where an L2 adapter's objects are."""
     check: str | None = None
     """Import string of `check(settings) -> Iterable[CheckResult]`.  `lmcache doctor` calls it where the configuration uses the
     offer, after the settings were validated and without opening anything."""

@@ -170,7 +170,7 @@ def _tensors(header: bytes, size: int) -> list[range]:
 
 def _positions(extents: Sequence[range], samples: int) -> Iterator[int]:
     """Where to sample: every extent the same number of times, at even distances. Where there are more extents than samples,
-    every so many of them."""
+    extents at a fixed distance."""
     each = min(_TENSOR_SAMPLES_MAX if len(extents) > 1 else samples, max(1, samples // len(extents)))
     step = max(1, -(-len(extents) // max(1, samples)))
     for extent in extents[::step]:

@@ -11,7 +11,7 @@ from lmcache_kv_layout.object_groups import ObjectGroupPlan, ObjectRegion
 from lmcache_kv_layout.paged_group import PagedGroup
 
 NO_BLOCK = -1
-"""Stands for a block that the engine has not: it is neither read nor written."""
+"""Null (padding) block ID: neither read nor written."""
 
 
 def int64_array(block_ids: Sequence[int]) -> array[int]:
@@ -52,7 +52,7 @@ class ChunkBlocks:
         return cls(ids, per_chunk)
 
     def ends_whole(self, chunk: int, blocks: int) -> bool:
-        """Whether the last so many blocks of this chunk are all there."""
+        """Whether the last `blocks` blocks of this chunk all exist."""
         end = (chunk + 1) * self.per_chunk
         return NO_BLOCK not in self.ids[end - blocks : end]
 
@@ -74,7 +74,7 @@ class ChunkBlocks:
 def whole_chunks(
     groups: Sequence[PagedGroup], plan: ObjectGroupPlan, tables: Sequence[ChunkBlocks], chunks: int
 ) -> list[int]:
-    """Chunks of which every block is there that anybody who loads them may need; only they may be stored.
+    """Chunks that have every block which a load may need; only they may be stored.
 
     `groups` and `tables` are those of all kernel groups.  All blocks of a chunk count, of a region that keeps those of the last
     window its own, and of recurrent state those at the end that hold it. A gap would be stored as zeros, and loaded as such

@@ -25,7 +25,7 @@ class _Run(NamedTuple):
 
 
 def copy_with_numpy(job: PageJob) -> int:
-    """Runs of neighbouring blocks are one strided copy for each layer; numpy lets go of the interpreter while it copies."""
+    """Runs of neighbouring blocks are one strided copy for each layer; numpy releases the GIL while it copies."""
     if job.direction is Direction.GATHER and job.has_gaps:
         _zero_absent(job)
     group = job.group

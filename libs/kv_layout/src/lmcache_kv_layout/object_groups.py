@@ -29,7 +29,7 @@ class ObjectRegion:
 class ObjectGroupPlan:
     """One object group: its regions in kernel-group order, and its layout.
 
-    `window_chunks`: of a prefix only so many chunks at its end are needed; `None`, all of them.
+    `window_chunks`: the number of chunks at the end of a prefix that are needed; `None`: all of them.
     """
 
     regions: tuple[ObjectRegion, ...]

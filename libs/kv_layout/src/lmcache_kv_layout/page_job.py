@@ -24,7 +24,7 @@ class Direction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageJob:
-    """Addresses and counts that fit each other: whoever copies need not look again."""
+    """Addresses and counts that fit each other: the copier need not check again."""
 
     direction: Direction
     group: PagedGroup

@@ -65,7 +65,7 @@ class PagedGroup:
         return self.blocks_per_chunk(chunk_tokens) * self.slots_per_block
 
     def skip_slots(self, tokens: int) -> int:
-        """Slots that stand for so many leading tokens, whole blocks only."""
+        """Slots of the first `tokens` tokens, whole blocks only."""
         return tokens // self.tokens_per_block * self.slots_per_block
 
     def object_layout(self, chunk_tokens: int) -> ObjectLayout:
@@ -73,7 +73,7 @@ class PagedGroup:
         return self.region_layout(self.blocks_per_chunk(chunk_tokens))
 
     def region_layout(self, blocks: int) -> ObjectLayout:
-        """The region that so many blocks fill."""
+        """The region of this number of blocks."""
         slots, hidden = blocks * self.slots_per_block, self.token_bytes // self.item_bytes
         try:
             layout = ObjectLayout(

@@ -43,7 +43,7 @@ def _read_layer(layer: Layer, head_major: bool) -> tuple[LayerPages, ...]:
     view = _outermost_first(layer)
     format = _format_of(view, head_major)
     if format is None:
-        raise LayoutError(f"{view} is no layout of pages that is known")
+        raise LayoutError(f"{view} is not a known layout of pages")
     if format is F.NL_X_NB_BSV_BSS and len(view.shape) == 4:
         view = _without_dim(view, 1 if head_major else 2)
     return read_layers(view, format)

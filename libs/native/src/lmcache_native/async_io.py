@@ -49,7 +49,7 @@ class _Pending:
 
 
 class AsyncIo:
-    """Operations of an engine that nobody else submits to or fetches answers from.  Make it on the loop that uses it.
+    """Operations of an engine with no other submitter or reader of answers.  Make it on the loop that uses it.
 
     Each method waits for its operation.  It raises OSError with the engine's errno, RuntimeError after `close`, and what
     `IoEngine.submit` raises for arguments that cannot be.  **A cancellation passes only when the engine has answered**:
@@ -90,7 +90,7 @@ class AsyncIo:
         digest_from: int = NO_DIGEST,
         read_ahead_bytes: int = 0,
     ) -> IoResult:
-        """A whole file into memory.  ENODATA where it has another length, ELOOP where it is no plain file."""
+        """A whole file into memory.  ENODATA where it has another length, ELOOP where it is not a plain file."""
         token, pending = self._begin()
         self._put((READ_FILE, token, path, address, length, align, digest_from, read_ahead_bytes))
         return await self._result(pending, path)
@@ -118,7 +118,7 @@ class AsyncIo:
         return await self._result(pending)
 
     async def close(self, seconds: float) -> bool:
-        """Close the engine: what waits in it fails with ECANCELED, what is under way has so long to end.
+        """Close the engine: waiting operations fail with ECANCELED, running ones have this time to end.
 
         True once no memory is touched any more, and all that were waiting have been told.  False when that takes longer;
         then close it again."""

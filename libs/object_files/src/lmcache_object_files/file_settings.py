@@ -28,7 +28,7 @@ class FileSettings(PluginSettings):
         int | None,
         Field(
             gt=0,
-            description="Bytes that the kernel is told to fetch ahead of a read; none: the whole file. Not with use_odirect.",
+            description="Bytes that the kernel fetches ahead of a read; none: the whole file. Not with use_odirect.",
         ),
     ] = None
     use_odirect: Annotated[

@@ -51,7 +51,7 @@ def examine(path: str) -> Finding:
 
 
 def size_of(path: str) -> int | None:
-    """How long the file is; None where there is none, or something that is no file.  Raises OSError for any other fault."""
+    """How long the file is; None where there is none, or it is not a file.  Raises OSError for any other fault."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -60,10 +60,10 @@ def size_of(path: str) -> int | None:
 
 
 def is_in_the_way(error: OSError) -> bool:
-    """A link, device or socket stands where the file, or a file where its directory belongs."""
+    """A link, device or socket is in the file's place, or a file in its directory's place."""
     return error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 
 
 def is_full(error: OSError) -> bool:
-    """There is no room on the medium, or for this user, or for a file so long."""
+    """The medium or the user's quota is full, or the file is too long."""
     return error.errno in _FULL

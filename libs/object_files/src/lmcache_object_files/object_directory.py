@@ -24,9 +24,9 @@ from lmcache_object_files.file_walk import walk
 from lmcache_object_files.finding import Finding, examine, is_full
 
 DAMAGED_MAX: Final = 64
-"""So many damaged files are kept for whoever wants to know why."""
+"""Number of damaged files that are kept for inspection."""
 PLACES_MAX: Final = 65_536
-"""So many directories are remembered as made; each tenant of a model has 256."""
+"""Number of directories that are remembered as made; each tenant of a model has 256."""
 
 _DAMAGED = re.compile(r"[0-9]{20}-[0-9]+-[0-9a-f]{32}\.kv")
 _TEMPORARY = re.compile(r"[0-9a-f]{32}\.[0-9]+\.tmp|probe\.tmp")
@@ -72,7 +72,7 @@ class ObjectDirectory:
         """Raises FileNotFoundError where the root is not `is_ours`: nothing is missing there, and nothing may change."""
         if not self.is_ours:
             raise FileNotFoundError(
-                errno.ENOENT, "the directory is no longer this server's, it was removed or replaced", str(self.root)
+                errno.ENOENT, "this server no longer has the directory, it was removed or replaced", str(self.root)
             )
 
     def path(self, key: ObjectKey) -> str:
@@ -83,7 +83,7 @@ class ObjectDirectory:
         return f"{self.temporaries}/{object_id.hex()}.{next(self._numbers)}.tmp"
 
     def examine(self, key: ObjectKey) -> Finding:
-        """What stands in the place of this object?  An object of another key is FOREIGN there."""
+        """The state of the file of this object.  An object of another key is FOREIGN there."""
         finding = examine(self.path(key))
         if finding.outcome is Outcome.MISSING:
             self.require()
@@ -111,19 +111,19 @@ class ObjectDirectory:
             try:
                 _sync_directory(parent)
             except OSError:
-                remove_file(path)  # nobody may find what the store's answer denies
+                remove_file(path)  # a file that the store's answer denies must not be found
                 raise
 
     def make_temporaries(self) -> None:
-        """Again, where somebody removed their directory."""
+        """Again, where their directory was removed."""
         self._make_directories(f"{self.temporaries}/", durable=False)
 
     def has_place(self, path: str, *, durable: bool) -> bool:
-        """Were the directories of this file seen to?  Somebody may have removed them since.  Asks nothing of the medium."""
+        """Were the directories of this file made?  They may have been removed since.  Does not access the medium."""
         return os.path.dirname(path) in (self._durable if durable else self._made)
 
     def make_place(self, path: str, *, durable: bool) -> None:
-        """The directories of this file, for whoever links it there by themselves."""
+        """The directories of this file, for callers that link the file there themselves."""
         self._make_directories(path, durable=durable)
         _remember(self._made, os.path.dirname(path))
 
@@ -204,7 +204,7 @@ def remove_temporaries(folder: Path) -> int:
     try:
         folder.rmdir()
     except OSError:
-        pass  # somebody else's files are in it
+        pass  # it has files of others
     return removed
 
 

@@ -20,8 +20,8 @@ class ObjectIndex:
 
     An object costs an id, a number and a place in one table: about 140 bytes (tests/test_million_files.py).
 
-    **While it is not complete** a walk adds what it finds (`adopt`), and only what nobody has decided about since the
-    beginning: an id that was dropped stays dropped until somebody puts it in again.  So what a walk saw before a delete
+    **While it is not complete** a walk adds what it finds (`adopt`), and only ids that were not added or removed since the
+    beginning: an id that was removed stays removed until it is added again.  So what a walk saw before a delete
     cannot come back after it, and what is not known may still be there (`may_hold`)."""
 
     def __init__(self, capacity_bytes: int | None, *, complete: bool = False) -> None:

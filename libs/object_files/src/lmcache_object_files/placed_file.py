@@ -49,7 +49,7 @@ class PlacedFile:
         self._ended = True
 
     def find_out(self) -> bool:
-        """Is it there?  Nobody heard what the engine answered: look."""
+        """Is it there?  The engine's answer was lost: look."""
         finding = self._directory.examine(self.key)
         is_there = finding.outcome is Outcome.DONE and finding.size == self.size
         if is_there:

@@ -22,8 +22,8 @@ STEP_FILES: Final = 256
 READ_AHEAD_ENTRIES: Final = 8192
 """Entries that are read before the first of their files is looked at, so that these can be taken as they lie on the disk."""
 REST_RATIO: Final = 0.25
-"""A rest is so long for each second that the walk has used a processor: requests have the interpreter meanwhile.  Waiting for
-the disk is no work; the walk never asks it for more than one thing."""
+"""Length of a pause for each second of processor time of the walk: requests have the interpreter meanwhile.  Waiting for
+the disk does not count; the walk has one request to it at a time."""
 RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
 """Pauses before what could not be read is tried again; the last one again and again."""
 STOP_SECONDS: Final = 5.0
@@ -47,7 +47,7 @@ class Recovery:
     def __init__(
         self, directory: ObjectDirectory, index: ObjectIndex, foreign: Callable[[int], None], context: AdapterContext
     ) -> None:
-        """`foreign` is told how many files are not ours."""
+        """`foreign` is called with the number of files that are not ours."""
         self._directory = directory
         self._index = index
         self._foreign = foreign
@@ -71,7 +71,7 @@ class Recovery:
         for attempt in count():
             unread: list[_Place] = []
             yield from self._visit(places, unread)
-            if attempt >= len(RETRY_SECONDS):  # a place below that cannot be read for so long is left out
+            if attempt >= len(RETRY_SECONDS):  # a folder that cannot be read after all retries is left out
                 unread = [place for place in unread if place == _ROOT]
             if not unread:
                 break
@@ -180,7 +180,7 @@ class Recovery:
         return foreign
 
     def _adopt(self, files: Sequence[FoundFile]) -> int:
-        """Returns how many of them only have a name that stands in another directory, too."""
+        """Returns how many of them have a name that is in another directory, too."""
         known = self._index.adopt([(file.object_id, file.size) for file in files if file.object_id is not None])
         twice = frozenset(known)
         return sum(1 for file in files if file.object_id in twice and not self._belongs_here(file)) if twice else 0
@@ -198,7 +198,7 @@ class Recovery:
         removed = 0
         try:
             for folder in self._directory.left_behind():
-                if self._stop.is_set():  # the directory may be somebody else's by now, and this folder in use
+                if self._stop.is_set():  # the directory may have another owner by now, and this folder may be in use
                     return
                 removed += remove_temporaries(folder)
                 yield 0.0

@@ -56,4 +56,4 @@ def _remove_empty(directory: Path, level: int, skip: tuple[str, ...] = ()) -> No
             try:
                 os.rmdir(below)
             except OSError:
-                pass  # somebody else's files are in it
+                pass  # it has files of others

@@ -3,7 +3,7 @@
 known = KnownObjects(context.clock, entries_max=1_000_000, present_seconds=60, absent_seconds=1)
 tally = Tally()
 
-if (sight := known.look(key)) is None:                 # nobody knows: ask the backend
+if (sight := known.look(key)) is None:                 # unknown: ask the backend
     size = await client.size_of(object_name(prefix, key))
     if known.look(key) is None:                        # a store or a delete that has ended meanwhile knows better
         known.absent(key) if size is None else known.present(key, size)

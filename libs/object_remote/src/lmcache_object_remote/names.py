@@ -16,6 +16,6 @@ def object_name(prefix: str, key: ObjectKey) -> str:
 
 
 def object_id_of(name: str) -> bytes | None:
-    """The object that this name stands for, whatever its prefix; None where it can be none of ours."""
+    """The object of this name, whatever its prefix; None where it cannot be one of ours."""
     match = _NAME.fullmatch(name)
     return bytes.fromhex(match[2]) if match else None

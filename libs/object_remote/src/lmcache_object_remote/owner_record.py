@@ -12,7 +12,7 @@ from lmcache_object_remote.process_mark import ProcessMark
 
 RECORD_BYTES_MAX: Final = 8192
 LEASE_SECONDS_MIN: Final = 0.1
-"""Shorter than anybody can set: others look eight times in a lease, and must not do so without a pause."""
+"""Shorter than the shortest setting: others look eight times in a lease, and must not do so without a pause."""
 LEASE_SECONDS_MAX: Final = 3600.0
 PID_MAX: Final = 2**22
 _VERSION: Final = 1
@@ -44,7 +44,7 @@ class OwnerRecord:
             return None
         if body is None or _MARK not in body:
             raise ResourceError(
-                f"{place}: what lies under the owner's name there is no owner's record; "
+                f"{place}: the value of the owner's name is not an owner's record; "
                 "remove it, or choose a prefix of its own for the cache"
             )
         version = body[_MARK]

@@ -32,11 +32,11 @@ class OwnerWatch:
         """What was last seen; None: nothing, or a damaged one."""
 
     def saw(self, data: bytes | None) -> None:
-        """Call it after the read has ended.  Raises ResourceError for what is no owner's record."""
+        """Call it after the read has ended.  Raises ResourceError for what is not an owner's record."""
         record = None if data is None else OwnerRecord.unpack(data, self._place)
         if data == self._data:
             return
-        # Alive is an owner that writes twice: whoever took over just now did so once, and a record that appears is one.
+        # Alive is an owner that writes twice: a server that has just taken over wrote once, and a record that appears is one.
         same = record is not None and self.record is not None and record.claim == self.record.claim
         self._changes = self._changes + 1 if same else 0
         self._data, self.record, self._since = data, record, self._clock.monotonic()

@@ -5,15 +5,15 @@
                      '---- silent for a lease ----+---> not held, and watched
 
 An owner writes a record under a name that no object can have, and writes it again, with a higher counter, long before the
-lease is over.  Nobody compares clocks of two machines: whoever reads the record measures with its own clock for how long
-it has not changed.  An owner measures from before its last write, and stops earlier than anybody may follow it.
+lease is over.  Clocks of two machines are never compared: a reader of the record measures with its own clock for how long
+it has not changed.  An owner measures from before its last write, and stops before another server may take over.
 
 What this relies on: monotonic clocks run equally fast within a tenth, and do not stand still while the process goes on (a
 machine that is frozen as a whole finds out at its next renewal); a write has had its effect when its call returns, and one
 that failed has it then or never; a removal takes less than a tenth of the lease.
 
 Where the backend cannot compare before it writes, this is Fischer's protocol (Lamport, "A Fast Mutual Exclusion
-Algorithm", 1987): write, wait for longer than others may take between reading and writing, and read again.  Whoever was
+Algorithm", 1987): write, wait for longer than others may take between reading and writing, and read again.  The one that was
 slower than that does not believe its own record.  To follow a process that is known to be gone without waiting for its
 lease, such a backend must also let no write take longer than a tenth of the lease.
 """
@@ -76,7 +76,7 @@ class Ownership:
         process: ProcessMark | None = None,
         is_gone: Callable[[ProcessMark], bool] = ProcessMark.is_gone,
     ) -> None:
-        """`conditional`: `records.write` compares, so that of two that write at once one is told; without it a claim
+        """`conditional`: `records.write` compares, so that of two concurrent writers one fails; without it a claim
         takes a twentieth of the lease.  `place` names adapter and backend in messages, without secrets."""
         self._records: Final = records
         self._instance_id: Final = instance_id
@@ -136,7 +136,7 @@ class Ownership:
             await self._sleep(self._watch.lease_seconds * _WATCH_SHARE / 8)
 
     async def keep(self) -> None:
-        """Renew until cancelled.  What was lost is taken again as soon as nobody else has it.  Raises nothing that the
+        """Renew until cancelled.  A lost lease is taken again as soon as no other server has it.  Raises nothing that the
         backend does: a failure is logged once and tried again."""
         failing = False
         while True:
@@ -144,7 +144,7 @@ class Ownership:
             try:
                 await self._round()
                 failing = False
-            except Exception as error:  # noqa: BLE001 - the backend's client is somebody else's, and may raise anything
+            except Exception as error:  # noqa: BLE001 - the backend's client is a third party's, and may raise anything
                 if not failing:
                     self._logger.warning("%s: the owner's record cannot be renewed: %s", self._place, error)
                 failing = True
@@ -156,7 +156,7 @@ class Ownership:
         self._given_up = True
         held_until, self._held_until = self._held_until, 0.0
         mine = self._own(await self._records.read())
-        # Nobody else can have it before the removal has had its effect; what is left with less time than that, stays.
+        # No other server can have it before the removal takes effect; a record with less time left is kept.
         if mine and self._clock.monotonic() + self._lease * _SLOWEST_SHARE < held_until:
             await self._records.remove()
 
@@ -169,9 +169,9 @@ class Ownership:
             return
         own = self._own(seen)
         if not own:
-            self._held_until = 0.0  # somebody has followed, or removed it
+            self._held_until = 0.0  # another server has taken over, or removed it
         if own and (self.held or self._conditional):
-            # One that was not renewed in time is still ours where nobody has replaced it, and a comparison says so.
+            # One that was not renewed in time is still ours where no other server has replaced it, and a comparison says so.
             await self._renew(seen)
         elif seen is None or self._watch.is_dead:
             await self._claim_it(seen, begun)
@@ -181,7 +181,7 @@ class Ownership:
         data = self._next()
         if await self._put(data, seen):
             self._watch.saw(data)
-            if self._conditional or self.held:  # without a comparison, only while nobody else can have followed
+            if self._conditional or self.held:  # without a comparison, only while no other server can have followed
                 self._hold(started)
 
     async def _claim_it(self, seen: bytes | None, begun: float) -> None:
@@ -226,7 +226,7 @@ class Ownership:
     def _owner(self) -> str:
         other = self.other
         if other is None and self._watch.record is not None:
-            return "nobody yet: this server's own claim took too long to be believed"
+            return "no server yet: this server's own claim took too long to be valid"
         return other.describe() if other else "a server that cannot be told from its damaged record"
 
     def _refusal(self) -> str:

@@ -32,7 +32,7 @@ class ProcessMark(NamedTuple):
         except ProcessLookupError:
             return True
         except OSError:
-            pass  # somebody else's process: it is there, its start time says whether it is this one
+            pass  # a process of another user: it exists, its start time says whether it is this one
         started = _started(self.pid)
         return started is not None and started != self.started
 

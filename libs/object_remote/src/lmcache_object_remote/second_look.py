@@ -1,4 +1,4 @@
-"""Is an object damaged where it stands, or did only an answer arrive altered?"""
+"""Is a stored object damaged, or was only one answer altered on its way?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from lmcache_core import LentBuffer, ObjectKey, Outcome, check
 
 REMEMBERED_MAX: Final = 1024
-"""So many objects at most are remembered for each reason; an older one is only read once more."""
+"""Most objects that are remembered for each reason; an older one is read once more."""
 
 Value = TypeVar("Value")
 

@@ -33,7 +33,7 @@ class Count:
 
 
 class Tally:
-    """Any thread.  What a server stores and deletes is told at once, so that `usage` is exact as long as no other changes
+    """Any thread.  What a server stores and deletes is counted at once, so that `usage` is exact as long as no other changes
     the backend; where others do, it is as exact as the last counting."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ class Checkpoints:
     """Blocking; one thread at a time; raises OSError."""
 
     def __init__(self, region: MetaRegion, geometry: SlotGeometry) -> None:
-        """Raises ConfigError where the metadata has no room for two checkpoints of so many slots."""
+        """Raises ConfigError where the metadata has no space for two checkpoints of this number of slots."""
         start = BLOCKS_IN_FRONT * geometry.head_bytes
         half = (geometry.meta_bytes - start) // 2 // geometry.head_bytes * geometry.head_bytes
         needed = _bytes_for(geometry.count)
@@ -120,7 +120,7 @@ class Checkpoints:
             return None
 
     def forget(self) -> None:
-        """There is no checkpoint any more."""
+        """Remove the checkpoint."""
         for start in self._at:
             self._region.write(start, bytes(PAGE_BYTES))
         self._region.sync()
@@ -128,7 +128,7 @@ class Checkpoints:
 
 
 def meta_bytes_for(slots: int, block_bytes: int = PAGE_BYTES) -> int:
-    """The least metadata that so many slots need."""
+    """The least metadata, in bytes, for this number of slots."""
     half = -(-_bytes_for(slots) // block_bytes) * block_bytes
     return BLOCKS_IN_FRONT * block_bytes + 2 * half
 

@@ -3,7 +3,7 @@
 | metadata (`meta_bytes`) | slot 0 | slot 1 | ... | slot n - 1 | rest, not used |
 
 slot: | reserve | header page (4,096) | payload | rest, not used |
-                ^ `run_offset`: a slot holds an object's run as it stands in L1
+                ^ `run_offset`: a slot holds an object's run as it is in L1
 """
 
 from __future__ import annotations

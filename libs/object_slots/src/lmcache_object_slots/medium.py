@@ -18,7 +18,7 @@ class SlotMedium(Protocol):
 
     @property
     def neighbours(self) -> int:
-        """So many slots in a row are best asked for their headers together; 1: those that are wanted, one by one."""
+        """Number of neighbouring slots whose headers are best read together; 1: read each header by itself."""
 
     async def start(self) -> None:
         """Called once, before anything else."""
@@ -27,10 +27,10 @@ class SlotMedium(Protocol):
         """The first `geometry.head_bytes` of the run get there only after all the rest has."""
 
     async def read(self, slot: int, buffer: LentBuffer) -> bytes:
-        """Fill the buffer; returns the xxh3-128 of what stands behind its header page."""
+        """Fill the buffer; returns the xxh3-128 of the bytes behind its header page."""
 
     async def clear_header(self, slot: int) -> None:
-        """Nothing is in this slot any more: its header page is zero, and so stands on the medium, when this returns."""
+        """Clear this slot: its header page is zero on the medium when this returns."""
 
     async def read_headers(self, slots: Sequence[int]) -> Sequence[bytes]:
         """The header pages of these slots, 4,096 bytes each.  A `range` is read in one piece where there are

@@ -30,7 +30,7 @@ class Ownership:
     @classmethod
     def take(cls, fd: int, region: MetaRegion, owner_at: int, name: str) -> Self:
         """Lock what the descriptor is open on; nothing is written.  Raises ResourceError, naming the owner, when another server
-        has it.  The descriptor stays the caller's, and closing it lets go."""
+        has it.  The descriptor stays the caller's, and closing it releases the lock."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -40,7 +40,7 @@ class Ownership:
         return cls(region, owner_at)
 
     def sign(self, context: AdapterContext) -> None:
-        """Say on the volume who has it: for the owner of a volume that was recognised.  Where there is no room for that, a
+        """Write the owner's name to the volume: for the owner of a volume that was recognised.  Without space for that, a
         warning: the lock is what counts.  Raises any other OSError."""
         started = datetime.fromtimestamp(context.clock.wall_ns() / 1e9, UTC).isoformat(timespec="seconds")
         fields = {

@@ -40,14 +40,14 @@ class _Look:
 
 
 class Recovery:
-    """Reads the header of every slot that nobody has read since the start, and clears those that are to be forgotten.  On the
+    """Reads the header of every slot that was not read since the start, and clears those that are to be forgotten.  On the
     loop of the medium.  A medium that fails is tried again, at longer and longer intervals, for ever."""
 
     def __init__(
         self, keeper: SlotKeeper, swept: int, wipes: bool, swept_to: Callable[[int], Awaitable[None]],
         log: logging.Logger, name: str,
     ) -> None:  # fmt: skip
-        """From `swept` on slots are cleared, whatever is in them with `wipes`, and `swept_to` is told of progress."""
+        """From `swept` on slots are cleared, whatever is in them with `wipes`, and `swept_to` is called with the progress."""
         self._keeper = keeper
         self._index = keeper.index
         self._medium = keeper.medium
@@ -160,7 +160,7 @@ class Recovery:
         if other is not None:
             (page,) = await self._medium.read_headers([other.slot])
             if self._index.find(object_id) != other or other.slot in changed:
-                return  # somebody was faster; this slot is looked at again
+                return  # another thread was faster; this slot is looked at again
             rival = inspect(page)
             if not isinstance(rival, ObjectHeader) or rival.key != found.key:
                 self._keeper.drop_claim(object_id, page)  # that slot holds something else, which must not be cleared

@@ -24,7 +24,7 @@ def pack_page(magic: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def unpack_page(magic: bytes, page: bytes) -> Mapping[str, Any] | None:
-    """The fields; None where this is no whole page of this magic."""
+    """The fields; None where this is not a whole page of this magic."""
     body, sealed = page[:-DIGEST_BYTES], page[-DIGEST_BYTES:]
     found, length = _LENGTH.unpack_from(body)
     if found != magic or digest(body) != sealed:

@@ -43,7 +43,7 @@ VOLATILE: Final = (
 DURABLE: Final = VOLATILE | Capability.DURABLE
 NO_DEVICES: Final[Mapping[Path, int]] = MappingProxyType({})
 START_PATIENCE_SECONDS: Final = 0.5
-"""So long the opening waits for the recovery, which goes on behind it."""
+"""How long opening waits for the recovery, which continues in the background."""
 WRITE_PATIENCE_SECONDS: Final = 5.0
 """After a checkpoint could not be written."""
 _PASSING: Final = (errno.EINTR, errno.EAGAIN)
@@ -53,7 +53,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 class SlotAdapter(AsyncL2Adapter):
     """Objects in slots of a medium; with a volume, found again after any end of the process.
 
-    A slot holds one object, whatever its length, so capacity is told in the currency of what is stored: `usage` says how many
+    A slot holds one object, whatever its length, so capacity is given in bytes of objects: `usage` says how many
     bytes the slots would hold if all were filled as those that are, and the used share is the used share of slots."""
 
     capabilities = DURABLE
@@ -196,7 +196,7 @@ class SlotAdapter(AsyncL2Adapter):
         each key."""
         after = bytes.fromhex(cursor or "")
         if cursor is not None and len(after) != ID_BYTES:
-            raise ValueError(f"{cursor!r} is no cursor of this listing")
+            raise ValueError(f"{cursor!r} is not a cursor of this listing")
         places = self._index.page(after, limit)
         assert self._loop is not None
         keys = asyncio.run_coroutine_threadsafe(keys_at(self._medium, places), self._loop).result() if places else ()

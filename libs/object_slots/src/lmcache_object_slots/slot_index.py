@@ -12,8 +12,8 @@ from lmcache_object_slots.slot_state import Place, Reservation, SlotState
 ID_BYTES: Final = 16
 BUCKET_BITS: Final = 12
 BUCKETS_MAX: Final = 1 << BUCKET_BITS
-"""Ids are spread over up to so many small dictionaries by their first bits: a listing goes through them in the order of ids,
-a checkpoint one by one, and none is ever so large that growing it stops the adapter."""
+"""Largest number of small dictionaries that ids are spread over by their first bits: a listing goes through them in the order
+of ids, a checkpoint one by one, and none is ever so large that growing it stops the adapter."""
 OBJECTS_PER_BUCKET_BITS: Final = 6
 
 
@@ -96,7 +96,7 @@ class SlotIndex:
         return self._claimants[slot] if self._claimants is not None else None
 
     def settle(self) -> None:
-        """Every header was seen: nobody will ask for a claimant any more."""
+        """Every header was read: claimants are no longer needed."""
         self._claimants = None
 
     def watch(self) -> set[int]:
@@ -131,7 +131,7 @@ class SlotIndex:
         return None
 
     def take(self, slot: int) -> None:
-        """The same, of this one, which nobody else has a claim on; somebody may still read it."""
+        """The same, of this one, which has no other claim; it may still have readers."""
         self._when_unread.pop(slot, None)
         self._set(slot, SlotState.BUSY)
 
@@ -192,7 +192,7 @@ class SlotIndex:
             return slot
 
     def free(self, slot: int) -> None:
-        """Its header page is zero: it is given to the next, once nobody reads it any more."""
+        """Its header page is zero: it is reused when its last reader ends."""
         self._end(slot, SlotState.FREE)
 
     def soil(self, slot: int) -> None:
@@ -206,7 +206,7 @@ class SlotIndex:
         """Its header is to be read."""
         self._end(slot, SlotState.UNKNOWN)
 
-    # --- somebody reads a slot: it is not given to a writer meanwhile
+    # --- readers of a slot: it is not given to a writer meanwhile
 
     def begin_reading(self, slot: int) -> None:
         self._readers[slot] = self._readers.get(slot, 0) + 1

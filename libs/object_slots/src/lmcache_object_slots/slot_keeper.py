@@ -22,15 +22,15 @@ SOILED_TOGETHER: Final = 4096
 
 def examine(page: bytes) -> ObjectHeader | Check:
     """The header page of a slot that is not blank.  One whose first sector is zero was being cleared, or written, when the
-    power went: it is damaged, and nobody else's."""
+    power went: it is damaged, and it is ours."""
     if not any(page[:SECTOR_BYTES]):
         return Check(Outcome.DAMAGED, "the header page is blank in part")
     return inspect(page)
 
 
 def makes_room(found: Check) -> bool:
-    """May a header page that is no object be cleared?  A torn one, and one of ours in another format version, since a volume
-    has one owner; what is foreign may not."""
+    """May a header page that does not describe an object be cleared?  A torn one, and one of ours in another format version,
+    since a volume has one owner; what is foreign may not."""
     return found.outcome is Outcome.DAMAGED or found.other_version
 
 
@@ -39,7 +39,7 @@ class SlotKeeper:
     recovery see to that); any number read.  Raises what the medium raises.
 
     Two rules make the slots on the medium as good as the index, whenever the process dies.  A slot's header page is blank
-    before anything is written to the slot; and it is written after the payload, or blank before a deletion is told."""
+    before anything is written to the slot; and it is written after the payload, or blank before a deletion is reported."""
 
     def __init__(self, medium: SlotMedium, index: SlotIndex, begin_changes: Callable[[], Awaitable[None]]) -> None:
         """`begin_changes` is awaited before each change of the medium."""
@@ -122,7 +122,7 @@ class SlotKeeper:
         finally:
             self.index.end_reading(place.slot)
         if self.index.find(object_id) != place:
-            return self.index.find(object_id)  # somebody else was faster
+            return self.index.find(object_id)  # another thread was faster
         found = inspect(page)
         if isinstance(found, ObjectHeader) and found.key == key:
             self.index.confirm(place.slot, HEADER_BYTES + found.stored_bytes)
@@ -145,7 +145,8 @@ class SlotKeeper:
             self.index.unknow(slot)  # another object is in it, which is for the recovery to find
 
     def settle_unfit(self, slot: int, found: Check) -> None:
-        """A header page that is no object's, of a slot that no object claims: foreign ones stay, others make room."""
+        """A header page that does not belong to an object, of a slot that no object claims: foreign ones stay, others are
+        freed."""
         if makes_room(found):
             self.counts["other_version" if found.other_version else "damaged"] += 1
             self.index.soil(slot)
@@ -162,7 +163,7 @@ class SlotKeeper:
 
     async def _clear_suspects(self, object_id: bytes) -> None:
         """Before it is stored again or deleted, or else it would be found there by the next start, whatever came of it.
-        BlockingIOError where somebody else is about to: ask again."""
+        BlockingIOError where another thread is about to: ask again."""
         for slot in self.suspects.of(object_id):
             if self.index.state(slot) is not SlotState.SOILED:
                 raise BlockingIOError(errno.EAGAIN, "a slot that may hold this object is being cleared")

@@ -14,9 +14,9 @@ class SlotState(IntEnum):
     SOILED = 1
     """Nothing in it, but its header page may say otherwise, and is cleared before the slot is used."""
     UNKNOWN = 2
-    """Its header was not read since the start, and nobody knows of an object in it."""
+    """Its header was not read since the start, and no object is known to be in it."""
     BUSY = 3
-    """Somebody writes or clears it."""
+    """It is being written or cleared."""
     HELD = 4
     """An object is in it."""
     DOUBTED = 5

@@ -18,7 +18,7 @@ EPOCHS_LOST: Final = 2
 @dataclass(frozen=True, slots=True)
 class Superblock:
     """`magic` and `version` are the operator's.  Headers of slots from `swept` on mean nothing and are to be cleared, all of
-    them with `wipe`, else those of objects.  `epoch` counts the times that somebody began to change something, `generation`
+    them with `wipe`, else those of objects.  `epoch` counts the times that a change began, `generation`
     those that a volume on several devices was opened."""
 
     volume: str

@@ -45,7 +45,7 @@ class Sweep:
         self, keeper: SlotKeeper, swept: int, wipes: bool, swept_to: Callable[[int], Awaitable[None]],
         log: logging.Logger, name: str,
     ) -> None:  # fmt: skip
-        """From slot `swept` on, whatever is there with `wipes`; `swept_to` is told of progress."""
+        """From slot `swept` on, whatever is there with `wipes`; `swept_to` is called with the progress."""
         self._keeper = keeper
         self._index = keeper.index
         self._medium = keeper.medium

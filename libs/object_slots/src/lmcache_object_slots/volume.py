@@ -15,7 +15,7 @@ from lmcache_object_slots.slot_index import SlotIndex
 from lmcache_object_slots.slot_state import SlotState
 from lmcache_object_slots.superblock import Superblock, SuperblockPages
 
-OVERWRITE: Final = "say overwrite_device: true to give up what is there"
+OVERWRITE: Final = "set overwrite_device: true to discard the present content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class VolumeIdentity:
 
 
 class Volume:
-    """The metadata of one volume, for whoever holds its lock.  Blocking; one thread at a time; raises OSError."""
+    """The metadata of one volume, for the owner of its lock.  Blocking; one thread at a time; raises OSError."""
 
     def __init__(self, pages: SuperblockPages, checkpoints: Checkpoints, block: Superblock) -> None:
         self._pages = pages
@@ -112,7 +112,7 @@ class Volume:
 def open_volume(region: MetaRegion, wanted: VolumeIdentity, *, overwrite: bool, is_blank: Callable[[], bool]) -> Volume:
     """The volume that is there, or a new one where nothing is (`is_blank` is asked only where there is none of ours).  What is
     another's, or ours with another identity, is a ResourceError and stays as it is, unless with `overwrite`; the volume
-    itself is never given up by that."""
+    itself is never discarded by that."""
     checkpoints = Checkpoints(region, wanted.geometry)
     pages = SuperblockPages(region, wanted.geometry.head_bytes)
     found = pages.read()

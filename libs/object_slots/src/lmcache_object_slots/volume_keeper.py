@@ -21,7 +21,7 @@ class InThread(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimes:
-    """Every `interval_seconds` one is written where something has changed: when nobody has used the adapter for
+    """Every `interval_seconds` one is written where something has changed: when the adapter was idle for
     `quiet_seconds`, and after another interval anyway.  Not `periodic`: at the end only."""
 
     periodic: bool = True
@@ -33,7 +33,7 @@ class VolumeKeeper:
     """On one loop, several coroutines at a time; the volume sees one thread at a time.  Raises OSError."""
 
     def __init__(self, volume: Volume, index: SlotIndex, in_thread: InThread, *, exact: bool) -> None:
-        """`exact`: the checkpoint that stands there is."""
+        """`exact`: the current checkpoint is."""
         self._volume = volume
         self._index = index
         self._in_thread = in_thread
@@ -67,7 +67,7 @@ class VolumeKeeper:
         self.checkpoints += 1
 
     def let_go(self) -> None:
-        """Nothing is written any more, and whoever runs the threads is not kept."""
+        """Stop writing; the threads end soon."""
         self._in_thread = _ended
 
     async def write_now_and_then(

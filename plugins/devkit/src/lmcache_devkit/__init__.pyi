@@ -29,7 +29,7 @@ from .stalling import fail_methods as fail_methods, stall_methods as stall_metho
 from .store_policy_suite import StorePolicySuite as StorePolicySuite
 from .subscriber_suite import SubscriberSuite as SubscriberSuite
 from .trace_player import Replay as Replay, TracePlayer as TracePlayer, TraceTarget as TraceTarget
-from .l2.declared import UndeclaredCapability as UndeclaredCapability
+from .undeclared import UndeclaredCapability as UndeclaredCapability
 
 __version__: str
 

@@ -20,14 +20,14 @@ from lmcache_core.app.console.progress_line import ProgressLine
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.plugins.offer_names import find_offer
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
-from lmcache_devkit.conformance import NotOpenedError, SuiteFailedError, Verdict, check_file, run_conformance
+from lmcache_devkit.conformance import KitFailedError, NotOpenedError, Verdict, check_file, run_laws
 
 _REASON_LINES: Final = 8
 _LEFT_LINES: Final = 20
 _QUIET_SECONDS: Final = 10.0
-"""A check that takes longer is named where no terminal shows which one runs."""
+"""A law that takes longer is named where no terminal shows which one runs."""
 _ONLY_HELP: Final = (
-    "only checks whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
+    "only laws whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
     "so that a name can be given as it is printed"
 )
 
@@ -35,7 +35,7 @@ _ONLY_HELP: Final = (
 def parsers() -> list[Parser]:
     parser = Parser(
         "lmcache plugins check",
-        "Run the conformance checks of its kind against something that a plugin offers, with your own disk, bucket or server, "
+        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
         "and remove what that left there.",
     )
     parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
@@ -43,14 +43,14 @@ def parsers() -> list[Parser]:
     parser.add_argument(
         "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
     )
-    parser.add_argument("--verbose", action="store_true", help="print every check, and all that is known of a failure")
+    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
     parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
     add_selection_flags(parser)
     return [parser]
 
 
 def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
-    """Exit code 0 when every check that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
+    """Exit code 0 when every law that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
     where it cannot be opened."""
     given = parsers()[0].parse_all(arguments)
     selection = selection_of(given)
@@ -74,18 +74,18 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
         progress.clear()
         print(_masked(f"warning: {text}", secrets), flush=True)
 
-    def tell(check: str, seconds: float) -> None:
+    def tell(law: str, seconds: float) -> None:
         nonlocal told
         if sys.stderr.isatty():
-            progress.show(f"{_so_far(counts)} {check}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
-        elif seconds >= _QUIET_SECONDS and told != check:
-            told = check
-            print(f"still running after {seconds:.0f} s: {check}", file=sys.stderr, flush=True)
+            progress.show(f"{_so_far(counts)} {law}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
+        elif seconds >= _QUIET_SECONDS and told != law:
+            told = law
+            print(f"still running after {seconds:.0f} s: {law}", file=sys.stderr, flush=True)
 
     try:
         progress.show(_so_far(counts))
         # closed before anything is summed up, so that nothing of an interrupted check is running then
-        with closing(run_conformance(path, kind, name, settings, selection, given.only, warn, tell)) as verdicts:
+        with closing(run_laws(path, kind, name, settings, selection, given.only, warn, tell)) as verdicts:
             for verdict in verdicts:
                 counts[verdict.outcome] += 1
                 left += verdict.left
@@ -95,10 +95,10 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
                 progress.show(_so_far(counts))
     except KeyboardInterrupt:
         interrupted = True
-    except SuiteFailedError as error:
+    except KitFailedError as error:
         # pytest reads the metadata of everything that is installed, and ends over a part that is damaged
         if damaged := [str(row) for row in plugins.rows() if row.candidate.damage]:
-            raise SuiteFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
+            raise KitFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
         raise
     except NotOpenedError as error:
         progress.clear()
@@ -120,13 +120,13 @@ def _so_far(counts: Mapping[str, int]) -> str:
 
 
 def summary(name: str, counts: Mapping[str, int]) -> str:
-    """As in "fs: 61 checks hold, 0 do not, 4 do not apply"."""
+    """As in "fs: 61 laws hold, 0 do not, 4 do not apply"."""
     held, broken, other = (counts.get(outcome, 0) for outcome in ("holds", "broken", "not applicable"))
     return f"{name}: {_hold(held)}, {broken} {_do(broken)} not, {other} {_do(other)} not apply"
 
 
 def _hold(count: int) -> str:
-    return f"{count} check holds" if count == 1 else f"{count} checks hold"
+    return f"{count} law holds" if count == 1 else f"{count} laws hold"
 
 
 def _do(count: int) -> str:
@@ -151,13 +151,13 @@ def _settings(text: str | None, file: str | None) -> tuple[dict[str, Any], str]:
 
 def _lines(verdict: Verdict, verbose: bool) -> list[str]:
     if verdict.outcome == "holds":
-        return [f"holds: {verdict.check}"] if verbose else []
+        return [f"holds: {verdict.law}"] if verbose else []
     if verdict.outcome == "not applicable":
-        return [f"does not apply: {verdict.check} ({verdict.reason})"] if verbose else []
+        return [f"does not apply: {verdict.law} ({verdict.reason})"] if verbose else []
     said = (verdict.whole if verbose else verdict.reason).splitlines()
     shown = said if verbose else [line for line in said if line.strip()][:_REASON_LINES]
     more = ["..."] if len(shown) < len(said) and not verbose else []
-    return [f"does not hold: {verdict.check}", *(f"    {line}" for line in (*shown, *more))]
+    return [f"does not hold: {verdict.law}", *(f"    {line}" for line in (*shown, *more))]
 
 
 def _left_behind(left: Sequence[str]) -> list[str]:

@@ -1,16 +1,14 @@
-"""Runs the conformance suite against one offer, in a process of its own.
+"""Runs the conformance kit against one offer, in a process of its own.
 
-The suite is a set of pytest files, one per kind.  What is under test travels in the environment and never on the command
-line, where everybody could read its secrets; what became of each check comes back as lines of a file.
+The kit is a set of pytest files, one per kind.  What is under test travels in the environment and never on the command
+line, where everybody could read its secrets; what became of each law comes back as lines of a file.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,36 +18,21 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import takewhile
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 from lmcache_core.model.errors import PluginLoadError
+from lmcache_devkit.law_names import expression
 
 SUBJECT_VARIABLE: Final = "LMCACHE_CHECK"
 REPORT_VARIABLE: Final = "LMCACHE_CHECK_REPORT"
 CHECKS: Final = Path(__file__).with_name("checks")
 """Found by its place: pytest reads these files itself."""
-
-SUITES: Final = MappingProxyType(
-    {
-        OfferKind.EVICTION_POLICY: "lmcache_devkit.eviction_suite:EvictionPolicySuite",
-        OfferKind.HTTP_ROUTES: "lmcache_devkit.http_routes_suite:HttpRoutesSuite",
-        OfferKind.L1_MEMORY: "lmcache_devkit.l1_memory_suite:L1MemorySuite",
-        OfferKind.L2_ADAPTER: "lmcache_devkit.l2_suite:L2AdapterSuite",
-        OfferKind.PREFETCH_POLICY: "lmcache_devkit.prefetch_policy_suite:PrefetchPolicySuite",
-        OfferKind.REQUEST_MODULE: "lmcache_devkit.request_module_suite:RequestModuleSuite",
-        OfferKind.SERDE: "lmcache_devkit.serde_suite:SerdeSuite",
-        OfferKind.SERVICE: "lmcache_devkit.service_suite:ServiceSuite",
-        OfferKind.STORE_POLICY: "lmcache_devkit.store_policy_suite:StorePolicySuite",
-        OfferKind.SUBSCRIBER: "lmcache_devkit.subscriber_suite:SubscriberSuite",
-    }
-)
-"""The conformance suite of each kind of offer, as an import string: suites need pytest, which commands do not."""
 
 _POLL_SECONDS: Final = 0.1
 _CLEAN_UP_SECONDS: Final = 20.0
@@ -61,13 +44,9 @@ _MISUSED: Final = 4
 _EXIT_SECONDS: Final = 5.0
 """How long a process whose tests are over may take to end; threads that its tests left may keep it for ever."""
 _STUCK_SECONDS: Final = 15.0
-"""How much later than its limit a check that hangs is given up: it could not be interrupted then."""
+"""How much later than its limit a law that hangs is given up: it could not be interrupted then."""
 _STUCK: Final = "it took longer than {:g} s and could not be interrupted: native code that does not return"
 _WRONG_EXPRESSION: Final = "ERROR: Wrong expression passed to '-k': "
-_CASE: Final = re.compile(r" \((\S+)\)$")
-_TOKEN: Final = re.compile(r"[()]|[^\s()]+")
-_OPERATORS: Final = ("and", "or", "not", "(", ")")
-"""Of `-k`."""
 _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
     "config": lambda name, text: ConfigError(text),
     "resource": lambda name, text: ResourceError(text),
@@ -77,22 +56,22 @@ _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one check.  `reason`: what was expected and what was seen, or why the check does not apply."""
+    """What became of one law.  `reason`: what was expected and what was seen, or why the law does not apply."""
 
-    check: str
+    law: str
     outcome: str
     """"holds", "broken" or "not applicable"."""
     reason: str
     whole: str
-    """Everything that pytest says of a check that is broken."""
+    """Everything that pytest says of a law that is broken."""
     left: Sequence[str]
     """Objects that it stored and could not remove."""
 
 
 class _Running(NamedTuple):
-    """The check that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
+    """The law that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
 
-    check: str = ""
+    law: str = ""
     begun: float = 0.0
     phase: float = 0.0
     limit: float = math.inf
@@ -100,7 +79,7 @@ class _Running(NamedTuple):
     def after(self, line: Mapping[str, Any], now: float) -> _Running:
         if "begun" in line:
             return _Running(line["begun"], now, now, line["limit"] or math.inf)
-        if "check" in line:  # it is decided
+        if "law" in line:  # it is decided
             return _Running()
         return self._replace(phase=now) if line else self
 
@@ -117,18 +96,19 @@ class NotOpenedError(LMCacheError):
         self.traceback = traceback
 
 
-class SuiteFailedError(LMCacheError):
-    """The suite itself cannot run, or has died: that is no verdict on what is checked."""
+class KitFailedError(LMCacheError):
+    """The kit itself cannot run, or has died: that is no verdict on what is checked."""
 
 
-def check_file(kind: OfferKind) -> Path:
-    """What pytest runs for this kind.  Raises ConfigError for a kind without a conformance suite."""
-    if kind not in SUITES:
-        raise ConfigError(f"there is no conformance suite for a {kind.label}")
-    return CHECKS / "check_offer.py"
+def check_file(kind: OfferKind, checks: Path = CHECKS) -> Path:
+    """The kit's file for this kind.  Raises ConfigError where there is none."""
+    path = checks / f"check_{kind}.py"
+    if not path.is_file():
+        raise ConfigError(f"there are no laws for a {kind.label} to be checked against")
+    return path
 
 
-def run_conformance(
+def run_laws(
     path: Path,
     kind: OfferKind,
     name: str,
@@ -136,14 +116,14 @@ def run_conformance(
     selection: PluginSelection,
     only: str | None = None,
     on_warning: Callable[[str], None] = lambda text: None,
-    on_progress: Callable[[str, float], None] = lambda check, seconds: None,
+    on_progress: Callable[[str, float], None] = lambda law, seconds: None,
 ) -> Generator[Verdict]:
-    """Run the conformance checks of a file and yield each as it is decided.  While the iteration waits for the next one,
-    `on_warning` gets the warnings of the suite, and `on_progress` the name of the check that runs and its seconds.  A check
-    that cannot be interrupted at its time limit is broken, and the last one.  Raises NotOpenedError, and runs none, where
-    there is nothing to check, ConfigError where `only` cannot be read or matches no check, and SuiteFailedError.
+    """Run the laws of a file and yield each as it is decided; while the iteration waits for the next one, what the kit
+    warns of goes to `on_warning`, and which one is running, and for how many seconds, to `on_progress`.  One that cannot
+    be interrupted at its time limit is broken, and the last one.  Raises NotOpenedError, and runs none, where there is
+    nothing to check, ConfigError where `only` cannot be read or matches no law, and KitFailedError.
 
-    Whatever ends the iteration, Ctrl-C and SIGTERM included, the suite's process and its children are gone then, after
+    Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
     subject = json.dumps({"kind": kind, "name": name, "settings": dict(settings)})
     with tempfile.TemporaryDirectory(prefix="lmcache-check-") as folder:
@@ -170,27 +150,27 @@ def run_conformance(
                 if "stopped" in line:
                     stopped = True
                     on_warning(f"{line['stopped']}, so those after them were not run")
-                if "check" in line:
+                if "law" in line:
                     yield Verdict(**line)
                 if (ended := line.get("ended", ended)) is not None:
                     break
-                if running.check:
-                    on_progress(running.check, time.monotonic() - running.begun)
+                if running.law:
+                    on_progress(running.law, time.monotonic() - running.begun)
                 if running.is_stuck(time.monotonic()):
                     _signal(child, signal.SIGKILL)
-                    on_warning(f"the check '{running.check}' could not be interrupted, so those after it were not run")
-                    yield Verdict(running.check, "broken", _STUCK.format(running.limit), _end_of(home / "output"), [])
+                    on_warning(f"the law '{running.law}' could not be interrupted, so those after it were not run")
+                    yield Verdict(running.law, "broken", _STUCK.format(running.limit), _end_of(home / "output"), [])
                     return
             code = _exit_code(child, ended)
         if unopened:
             raise NotOpenedError(_REASONS[unopened["fault"]](name, unopened["text"]), unopened["traceback"])
         if code == _NOTHING_RAN:
-            raise ConfigError(f"no check matches -k '{only}'" if only else f"{path.name} has no check")
+            raise ConfigError(f"no law matches -k '{only}'" if only else f"{path.name} has no law")
         if only and code == _MISUSED and (fault := _fault_of_expression(home / "output")):
             raise ConfigError(f"-k '{only}' cannot be read: {fault}; words with and, or, not are expected")
         if code not in (0, 1) and not stopped:
             said = failed or _end_of(home / "output")
-            raise SuiteFailedError(_what_failed(code, running.check, said))
+            raise KitFailedError(_what_failed(code, running.law, said))
 
 
 def _own_path() -> list[str]:
@@ -204,10 +184,10 @@ def _own_path() -> list[str]:
 def _command(path: Path, home: Path, only: str | None) -> list[str]:
     plugins = ("lmcache_devkit.pytest_plugin", "lmcache_devkit.check_reporter", "no:cacheprovider")
     return [
-        # -P, importlib and PYTHONPATH: neither the current folder nor the suite's comes before what this process imports
+        # -P, importlib and PYTHONPATH: neither the current folder nor the kit's comes before what this process imports
         *(sys.executable, "-P", "-m", "pytest", "-q", "--tb=short", "--import-mode=importlib"),
         *(word for plugin in plugins for word in ("-p", plugin)),
-        # the suite's own configuration, so that none of the current directory applies
+        # the kit's own configuration, so that none of the current directory applies
         *("-c", str(path.with_name("pytest.ini")), "--rootdir", str(path.parent), "--basetemp", str(home / "tests")),
         *(("-k", expression(only)) if only else ()),
         str(path),
@@ -291,8 +271,8 @@ def _exit_code(child: subprocess.Popen[bytes], ended: int | None) -> int:
 
 def _what_failed(code: int, begun: str, said: str) -> str:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    during = f" during the check '{begun}'" if begun else ""
-    return f"the conformance suite {how}{during}: {said or 'it said nothing'}"
+    during = f" during the law '{begun}'" if begun else ""
+    return f"the conformance kit {how}{during}: {said or 'it said nothing'}"
 
 
 def _fault_of_expression(output: Path) -> str | None:
@@ -305,27 +285,3 @@ def _fault_of_expression(output: Path) -> str | None:
 def _end_of(output: Path) -> str:
     lines = output.read_text(errors="replace").splitlines()
     return "; ".join(line.strip() for line in lines[-3:] if line.strip())
-
-
-def expression(text: str) -> str:
-    """What pytest takes for `text`: an expression as it is, with words that only blanks separate joined by `_`.
-
-    A check's whole name matches that check also where it has an "and", an "or" or a "not" in it."""
-    words = [" ".join(group) if is_operator else "_".join(group) for is_operator, group in _grouped(text)]
-    if _is_expression(words):
-        return " ".join(words)
-    return "_".join(_CASE.sub(r"[\1]", text.strip()).split())
-
-
-def _grouped(text: str) -> list[tuple[bool, list[str]]]:
-    groups = groupby(_TOKEN.findall(text), key=lambda word: word in _OPERATORS)
-    return [(is_operator, list(group)) for is_operator, group in groups]
-
-
-def _is_expression(words: list[str]) -> bool:
-    """Do the operators stand where operators may?  Python's grammar for them is pytest's, but for calls."""
-    shape = " ".join(word if word.split()[0] in _OPERATORS else "x" for word in words)
-    try:
-        return not any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(shape, mode="eval")))
-    except SyntaxError:
-        return False

@@ -1,4 +1,4 @@
-"""Conformance checks of a group of HTTP routes, as tests.  A distribution runs them with two lines:
+"""The laws of a group of HTTP routes, as tests.  A distribution runs them with two lines:
 
 class TestAcme(HttpRoutesSuite):
     offer = "acme"

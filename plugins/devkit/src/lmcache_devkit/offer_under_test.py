@@ -1,4 +1,4 @@
-"""What every suite of the conformance suite starts from: an offer, and the settings to open it with."""
+"""What every suite of the conformance kit starts from: an offer, and the settings to open it with."""
 
 from __future__ import annotations
 

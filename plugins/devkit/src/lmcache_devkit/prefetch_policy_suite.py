@@ -1,4 +1,4 @@
-"""Conformance checks of a prefetch policy, as tests.  A distribution runs them with two lines:
+"""The laws of a prefetch policy, as tests.  A distribution runs them with two lines:
 
 class TestMine(PrefetchPolicySuite):
     offer = "mine"

@@ -1,4 +1,4 @@
-"""Conformance checks of a request module, as tests.  A distribution runs them with two lines:
+"""The laws of a request module, as tests.  A distribution runs them with two lines:
 
 class TestAcme(RequestModuleSuite):
     offer = "acme"

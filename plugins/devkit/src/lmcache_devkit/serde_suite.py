@@ -1,4 +1,4 @@
-"""Conformance checks of a serde, as tests.
+"""The laws of a serde, as tests.
 
 class TestAcme(SerdeSuite):
     offer = Offer("acme", "...", open="lmcache_serde_acme.serde:open_acme")

@@ -1,4 +1,4 @@
-"""Conformance checks of a store policy, as tests.  A distribution runs them with two lines:
+"""The laws of a store policy, as tests.  A distribution runs them with two lines:
 
 class TestMine(StorePolicySuite):
     offer = "mine"

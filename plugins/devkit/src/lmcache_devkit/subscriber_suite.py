@@ -1,4 +1,4 @@
-"""Conformance checks of a subscriber, as tests.  A distribution runs them with two lines:
+"""The laws of a subscriber, as tests.  A distribution runs them with two lines:
 
 class TestAcme(SubscriberSuite):
     offer = "acme"

@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import ClassVar
 
 from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome
-from plugins.devkit.tests.mutants.checks_of_mutants import FileConformance, offer_of
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings
+from plugins.devkit.tests.mutants.laws_of_mutants import FileLaws, offer_of
 from plugins.devkit.tests.mutants.planted import Planted
 
 
@@ -180,4 +180,4 @@ class KeepsAKilobyteOfEachStore(SharedFiles):
         return super().store(key, buffer)
 
 
-globals().update(PLANTED.suites(FileConformance, __name__, offer_of))
+globals().update(PLANTED.suites(FileLaws, __name__, offer_of))

@@ -67,7 +67,7 @@ def _volume(settings: DaxSettings, devices: Sequence[OwnedDevice], context: Adap
         context.logger.info("l2 device is new among those that are striped adapter=%s %s", context.name, name)
     for name in stale:
         context.logger.warning(
-            "l2 device was away while the others were used, what it holds is given up adapter=%s %s", context.name, name
+            "l2 device was away while the others were used, its content is discarded adapter=%s %s", context.name, name
         )
     for device in devices:
         device.sign(context)

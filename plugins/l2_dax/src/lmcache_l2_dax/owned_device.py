@@ -50,7 +50,7 @@ class OwnedDevice:
         return not any(any(self.region.read(at, HEADER_BYTES)) for at in range(front, size - HEADER_BYTES + 1, step))
 
     def close(self) -> None:
-        """Unmap it, and let go of it."""
+        """Unmap it, and release it."""
         self.region.close()
         self.mapped.close()
 

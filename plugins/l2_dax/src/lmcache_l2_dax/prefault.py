@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 class Prefault:
-    """A thread that allocates and maps the pages in front of those in use.  It only helps: where it cannot, whoever copies
-    touches a page first.  Nothing is done before `reach` is first called."""
+    """A thread that allocates and maps the pages in front of those in use.  It is an optimisation: where it cannot, the
+    thread that copies touches a page first.  Nothing is done before `reach` is first called."""
 
     def __init__(self, devices: Sequence[MappedDevice], name: str, ahead_bytes: int | None = None) -> None:
         self.done_bytes = 0

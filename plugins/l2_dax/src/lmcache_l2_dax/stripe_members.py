@@ -63,7 +63,7 @@ def open_striped_volume(devices: Sequence[StripedDevice], wanted: VolumeIdentity
     """The volume on all of them, when nothing is left on any of them that the others do not speak of.
 
     A device that holds something else, or belongs to another volume or place, is a ResourceError and nothing was written;
-    with `overwrite` everything on all of them is given up.  Raises OSError.  Blocking."""
+    with `overwrite` everything on all of them is discarded.  Raises OSError.  Blocking."""
     first, *others = devices
     members = [device.member() for device in others]
     for device, member in zip(others, members, strict=True):
@@ -113,5 +113,5 @@ def _are_blank(first: StripedDevice, members: Sequence[Member | None]) -> bool:
 def _refused(device: StripedDevice, why: str) -> ResourceError:
     return ResourceError(
         f"{device.name} {why}; it was left as it is. Name another, put them in their old order, or say "
-        "overwrite_device: true to give up what is on all of them"
+        "overwrite_device: true to discard what is on all of them"
     )

@@ -13,7 +13,7 @@ from lmcache_object_slots import SlotGeometry
 
 
 def striped_geometry(device_bytes: int, devices: int, slot_bytes: int, meta_bytes: int) -> SlotGeometry:
-    """All slots of so many devices of this size.  Raises ConfigError where not one fits."""
+    """All slots of this number of devices of this size.  Raises ConfigError where not one fits."""
     each = SlotGeometry.fitting(device_bytes, slot_bytes, HEADER_BYTES, HEADER_BYTES, meta_bytes)
     return SlotGeometry(slot_bytes, each.count * devices, HEADER_BYTES, HEADER_BYTES, meta_bytes)
 

@@ -50,7 +50,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         self, context: AdapterContext, files: ObjectFiles, engine: IoEngine, alignment: DirectAlignment, *,
         concurrency: int, fsync: bool, read_ahead_bytes: int | None, pinning: ArenaPinning | None,
     ) -> None:  # fmt: skip
-        """Takes over directory and engine: both are given back when all work has ended after `close`.  `read_ahead_bytes`
+        """Takes over directory and engine: both are closed when all work has ended after `close`.  `read_ahead_bytes`
         of a file that goes through the page cache; None: the kernel decides for files up to KERNEL_DECIDES_BYTES_MAX, and is
         told to fetch all of longer ones.  `pinning` None: L1 is not registered."""
         self._engine = engine
@@ -118,7 +118,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         try:
             return await self._write(file, buffer)
         except asyncio.CancelledError:
-            # The engine has ended it, one way or the other, and nobody heard how.  What is there is DONE.
+            # The engine has ended it, and its answer was lost.  What is there is DONE.
             if await self.in_thread(file.find_out):
                 return Outcome.DONE
             raise

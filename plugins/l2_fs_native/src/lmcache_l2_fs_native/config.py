@@ -16,7 +16,7 @@ class FsNativeSettings(FileSettings):
         int | None,
         Field(
             gt=0,
-            description="Bytes that the kernel is told to fetch ahead of a read; none: the kernel decides for files up "
+            description="Bytes that the kernel fetches ahead of a read; none: the kernel decides for files up "
             "to 16 MiB, and fetches all of longer ones. Not with use_odirect.",
         ),
     ] = None

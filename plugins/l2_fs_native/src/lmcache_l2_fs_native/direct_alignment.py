@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 ALIGN_BYTES_MIN: Final = 4096
-"""Never less, though a device may take 512: with whole pages, a file's last block is no read-modify-write on any of them."""
+"""Never less, though a device may take 512: with whole pages, a file's last block needs no read-modify-write on any of them."""
 ALIGN_BYTES_MAX: Final = 2**20
 
 _AT_EMPTY_PATH: Final = 0x1000

@@ -198,7 +198,7 @@ class MooncakeAdapter(AsyncL2Adapter):
         if Code.TRANSFER_FAIL in answers and clock.monotonic() - began > OVERDUE_SECONDS:
             # Only the end of the client ends it for certain.  Until then these buffers stay lent, and the time-out answers.
             self._overdue += 1
-            self._link.give_up("a transfer was given up, and may still run")
+            self._link.give_up("a transfer was abandoned, and may still run")
             await closed.wait()
         return answers
 
@@ -217,7 +217,7 @@ class MooncakeAdapter(AsyncL2Adapter):
             self._link.answered()
 
     def _read_starts(self, transfers: Sequence[Transfer]) -> Sequence[int]:
-        """From a thread of somebody else's: header pages, for a listing.  Raises MooncakeError."""
+        """From another thread: header pages, for a listing.  Raises MooncakeError."""
         reading = asyncio.run_coroutine_threadsafe(self._starts(transfers), self._loop)
         try:
             return reading.result(OVERDUE_SECONDS)

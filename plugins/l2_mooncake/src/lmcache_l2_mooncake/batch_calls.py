@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 BESIDE_SECONDS: Final = 0.1
-"""So long what waits may wait for a call of its kind that runs: longer than a call takes where all is well."""
+"""How long a waiting call may wait for a running call of its kind: longer than a healthy call takes."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

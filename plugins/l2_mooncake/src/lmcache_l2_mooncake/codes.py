@@ -32,7 +32,7 @@ class Code(IntEnum):
 
 
 class MooncakeError(LMCacheError):
-    """An answer that is no outcome of a healthy store."""
+    """An answer that a healthy store does not give."""
 
 
 class PassingError(MooncakeError):
@@ -50,7 +50,7 @@ _STORED: Final = {
 }
 _LOADED: Final = {
     Code.OBJECT_NOT_FOUND: Outcome.MISSING,
-    Code.REPLICA_IS_NOT_READY: Outcome.MISSING,  # somebody is still storing it
+    Code.REPLICA_IS_NOT_READY: Outcome.MISSING,  # it is still being stored
     Code.REPLICA_NOT_FOUND: Outcome.MISSING,
     Code.REPLICA_IS_GONE: Outcome.MISSING,
 }
@@ -71,7 +71,7 @@ def stored(code: int) -> Outcome:
 
 
 def not_loaded(code: int) -> Outcome:
-    """Of an answer that is no length.  Raises MooncakeError."""
+    """Of an answer that is not a length.  Raises MooncakeError."""
     return _outcome(_LOADED, code, "loading an object")
 
 
@@ -81,7 +81,7 @@ def deleted(code: int) -> Outcome:
 
 
 def error_of(code: int, what: str) -> MooncakeError:
-    """To be raised for an answer that is no outcome."""
+    """The error for an answer that is not an outcome."""
     kind = PassingError if code in _PASSING else MooncakeError
     return kind(f"{what}: Mooncake answered {name_of(code)}{_remedy(code)}")
 

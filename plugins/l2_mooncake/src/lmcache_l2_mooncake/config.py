@@ -75,7 +75,7 @@ class MooncakeSettings(PluginSettings):
         return self
 
     def for_setup(self) -> Mapping[str, str]:
-        """What Mooncake's `setup` is told, each value as the text that it reads."""
+        """Arguments of Mooncake's `setup`, each value as the text that it reads."""
         given = {name: value for name, value in self.model_dump().items() if name not in OWN and value is not None}
         return {name: _text(value) for name, value in given.items()}
 

@@ -24,9 +24,9 @@ class InThread(Protocol):
 
 
 class Link:
-    """Lends the client out, and knows when nobody uses it.  Belongs to one event loop.
+    """Lends the client out, and knows when its last user ends.  Belongs to one event loop.
 
-    A client that was given up is closed when its last call has ended, since the library does not survive a call on a closed
+    A client that was abandoned is closed when its last call has ended, since the library does not survive a call on a closed
     one; the next one is opened behind it, since two would hold their memory twice."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Link:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
-        """Close the client.  Nobody uses it any more."""
+        """Close the client.  Call it when the client is not used any more."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()
@@ -116,7 +116,7 @@ class Link:
         if self._given_up is None and self._client is not None:
             self._given_up = reason
             self._context.logger.warning(
-                "mooncake membership is given up and joined again adapter=%s reason=%s calls_running=%d",
+                "mooncake membership is left and joined again adapter=%s reason=%s calls_running=%d",
                 self._context.name, reason, self._users,
             )  # fmt: skip
             self._wake.set()
@@ -195,7 +195,7 @@ class Link:
         self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
 
     def _open(self) -> None:
-        # In a thread, and kept at once: who waits for it may be cancelled, and a client that nobody knows is never closed.
+        # In a thread, and kept at once: the waiter may be cancelled, and a client without a reference is never closed.
         client = self._open_client()
         self._closed = asyncio.Event()
         self._given_up, self._answers, self._lost_since = None, True, None

@@ -16,7 +16,7 @@ from lmcache_l2_mooncake.store_client import Transfer
 from lmcache_object_remote import object_id_of, object_name
 
 FRESH_SECONDS: Final = 30.0
-"""So long may pages be made of names that were read before: the master gives them all at once."""
+"""How long pages are made of names that were read before: the master gives them all at once."""
 TOGETHER: Final = 64
 """Header pages that are read at once."""
 

@@ -48,7 +48,7 @@ class MasterHttp:
         return sorted(name for name in lines if name.startswith(prefix))
 
     def usage(self) -> Usage:
-        """Of the whole store, whoever put it there."""
+        """Of the whole store, objects of all servers included."""
         values = {found["name"]: found["value"] for found in _METRIC.finditer(self._read("/metrics"))}
         try:
             used, capacity, objects = (int(float(values[name])) for name in (_USED, _CAPACITY, _OBJECTS))

@@ -50,7 +50,7 @@ def store_class() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        from mooncake.store import MooncakeDistributedStore  # heavy, and only there where somebody uses it
+        from mooncake.store import MooncakeDistributedStore  # heavy, and only installed where it is used
     except ImportError as error:
         raise ResourceError(
             f"Mooncake's Python package cannot be loaded ({error}); pip install mooncake-transfer-engine (machines with "

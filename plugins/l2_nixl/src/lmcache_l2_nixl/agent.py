@@ -22,7 +22,8 @@ class Segment(Enum):
 
 
 class Extent(NamedTuple):
-    """A place that NIXL is told of: an address, or an offset in a file (`device` is its descriptor) or object (a number)."""
+    """A place that is registered with NIXL: an address, or an offset in a file (`device` is its descriptor) or object (a
+    number)."""
 
     at: int
     length: int
@@ -33,7 +34,7 @@ class Extent(NamedTuple):
 
 class NixlAgent:
     """Used by one thread at a time, since NIXL's own locks are off.  Raises OSError where NIXL fails; its message says what
-    NIXL said, which is no more than the kind of fault."""
+    NIXL said, which is only the kind of fault."""
 
     def __init__(self, name: str, library: NixlLibrary, agent: Any, backend: str) -> None:
         """`name` is the agent's, which it calls itself by as the other side of each transfer."""
@@ -44,7 +45,7 @@ class NixlAgent:
 
     @classmethod
     def open(cls, adapter: str, backend: str, params: Mapping[str, str]) -> NixlAgent:
-        """Start NIXL with this backend alone: others would open devices and listeners that nobody asked for.  Raises
+        """Start NIXL with this backend alone: others would open devices and listeners without need.  Raises
         ResourceError where it cannot be had, without a word of `params`, which may hold secrets."""
         library = nixl_library(adapter)
         name = f"lmcache-{adapter}"

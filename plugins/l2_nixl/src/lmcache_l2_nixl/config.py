@@ -30,7 +30,7 @@ PASSED_ON: Final = {
     "POSIX": _POSIX_FIELDS, "GDS": _GDS_FIELDS, "GDS_MT": frozenset({"thread_count"}), "HF3FS": frozenset[str](),
     "OBJ": _OBJ_FIELDS, "AZURE_BLOB": _AZURE_FIELDS,
 }  # fmt: skip
-"""What NIXL itself is told, by backend."""
+"""Parameters of NIXL itself, by backend."""
 
 Count = Annotated[int | None, Field(gt=0)]
 
@@ -70,7 +70,7 @@ class FileParams(PluginSettings):
         return self
 
     def for_nixl(self, backend: str) -> dict[str, str]:
-        """What this backend is to be told, in NIXL's words.  May hold secrets: show it to nobody."""
+        """Parameters of this backend, by NIXL's names.  May hold secrets: never show them."""
         chosen = {name: getattr(self, name) for name in sorted(PASSED_ON[backend] & self.model_fields_set)}
         return {name: _text(value) for name, value in chosen.items() if value is not None}
 
@@ -155,7 +155,7 @@ class NixlStoreSettings(_Settings):
         ),
     ] = 60.0
     overwrite_device: Annotated[
-        bool, Field(description="Give up what is in a pool that was made with another pool_size or slot_bytes.")
+        bool, Field(description="Discard the content of a pool that was made with another pool_size or slot_bytes.")
     ] = False
     persist_enabled: Annotated[bool, Field(description="Must be true: what is stored stays in the pool.")] = True
 

@@ -46,7 +46,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
     def __init__(
         self, context: AdapterContext, files: ObjectFiles, nixl: Nixl, *, concurrency: int, direct: bool, splits: bool
     ) -> None:
-        """Takes over files and NIXL: both are given back when all work has ended after `close`.  `splits`: what is no whole
+        """Takes over files and NIXL: both are closed when all work has ended after `close`.  `splits`: a partial
         block goes through the page cache, where `direct`."""
         self._nixl = nixl
         self._direct = direct
@@ -66,7 +66,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
             except OSError as error:
                 return self._files.not_written(error, buffer.length)
         finally:
-            for left in admitted:  # also of a call whose answer nobody heard
+            for left in admitted:  # also of a call whose answer was lost
                 if isinstance(left, PendingFile):
                     await self.in_thread(left.close)
 

@@ -68,7 +68,7 @@ class Flight:
             self.error = error
 
     def step(self, agent: NixlAgent) -> bool:
-        """True: it is over, and NIXL has let go of it; asked again, it is still."""
+        """True: it has ended, and NIXL has released it; the answer stays true."""
         if self._handle is not None:
             if self.error is None and not self._has_ended(agent, self._handle):
                 return False

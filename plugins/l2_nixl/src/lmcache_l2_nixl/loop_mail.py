@@ -16,7 +16,7 @@ class Awaited(asyncio.Future[Any]):
 
 class LoopMail:
     """Wakes its loop once for all that ended since the loop last looked: a wake-up is a system call on both sides, and
-    whoever makes one has to wait for the interpreter behind it."""
+    the thread that makes one has to wait for the interpreter."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -40,7 +40,7 @@ class LoopMail:
         try:
             self.loop.call_soon_threadsafe(self._settle)
         except RuntimeError:
-            if not self.loop.is_closed():  # otherwise nobody waits any more
+            if not self.loop.is_closed():  # otherwise no waiter is left
                 raise
 
     def _settle(self) -> None:

@@ -10,16 +10,16 @@ from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors
 
 class OpenFile:
     """Open from `create` or `find` to `close`, whichever of them came to an end.  Blocking; one thread at a time; raises
-    OSError.  Made before it is opened, so that whoever is cancelled meanwhile can still close it."""
+    OSError.  Made before it is opened, so that a caller that is cancelled meanwhile can still close it."""
 
     def __init__(self, path: str, *, direct: bool, splits: bool) -> None:
-        """`direct`: past the page cache.  `splits`: but for what is no whole block."""
+        """`direct`: past the page cache.  `splits`: except for partial blocks."""
         self._path = path
         self._direct = direct
         self._splits = direct and splits
         self._fds: list[int] = []
         self.size: int | None = None
-        """None: it is no plain file."""
+        """None: it is not a plain file."""
 
     @property
     def descriptors(self) -> Descriptors:

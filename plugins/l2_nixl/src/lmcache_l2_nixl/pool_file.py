@@ -59,7 +59,7 @@ class PoolFile:
         splits: bool,
         reserves: bool,
     ) -> Self:
-        """Make it where it is not there; what is there stays as it is until `make_room`.  `splits`: what is no whole block
+        """Make it where it is not there; what is there stays as it is until `make_room`.  `splits`: a partial block
         goes through the page cache, where `direct`.  `reserves`: all of it has room on the disk, or is refused.  Raises
         ResourceError."""
         pool = cls(folder.absolute() / POOL_NAME, geometry, context, reserves=reserves)
@@ -94,7 +94,7 @@ class PoolFile:
             raise self._unusable(error) from None
 
     def close(self) -> None:
-        """Let go of it.  Again: nothing."""
+        """Release it.  Again: no effect."""
         fds, self._fds = self._fds, []
         for fd in reversed(fds):
             os.close(fd)
@@ -179,5 +179,5 @@ class FilePool(PoolMedium):
 
 
 def file_geometry(pool_size: int, slot_bytes: int, meta_bytes: int) -> SlotGeometry:
-    """Raises ConfigError where so many slots cannot be numbered."""
+    """Raises ConfigError where the number of slots exceeds the slot numbers."""
     return SlotGeometry(slot_bytes, pool_size, align_bytes=BLOCK_BYTES, meta_bytes=meta_bytes)

@@ -59,7 +59,7 @@ class ObjectRegion:
         self._move(writes=True)
 
     def close(self) -> None:
-        """Nobody uses it any more; its agent still runs."""
+        """Call it when the pool is not used any more, and its agent still runs."""
         self._thread.call(self._deregister).result()
         self._image.close()
 
@@ -84,7 +84,7 @@ class ObjectPool(PoolMedium):
     def __init__(
         self, geometry: SlotGeometry, thread: TransferThread, prefix: str, owner: PoolOwner, *, is_new: bool
     ) -> None:
-        """`owner` has taken the pool, and is given up when it is closed.  `is_new`: what this server did not write is not
+        """`owner` has taken the pool, and is released when it is closed.  `is_new`: what this server did not write is not
         there, which saves a question for each slot."""
         super().__init__(geometry, thread, QUESTIONS_AT_ONCE)
         self._is_new = is_new

@@ -15,12 +15,12 @@ from lmcache_object_remote import Ownership
 
 OWNER_DEVICE: Final = 2**31 + 1
 RECORD_BYTES: Final = 8192
-"""NIXL moves what it is told to, and does not say how long an object is: so all records are padded to one length."""
+"""NIXL does not say how long an object is: so all records are padded to one length."""
 _PADDING: Final = b" "
 
 
 class PoolRecords:
-    """The owner's record as an object of one length; one of nothing but padding stands for none, since NIXL removes nothing.
+    """The owner's record as an object of one length; one that is only padding means no owner, since NIXL removes nothing.
 
     Once `sealed`, only what this server wrote last is replaced: a pool that another has had in the meantime is not taken
     back, because it holds other objects than this server believes."""
@@ -58,7 +58,7 @@ class PoolRecords:
         await self._move(writes=True)
 
     def close(self) -> None:
-        """Nobody uses it any more; its thread still runs."""
+        """Call it when the pool is not used any more, and its thread still runs."""
         self._thread.call(self._deregister).result()
         self._page.close()
 
@@ -78,7 +78,7 @@ class PoolRecords:
 
 
 class PoolOwner:
-    """Taken before the pool is looked at, kept on the adapter's loop, given up after the last write."""
+    """Taken before the pool is read, renewed on the adapter's loop, released after the last write."""
 
     def __init__(
         self, context: AdapterContext, thread: TransferThread, name: str, place: str, lease_seconds: float
@@ -95,8 +95,8 @@ class PoolOwner:
         self._keeping: asyncio.Task[None] | None = None
 
     def take(self) -> None:
-        """Blocking, for a twentieth of the lease, or a fifth where somebody may have it.  Raises ResourceError where
-        somebody has it, or may have it still; OSError."""
+        """Blocking, for a twentieth of the lease, or a fifth where another server may have it.  Raises ResourceError where
+        another server has it, or may have it still; OSError."""
         asyncio.run(self._ownership.take())
         if not self._ownership.held:
             raise ResourceError(

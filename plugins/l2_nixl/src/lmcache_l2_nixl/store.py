@@ -56,7 +56,7 @@ def _open_file(
     try:
         identity = VolumeIdentity(file.name, MAGIC, VERSION, geometry)
         if settings.overwrite_device:
-            file.make_room()  # first: without it, what is there is not given up
+            file.make_room()  # first: without it, the present content is not discarded
         volume = open_volume(file.meta, identity, overwrite=settings.overwrite_device, is_blank=file.is_blank)
         file.make_room()
         file.ownership.sign(context)

@@ -1,8 +1,8 @@
 """The thread that NIXL belongs to, and coroutines that wait for it.
 
-NIXL tells nobody when a transfer has ended; it has to be asked, and some backends move bytes only while they are.  One thread
-does all of that: it sleeps while nothing is under way, and otherwise asks again after a pause that begins at 20 us, doubles up
-to 1 ms while nothing ends, and is cut short by whatever is asked for next.
+NIXL does not notify when a transfer has ended; it has to be polled, and some backends move bytes only while they are.  One
+thread does all of that: it sleeps while nothing is under way, and otherwise asks again after a pause that begins at 20 us,
+doubles up to 1 ms while nothing ends, and is cut short by whatever is asked for next.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ RETRY_SECONDS: Final = 0.1
 """After a fault of the thread's own, which is logged."""
 WAITING_PER_TOLD: Final = 4
 TELL_SECONDS: Final = 10e-3
-"""While at least so many orders wait for each store that has ended, and the loop was woken so recently, stores are told
+"""While at least this number of orders wait for each store that has ended, and the loop was woken recently, stores are reported
 together: each wake-up hands over the interpreter and often the core, and behind a store there is nothing to compute that
-could overlap with the next one.  Loads are told one by one, since a digest does."""
+could overlap with the next one.  Loads are reported one by one, since a digest does."""
 
 Value = TypeVar("Value")
 Order = Callable[[NixlAgent], None]
@@ -72,7 +72,7 @@ class TransferThread:
 
     def submit(self, transfer: Transfer) -> Future[None]:
         """Ends when nothing touches the memory any more, with OSError where the transfer failed.  What is not an error says
-        that NIXL takes it for done: whoever reads checks what came.  Raises RuntimeError after `close`."""
+        that NIXL takes it for done: the reader checks the bytes.  Raises RuntimeError after `close`."""
         ended: Future[None] = _uncancellable()
         self._put(partial(self._depart, Journey([[transfer]], partial(_tell, ended))))
         return ended
@@ -175,7 +175,7 @@ class TransferThread:
         self._flights += flights  # first: whatever is raised, they are looked after
         for flight in flights:
             flight.begin(agent)
-        for flight in flights:  # many backends carry out what they can at once, and whoever waits for it has more to do
+        for flight in flights:  # many backends carry out what they can at once, and the waiter has more to do
             self._step(flight, agent)
 
     def _step(self, flight: Flight, agent: NixlAgent) -> bool:
@@ -189,7 +189,7 @@ class TransferThread:
         return True
 
     def _call(self, result: Future[Value], function: Callable[[NixlAgent], Value], agent: NixlAgent) -> None:
-        self._wake()  # first: nobody knows how long this takes
+        self._wake()  # first: this takes an unknown time
         _run_into(result, function, agent)
 
     def _tell_load(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:
@@ -231,7 +231,7 @@ def _uncancellable() -> Future[Any]:
 def _run_into(result: Future[Value], function: Callable[[NixlAgent], Value], agent: NixlAgent) -> None:
     try:
         result.set_result(function(agent))
-    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+    except BaseException as error:  # noqa: BLE001 - it is raised in the waiter
         result.set_exception(error)
 
 

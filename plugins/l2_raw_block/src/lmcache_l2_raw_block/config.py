@@ -58,7 +58,7 @@ class RawBlockSettings(PluginSettings):
         bool, Field(description="Read the header of every slot at each start, also after a stop in good order.")
     ] = False
     load_checkpoint_on_init: Annotated[
-        bool, Field(description="Off: forget, for good, the contents of the device, and start empty.")
+        bool, Field(description="Off: forget, for good, what the device holds, and start empty.")
     ] = True
     enable_zero_copy: Annotated[
         bool, Field(description="Move bytes between L1 and the device directly; off: through memory of the adapter.")
@@ -78,7 +78,7 @@ class RawBlockSettings(PluginSettings):
     ] = 8
     fsync: Annotated[bool, Field(description="Answer a store or a deletion only when it is on the medium.")] = False
     overwrite_device: Annotated[
-        bool, Field(description="Give up what is on a device that is not empty, or was made with other settings.")
+        bool, Field(description="Discard the content of a device that is not empty, or was made with other settings.")
     ] = False
     persist_enabled: Annotated[bool, Field(description="Must be true: what is stored stays on the device.")] = True
 

@@ -14,7 +14,7 @@ from lmcache_core import AdapterContext, ConfigError, ResourceError
 from lmcache_object_slots import FileRegion, Ownership
 
 EDGE_BYTES: Final = 2**20
-"""What stands there of partition tables and file systems stands in the first or last so many bytes."""
+"""Partition tables and file systems leave marks in the first or last bytes of a device, at most this number."""
 SAMPLES: Final = 1024
 SAMPLE_BYTES: Final = 4096
 
@@ -33,7 +33,7 @@ class Device:
 
     @classmethod
     def open(cls, path: Path, block_align: int, context: AdapterContext, *, direct: bool) -> Self:
-        """Nothing is written.  Raises ResourceError where it is not there, is something else, or somebody else's."""
+        """Nothing is written.  Raises ResourceError where it does not exist, is not a device or file, or has another owner."""
         name = f"{context.name}: device_path '{path}'"
         fds: list[int] = []
         try:
@@ -66,7 +66,7 @@ class Device:
         return all(not any(self.meta.read(at, length)) for at, length in self._samples())
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         _close([self.fd, self._meta_fd])
 
     def _samples(self) -> Iterator[tuple[int, int]]:
@@ -107,7 +107,7 @@ def _reason(error: OSError) -> str:
         case errno.EBUSY:
             return "it is mounted, or in use by the kernel; unmount it, or name another"
         case errno.ENOENT:
-            return "there is no such file; name a block device, or make a file of the size you want (truncate -s)"
+            return "the file does not exist; name a block device, or make a file of the size you want (truncate -s)"
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return f"{error.strerror}; let this server read and write it"
         case _:

@@ -117,7 +117,7 @@ class RedisAdapter(AsyncL2Adapter):
 
     async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
         name = self._name(key)
-        if self._settings.shared:  # somebody may have been faster, and it is cheaper to ask than to send it all
+        if self._settings.shared:  # another server may have stored it: asking is cheaper than sending it all
             standing = await self._settled(key, name)
             if standing is not Outcome.MISSING:
                 return standing
@@ -206,7 +206,7 @@ class RedisAdapter(AsyncL2Adapter):
         )
 
     async def _read_anew(self, key: ObjectKey) -> memoryview | None:
-        """Over connections that are made for it, to whoever has the object by what is said now."""
+        """Over connections of its own, to the node that has the object by the current topology."""
         topology = self._new_topology(self._resolve)
         try:
             await topology.learn()
@@ -239,7 +239,7 @@ class RedisAdapter(AsyncL2Adapter):
             raise
 
     async def _settled(self, key: ObjectKey, name: bytes) -> Outcome:
-        """What becomes of a store by what stands in its place: DONE, REJECTED, or MISSING where it may go on."""
+        """The result of a store by the value in its place: DONE, REJECTED, or MISSING where it may go on."""
         standing = await self._values.standing(name)
         if standing.outcome is Outcome.FOREIGN:
             return Outcome.REJECTED

@@ -20,12 +20,12 @@ class Address(NamedTuple):
         if host.startswith("["):
             host, closed, rest = host[1:].partition("]")
             if not closed or (rest and not rest.startswith(":")):
-                raise ValueError(f"'{text}' is no address; write host:port or [v6 address]:port")
+                raise ValueError(f"'{text}' is not an address; write host:port or [v6 address]:port")
             port = rest[1:] or port
         elif host.count(":") == 1:
             host, _, port = host.partition(":")
         if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-            raise ValueError(f"'{text}' is no address; write host:port, with a port from 1 to {PORT_MAX}")
+            raise ValueError(f"'{text}' is not an address; write host:port, with a port from 1 to {PORT_MAX}")
         return cls(host, int(port))
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ STEPS_MAX: Final = 64
 BLOCK_BYTES: Final = 1 << 20
 """Of a value so much at most is taken before it is shown: it is to be in a cache still."""
 BIG_BYTES: Final = 512 << 10
-"""Of a value so long a quarter is waited for at a time, a block at most: each time that the loop wakes up costs as much as
+"""The loop wakes up for a quarter of a long value at a time, a block at most: each wake-up costs as much as
 copying some 50 KiB."""
 _PARTS_MAX: Final = 512
 
@@ -32,21 +32,21 @@ class Channel:
     """Belongs to its loop; one sender or receiver at a time.  Raises ConnectionError (or another OSError) where the peer is
     gone.  A cancelled call leaves the socket in the middle of something: close it then.
 
-    The loop watches for bytes to read from the first wait for some on until `close`, or until some come that nobody waits
-    for: to begin and end it for every reply would be two calls of the kernel more."""
+    The loop watches for bytes to read from the first wait for some on until `close`, or until some come without a waiting
+    reader for: to begin and end it for every reply would be two calls of the kernel more."""
 
     def __init__(self, sock: socket.socket) -> None:
         """Takes over the socket, which does not block."""
         self._sock: Final = sock
         self._fd: Final = sock.fileno()
-        """What the loop is told: of a socket that it does not know yet it makes a text, at the price of copying 100 KiB."""
+        """The loop's registration of the socket: for an unknown one it formats a text, which costs copying 100 KiB."""
         self._is_tls: Final = isinstance(sock, ssl.SSLSocket)
         self._loop: Final = asyncio.get_running_loop()
         self._poll: Final = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._step: Step | None = None
         self._done: asyncio.Future[None] | None = None
-        """Of the step that is to be tried; None: nobody waits."""
+        """Of the step that is to be tried; None: no waiter."""
         self._waits_to: Way = "read"
         self._is_watched: Final[dict[Way, bool]] = {"read": False, "write": False}
 
@@ -130,7 +130,7 @@ class Channel:
         return True
 
     def _wake_at(self, count: int) -> int:
-        """Be told of bytes to read when there are so many of them."""
+        """Wake up only when this number of bytes can be read."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
         return count
 

@@ -1,4 +1,4 @@
-"""Commands about one name, sent to whoever has it."""
+"""Commands about one name, sent to the node that has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """Belongs to one event loop.  What fails because the server has gone, or is no master any more, makes the next attempt
+    """Belongs to one event loop.  A failure because the server is gone, or is a replica now, makes the next attempt
     ask anew who has what; trying again is the caller's."""
 
     def __init__(self, topology: Topology) -> None:
@@ -41,7 +41,7 @@ class Client:
         return await self._routed(name, use)
 
     async def get_into(self, name: bytes, into: memoryview, passed: Passed) -> int | None:
-        """How long the value is, which stands at the start of `into` then, and was shown to `passed`; None: there is none.
+        """How long the value is, which is then at the start of `into`, and was shown to `passed`; None: there is none.
         What is longer than `into` is not taken.  Raises as `ask`."""
 
         async def use(node: Node, asking: bool) -> int | None:
@@ -54,7 +54,7 @@ class Client:
                 if length is None:
                     return None
                 if length > len(into):
-                    connection.close()  # cheaper than to read what nobody wants
+                    connection.close()  # cheaper than reading a value that is not needed
                     return length
                 await connection.reader.bulk_into(into[:length], passed)
                 return length
@@ -81,7 +81,7 @@ class Client:
             try:
                 await self.topology.learn()
             except (OSError, ReplyError, ProtocolError):
-                self._is_doubtful = True  # and what was known may be right: nobody could say that it is not
+                self._is_doubtful = True  # what was known may be right: no node contradicted it
             except BaseException:
                 self._is_doubtful = True
                 raise

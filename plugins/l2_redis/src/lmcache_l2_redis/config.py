@@ -53,7 +53,7 @@ class RedisSettings(SharedSettings):
         str, Field(max_length=200, description="What the names of all objects begin with, as it is.")
     ] = "lmcache/"
     ttl_seconds: Annotated[
-        int | None, Field(ge=1, description="The server forgets an object so long after it was stored; none: never.")
+        int | None, Field(ge=1, description="Seconds after a store until the server forgets the object; none: never.")
     ] = None
     value_piece_bytes: Annotated[
         int,
@@ -87,7 +87,10 @@ class RedisSettings(SharedSettings):
     tls_key: Annotated[Path | None, Field(description="The key of tls_cert.")] = None
     tls_verify: Annotated[
         bool,
-        Field(description="Check the other side's certificate and name. Off, anybody in between can read and alter."),
+        Field(
+            description="Check the other side's certificate and name. Off, a third party on the network can read and "
+            "alter data."
+        ),
     ] = True
     tls_server_name: Annotated[
         str | None, Field(description="Name in the certificate, where it is not the host's.")

@@ -113,7 +113,7 @@ class Dialer:
         needed = self.login.commands()
         named = [command("CLIENT", "SETNAME", self.login.client_name)] if self.login.client_name else []
         replies = await connection.ask(*needed, *named) if needed or named else []
-        for request, reply in zip(needed, replies, strict=False):  # whether the name was taken matters to nobody
+        for request, reply in zip(needed, replies, strict=False):  # whether the name was taken does not matter
             if isinstance(reply, ErrorReply):
                 raise error_of(_without_secrets(request, reply), connection.address)
 

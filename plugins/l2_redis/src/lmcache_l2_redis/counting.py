@@ -101,7 +101,7 @@ class Counting:
                     await self._ask(piece, "UNLINK")
 
     async def _ask(self, name: str, verb: str, *arguments: int) -> Reply:
-        """None where it is no string."""
+        """None where it is not a string."""
         key = name.encode()
         try:
             (reply,) = await self._client.ask(key, command(verb, key, *arguments))

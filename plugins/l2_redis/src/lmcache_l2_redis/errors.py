@@ -1,11 +1,11 @@
 """What a server's refusals mean here.
 
 ReplyError                the server understood, and says no; the connection stays usable
- |- RedirectedError       somebody else has that slot of the cluster
+ |- RedirectedError       another node has that slot of the cluster
  |- PassingError          not now: loading, a failover, a slot that moves.  A retry may help
  |- DeniedError           this user may not, or the password is wrong
  |- NoRoomError           maxmemory is reached and nothing may be evicted
- '- WrongTypeError        under that name stands something that is no string
+ '- WrongTypeError        the value of that name is not a string
 """
 
 from __future__ import annotations

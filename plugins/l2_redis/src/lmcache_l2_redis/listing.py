@@ -76,7 +76,7 @@ class Listing:
     def page(self, cursor: str | None, limit: int) -> KeyPage:
         """Blocks.  Raises ConfigError for a cursor that is none."""
         if cursor is not None and not _CURSOR.fullmatch(cursor):
-            raise ConfigError(f"'{cursor[:40]}' is no cursor of this adapter's listing; begin without one")
+            raise ConfigError(f"'{cursor[:40]}' is not a cursor of this adapter's listing; begin without one")
         return asyncio.run_coroutine_threadsafe(self._page(cursor, limit), self._loop).result()
 
     async def _page(self, cursor: str | None, limit: int) -> KeyPage:

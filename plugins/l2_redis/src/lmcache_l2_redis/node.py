@@ -41,7 +41,7 @@ class Node:
     async def lease(self) -> AsyncIterator[Connection]:
         """A connection of one's own.  It is used again where the block ends orderly or with a `ReplyError`; anything else,
         a cancellation above all, may leave a reply outstanding, and closes it.  Raises ProtocolError where more came than
-        was asked for: nobody knows then which reply was whose."""
+        was asked for: the order of replies is unknown then."""
         connection = self._usable() or await self._dialer.connect(self.address)
         try:
             yield connection
@@ -74,7 +74,7 @@ class Node:
         self._closed = True
         if self._asking is not None:
             self._asking.cancel()
-        # A task that is cancelled before its first step takes none, so what waits for it is told here.
+        # A task that is cancelled before its first step takes none, so its waiter is completed here.
         self._fail_waiting()
         self._drop_idle()
 

@@ -87,7 +87,9 @@ def _tls(settings: RedisSettings, context: AdapterContext) -> ssl.SSLContext:
         if not settings.tls_verify:
             tls.check_hostname = False
             tls.verify_mode = ssl.CERT_NONE
-            context.logger.warning("tls_verify is off, anybody in between can read and alter adapter=%s", context.name)
+            context.logger.warning(
+                "tls_verify is off, a third party on the network can read and alter data adapter=%s", context.name
+            )
         if settings.tls_cert is not None and settings.tls_key is not None:
             tls.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The owner's record, which changes only where nobody was faster."""
+"""The owner's record, changed by compare-and-set only."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     <name>                  the first piece: header page, and as much of the payload as fits
     <name>.<tag>.<number>   the others, 1 and on, each as long as the first but the last one
 
-The tag comes out of the header page, so pieces of two objects are never mixed, whoever writes them at the same time.  The
-first piece is written last.  Until it is there, the others have an end: what a server that was killed left behind goes by
-itself.
+The tag comes out of the header page, so pieces of two objects are never mixed, even if several servers write at the same
+time.  The first piece is written last.  Until it is there, the others have an end: what a server that was killed left behind
+goes by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PieceName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """None: it is no such name."""
+        """None: it is not such a name."""
         name, _, rest = text.partition(".kv.")
         tag, _, number = rest.partition(".")
         is_one = (

@@ -27,10 +27,10 @@ LINE_END: Final = b"\r\n"
 
 Argument = bytes | str | int
 Passed = Callable[[memoryview], None]
-"""Is shown each part of a value, in order, when it stands in the memory that it is for and most likely still in a cache."""
+"""Is shown each part of a value, in order, when it is in its destination and most likely still in a cache."""
 _SCALARS: Final = b"+:,#("
 _AGGREGATES: Final = {ord("*"): 1, ord("~"): 1, ord("%"): 2}
-"""Not what RESP3 pushes unasked: nobody here asks for RESP3, and taken for a reply it would be the wrong one."""
+"""Not what RESP3 pushes unasked: this client does not ask for RESP3, and taken for a reply it would be the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ def _bulk(argument: Argument) -> bytes:
 
 
 def unseen(_: memoryview) -> None:
-    """Of a value at which nobody looks while it comes."""
+    """Of a value that is not inspected while it arrives."""
 
 
 class ReplyReader:
     """Reads the replies of one connection, in order.  After any exception the connection cannot be used any more, because
-    nobody knows where the next reply begins."""
+    the start of the next reply is unknown."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source: Final = source
@@ -93,7 +93,7 @@ class ReplyReader:
 
     @property
     def is_drained(self) -> bool:
-        """Was everything that came read, too?  What is left is no answer to anything that was asked."""
+        """Was everything that came read, too?  What is left answers no request of ours."""
         return self._start == self._end
 
     async def reply(self) -> Reply:
@@ -148,7 +148,7 @@ class ReplyReader:
             if depth == DEPTH_MAX or count > ITEMS_MAX:
                 raise ProtocolError(f"a reply of {count} parts at depth {depth}, more than {ITEMS_MAX} or {DEPTH_MAX}")
             return [await self._reply(depth + 1) for _ in range(count)]
-        raise ProtocolError(f"{line[:40]!r} is no reply of the protocol of Redis")
+        raise ProtocolError(f"{line[:40]!r} is not a reply of the Redis protocol")
 
     async def _bulk(self, line: bytes) -> Reply:
         length = _number(line)
@@ -207,7 +207,7 @@ def _number(line: bytes) -> int:
 
 def _not_negative(number: int, line: bytes) -> int:
     if number < 0:
-        raise ProtocolError(f"{line[:40]!r} is no length")
+        raise ProtocolError(f"{line[:40]!r} is not a length")
     return number
 
 

@@ -37,7 +37,7 @@ class Topology(ABC):
 
     async def learn(self) -> None:
         """Ask who has what.  Who calls it while another does waits for what that one finds; it goes on when they are
-        cancelled, since it may take longer than an operation.  Raises OSError, ProtocolError or ReplyError where nobody can
+        cancelled, since it may take longer than an operation.  Raises OSError, ProtocolError or ReplyError where no node can
         say."""
         if self._learning is None:
             self._learning = asyncio.create_task(self._learn())
@@ -70,7 +70,7 @@ class Topology(ABC):
     def _learned(self, learning: asyncio.Task[None]) -> None:
         self._learning = None
         if not learning.cancelled():
-            learning.exception()  # who waited for it has raised it; perhaps nobody did
+            learning.exception()  # a waiter has raised it, if there was one
 
     def _keep(self, addresses: Sequence[Address]) -> None:
         """Have a node for each of these, and for no other."""
@@ -123,7 +123,7 @@ class SentinelMaster(Topology):
             if master is None:
                 faults.append(f"{sentinel} knows no master '{self._name}' (master_name)")
                 continue
-            # Whoever answered is asked first the next time.
+            # The node that answered is asked first the next time.
             self._sentinels = (sentinel, *(each for each in self._sentinels if each != sentinel))
             self._keep([master])
             self._master = self._node_at(master)
@@ -205,7 +205,7 @@ async def _patience(asked: Address, seconds: float) -> AsyncIterator[None]:
 
 def _ranges(reply: Reply, asked: Address) -> list[tuple[int, int, Address]]:
     if not isinstance(reply, list):
-        raise ReplyError(f"{asked} is no node of a cluster ({getattr(reply, 'text', reply)}); name it in 'host'")
+        raise ReplyError(f"{asked} is not a node of a cluster ({getattr(reply, 'text', reply)}); name it in 'host'")
     ranges = []
     for part in reply:
         match part:

@@ -44,6 +44,6 @@ class ServerUrl:
             raise ValueError(f"url must begin with {'://, '.join(_SCHEMES)}:// and a host, or with unix:///")
         database = parts.path.strip("/")
         if database and not (database.isascii() and database.isdigit()):
-            raise ValueError("url has a path that is no number of a database")
+            raise ValueError("url has a path that is not the number of a database")
         address = Address(parts.hostname, port or PORT)
         return cls(address, _SCHEMES[parts.scheme], username, password, int(database) if database else None)

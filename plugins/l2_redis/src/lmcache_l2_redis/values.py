@@ -21,7 +21,7 @@ PIECES_MAX: Final = 4096
 
 
 class Standing(NamedTuple):
-    """What stands under a name.  DONE (whole, by its header and lengths), DAMAGED, FOREIGN or MISSING."""
+    """The state of the value of a name.  DONE (whole, by its header and lengths), DAMAGED, FOREIGN or MISSING."""
 
     outcome: Outcome
     size: int = 0
@@ -47,7 +47,7 @@ class Values:
         self._ttl: Final = ttl_seconds
 
     async def put(self, name: bytes, value: memoryview, on_new: Callable[[], None]) -> bool:
-        """False: something stands there already, and stays.  `on_new` is called as soon as it is known that it is new, since
+        """False: there is a value already, and it is kept.  `on_new` is called as soon as it is known that it is new, since
         a count that runs meanwhile sees it from then on, and what is left to do may fail."""
         options: tuple[Argument, ...] = ("NX",) if self._ttl is None else ("NX", "EX", self._ttl)
         if len(value) <= self._piece_bytes:
@@ -134,8 +134,8 @@ class Values:
         return Standing(Outcome.DONE if is_whole else Outcome.DAMAGED, length + sum(lengths), pieces, header)
 
     async def remove(self, name: bytes, on_gone: Callable[[int], None]) -> Outcome:
-        """DONE, or why nothing went: MISSING or FOREIGN.  `on_gone` is called with how many bytes went as soon as nobody finds
-        it any more."""
+        """DONE, or why nothing went: MISSING or FOREIGN.  `on_gone` is called with how many bytes went as soon as lookups no
+        longer find it any more."""
         standing = await self.standing(name)
         if standing.outcome in (Outcome.MISSING, Outcome.FOREIGN):
             return standing.outcome
@@ -152,7 +152,7 @@ class Values:
         return self._others.outcome_of(header, name) if isinstance(header, Check) else header
 
     async def _get_pieces(self, name: bytes, into: memoryview, first_bytes: int, passed: Passed) -> Outcome:
-        """All but the first, which stands there."""
+        """All but the first, which is the value itself."""
         for piece in further_pieces(name, into[:HEADER_BYTES], len(into), first_bytes):
             place = into[piece.start : piece.end]
             if await self._client.get_into(piece.name, place, passed) != len(place):

@@ -34,7 +34,7 @@ ALWAYS: Final = Capability.DELETE | Capability.LIST | Capability.DURABLE | Capab
 SHARED_PRESENT_SECONDS: Final = 60.0
 SHARED_ABSENT_SECONDS: Final = 1.0
 ALONE_SECONDS: Final = 3600.0
-"""Nobody else changes the bucket, but for what its life-cycle rules remove."""
+"""Only this server changes the bucket, apart from its life-cycle rules."""
 
 
 class S3Adapter(AsyncL2Adapter):
@@ -221,7 +221,7 @@ class S3Adapter(AsyncL2Adapter):
                 self._census.stored(key.object_id, buffer.length)
                 self._seen(key, buffer.length)
                 return Outcome.DONE
-            case Answer.EXISTS | Answer.ABSENT:  # somebody was faster
+            case Answer.EXISTS | Answer.ABSENT:  # another server was faster
                 self._replaceable.forget(key)
                 found, reply = await self._look(key)
                 return self._taken(key, found, reply.length)
@@ -290,7 +290,7 @@ class S3Adapter(AsyncL2Adapter):
     def _gone(self, key: ObjectKey) -> None:
         sight = self._known.look(key)
         if sight is not None and sight.present:
-            self._census.doubt()  # somebody else took it away
+            self._census.doubt()  # another server removed it
         self._known.absent(key)
         self._keys.forget(key)
 

@@ -117,7 +117,7 @@ _CLOCK: Final = re.compile("TIMEOUT|TIMED_OUT")
 
 
 def answer_of(status: int, code: str = "") -> Answer:
-    """Of an answer that a store gave; `code` is what stands in its body."""
+    """Of an answer that a store gave; `code` is the error code in its body."""
     if 200 <= status < 300 and not code:
         return Answer.OK
     if (by_code := _BY_CODE.get(code)) is not None:
@@ -160,7 +160,7 @@ _REMEDIES: Final = {
 
 
 class S3Error(AdapterError):
-    """A store did not do what was asked, and that is no answer about an object."""
+    """The store failed, and its answer is not about an object."""
 
     def __init__(self, adapter: str, action: str, answer: Answer, status: int | None, detail: str) -> None:
         remedy = f"; {_REMEDIES[answer]}" if answer in _REMEDIES else ""

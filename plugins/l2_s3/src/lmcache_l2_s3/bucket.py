@@ -61,7 +61,7 @@ class Bucket:
             raise
 
     async def close(self) -> None:
-        """Give up what was opened, as far as it was.  No operation runs any more."""
+        """Close what was opened.  Call it when no operation runs any more."""
         for task in self._background:
             task.cancel()
         if self._background:
@@ -139,7 +139,7 @@ class Bucket:
             )
 
     def _host_and_path(self) -> tuple[str, str]:
-        """What requests are for, and what stands in front of an object's name."""
+        """The host of requests, and the prefix of an object's name."""
         endpoint = self._settings.endpoint
         if self._settings.s3_enable_s3express:
             service = express_service(endpoint.bucket, self._settings.s3_region)

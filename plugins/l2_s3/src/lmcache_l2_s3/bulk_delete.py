@@ -11,7 +11,7 @@ from lmcache_l2_s3.control_plane import DELETE_MAX, ControlPlane
 from lmcache_l2_s3.crt_client import CrtClient
 
 GATHER_SECONDS: Final = 0.003
-"""So long the first of a batch waits for others: less than any request takes."""
+"""How long the first of a batch waits for others: less than any request takes."""
 
 
 class BulkDelete:
@@ -41,7 +41,7 @@ class BulkDelete:
             try:
                 await asyncio.wait((answer,))  # which does not cancel what it waits for
             except asyncio.CancelledError as error:
-                if gathering is self._gathered:  # nobody was asked yet
+                if gathering is self._gathered:  # no request was sent yet
                     del gathering[name]
                     raise
                 cancellation = error  # it is on its way, and must not arrive behind what follows this deletion

@@ -53,7 +53,7 @@ class Census:
                 self._promised -= size
 
     def changing(self, object_id: bytes) -> AbstractContextManager[None]:
-        """Around a request that stores or deletes it, and what is told of it."""
+        """Around a request that stores or deletes it, and its result."""
         return self._tally.changing(object_id)
 
     def stored(self, object_id: bytes, size: int) -> None:

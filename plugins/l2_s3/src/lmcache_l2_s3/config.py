@@ -16,7 +16,7 @@ StorageClass = Literal[
 
 
 class S3Settings(SharedSettings):
-    """Which bucket, as whom, and how hard to push."""
+    """The bucket, the credentials and the concurrency."""
 
     s3_endpoint: Annotated[
         str,
@@ -42,7 +42,7 @@ class S3Settings(SharedSettings):
         PathStyle,
         Field(
             union_mode="left_to_right",
-            description="The bucket stands in the path (true) or in the host's name (false). auto: in the host's name "
+            description="The bucket is in the path (true) or in the host's name (false). auto: in the host's name "
             "on AWS, in the path elsewhere.",
         ),
     ] = "auto"

@@ -186,7 +186,7 @@ class ControlPlane:
     def from_cursor(self, cursor: str | None) -> str | None:
         """What `list_page` goes on after.  Raises ValueError for what never was the `after` of a page."""
         if cursor is not None and not self._by_token and not cursor.startswith(self._prefix):
-            raise ValueError(f"{self._adapter}: '{cursor[:80]}' is no cursor of this listing: begin without one")
+            raise ValueError(f"{self._adapter}: '{cursor[:80]}' is not a cursor of this listing: begin without one")
         return cursor
 
     def remove_many(self, names: Sequence[str]) -> dict[str, Answer]:
@@ -197,7 +197,7 @@ class ControlPlane:
         return {name: answer_of(500, code) for name, code in faults if code != "NoSuchKey"}
 
     def abort_stale_uploads(self) -> int:
-        """Give up what servers that were killed had uploaded in parts, a day ago or longer.  How many there were."""
+        """Abort uploads in parts that killed servers left a day ago or longer.  Returns how many there were."""
         uploads = self._ask(
             "listing uploads", self._client.list_multipart_uploads, Bucket=self._bucket, Prefix=self._prefix
         )

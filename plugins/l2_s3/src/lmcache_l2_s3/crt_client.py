@@ -55,7 +55,7 @@ class CrtClient:
     A request that is cancelled is waited for: its coroutine ends when no thread of the client can touch the buffer."""
 
     def __init__(self, settings: S3Settings, provider: Any, host: str, path: str) -> None:
-        """`host` is what requests are for, `path` what stands in front of an object's name.  Opens no connection yet."""
+        """`host` is the host of requests, `path` the prefix of an object's name.  Opens no connection yet."""
         endpoint = settings.endpoint
         self._host: Final = host
         self._path: Final = path
@@ -83,7 +83,7 @@ class CrtClient:
             throughput_target_gbps=settings.throughput_target_gbps,
             enable_s3express=settings.s3_enable_s3express,
             memory_limit=settings.memory_limit_gb * 2**30,
-            retry_config=S3RetryConfig(retry_mode=S3RetryMode.NONE),  # whoever calls retries, within its budget
+            retry_config=S3RetryConfig(retry_mode=S3RetryMode.NONE),  # the caller retries, within its budget
             connect_timeout_ms=CONNECT_SECONDS * 1000,
         )
         self._ended: Final = (self._client.shutdown_event, bootstrap.shutdown_event, group.shutdown_event)
@@ -205,7 +205,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
     try:
         loop.call_soon_threadsafe(ended.set_result, None)
     except RuntimeError:
-        pass  # the loop has ended, and nobody waits
+        pass  # the loop has ended, and no waiter is left
 
 
 def _reply_of(error: BaseException) -> Reply:

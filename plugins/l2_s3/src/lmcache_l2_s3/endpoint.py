@@ -44,7 +44,7 @@ def parse_endpoint(text: str, *, bucket: str | None, path_style: PathStyle, disa
     scheme, separator, rest = text.strip().rpartition("://")
     if separator and scheme.lower() not in ("s3", "http", "https"):
         raise ValueError(
-            f"'{scheme}://' is no scheme of an S3 store: write s3://bucket, host[:port] or host[:port]/bucket"
+            f"'{scheme}://' is not a scheme of an S3 store: write s3://bucket, host[:port] or host[:port]/bucket"
         )
     if scheme.lower() == "https" and disable_tls:
         raise ValueError("the endpoint begins with https:// and disable_tls is true: leave one of them out")
@@ -106,7 +106,7 @@ def _missing(host: str) -> str:
 
 def _checked(bucket: str) -> str:
     if _BUCKET.fullmatch(bucket) is None:
-        raise ValueError(f"'{bucket}' is no name of a bucket: 3 to 63 letters, digits, dots and hyphens")
+        raise ValueError(f"'{bucket}' is not a name of a bucket: 3 to 63 letters, digits, dots and hyphens")
     return bucket
 
 

@@ -1,4 +1,4 @@
-"""The keys of a bucket's objects, page by page.  Blocks; on whatever thread somebody lists."""
+"""The keys of a bucket's objects, page by page.  Blocks; runs on the thread of the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEEK_SECONDS: Final = 15.0
 
 def list_keys(bucket: Bucket, known: KnownKeys, cursor: str | None, limit: int) -> KeyPage:
     """In the order of names; the cursor is where the next page begins.  Reads a header page for each key that this server
-    has not met.  What is no object of ours, or has vanished since, is left out.  Raises S3Error, and ValueError for a
+    has not met.  Foreign objects, and objects that vanished since, are left out.  Raises S3Error, and ValueError for a
     cursor that was never given."""
     after = bucket.control.from_cursor(cursor)
     keys: list[ObjectKey] = []

@@ -13,7 +13,7 @@ from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.pace import Pace
 
 REFUSALS_MAX: Final = 8
-"""So many refusals in a row, and nothing else, are about this server and not about single objects."""
+"""This number of refusals in a row is about the server and not about single objects."""
 
 
 class StoreAnswers:

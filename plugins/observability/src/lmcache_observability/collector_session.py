@@ -1,4 +1,4 @@
-"""Requests to a collector: each is over within its time, whatever the collector does, and follows nobody elsewhere.
+"""Requests to a collector: each ends within its time, whatever the collector does, and follows no redirect.
 
 The timeout of an HTTP library is for each read: a collector that answers a byte at a time would hold its caller for hours.
 """

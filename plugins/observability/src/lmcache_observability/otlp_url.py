@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 def otlp_url(endpoint: str, signal: Literal["traces", "metrics"]) -> str:
     """`http://host:4318` becomes `http://host:4318/v1/traces`; an endpoint that names the signal already is left as it is.
 
-    Raises ValueError, without a subject, for what is no address of a collector."""
+    Raises ValueError, without a subject, for what is not the address of a collector."""
     try:
         parts = urlsplit(endpoint)
         port_is_wrong = parts.port == 0

@@ -183,7 +183,7 @@ def test_a_policy_that_fails_is_named(trace: str, policy: Callable[[], EvictionP
         (["--evict-ratio", "nan"], "--evict-ratio: 'nan' is not a share from 0 to 1"),
         (["--max-requests", "0"], "--max-requests: '0' is not a whole number above 0"),
         (["--polcy", "LRU"], "'--polcy' is not expected here; did you mean --policy?"),
-        (["--json", "nowhere/x.json"], "--json nowhere/x.json: there is no such directory"),
+        (["--json", "nowhere/x.json"], "--json nowhere/x.json: the directory does not exist"),
     ],
 )
 def test_mistakes_are_one_line(trace: str, arguments: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""An adapter behind serdes passes every check of an adapter."""
+"""An adapter behind serdes keeps every law of an adapter."""
 
 from __future__ import annotations
 

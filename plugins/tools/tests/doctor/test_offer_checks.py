@@ -12,7 +12,6 @@ from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
-from lmcache_tools.doctor.l1_file import l1_file
 from lmcache_tools.doctor.offer_checks import offer_checks
 
 SOURCE = """
@@ -56,30 +55,3 @@ def test_what_the_configuration_uses_is_checked_with_its_settings(found: list[Fi
 
 def test_a_check_that_fails_is_named(found: list[Finding]) -> None:
     assert "its check 'acme_plugin:failing' failed: RuntimeError: no luck" in found[1].text
-
-
-MEMORY = """
-    from lmcache_core import CheckResult, Offer, PluginSettings, StorageFacts, hookimpl
-
-    class Cellar(PluginSettings):
-        place: str = ""
-
-    def check(settings):
-        yield CheckResult("ok", f"{settings.place} is cool")
-
-    @hookimpl
-    def lmcache_l1_memories():
-        facts = StorageFacts(folders=("place",))
-        return [Offer("cellar", "c", "acme_plugin:x", "acme_plugin:Cellar", storage=facts, check="acme_plugin:check")]
-    """
-
-
-def test_an_l1_memory_is_checked_and_its_folder_is_looked_at(install: Callable[..., Path], tmp_path: Path) -> None:
-    install("acme", MEMORY)
-    plugins = load_plugins(["acme"])
-    place = str(tmp_path / "missing" / "slab")
-    settings = read_settings({"offer_settings": {"l1_memory:cellar": {"place": place}}}, plugins)
-    case = Case(settings, plugins)
-    assert Finding("L1 memory cellar", Level.OK, f"{place} is cool", "") in list(offer_checks(case))
-    [found] = l1_file(case)
-    assert f"{tmp_path}/missing is no folder that this user may write to" in found.text

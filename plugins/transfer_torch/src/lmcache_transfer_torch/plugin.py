@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Offer, SettingGroup, StorageFacts, hookimpl
+from lmcache_core import Offer, SettingGroup, hookimpl
 
 
 @hookimpl
@@ -37,6 +37,5 @@ def lmcache_l1_memories() -> Sequence[Offer]:
             summary="L1 in a file on a fast disk, which GPU copies reach past the page cache",
             settings="lmcache_transfer_torch.file_memory:FileMemorySettings",
             open="lmcache_transfer_torch.file_memory:open_file_memory",
-            storage=StorageFacts(folders=("path",)),
         )
     ]

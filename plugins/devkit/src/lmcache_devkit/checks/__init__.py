@@ -1,1 +1,1 @@
-"""The checks of each kind of offer, for an installed one that the environment names; `lmcache plugins check` runs them."""
+"""The laws of each kind of offer, for an installed one that the environment names; `lmcache plugins check` runs them."""

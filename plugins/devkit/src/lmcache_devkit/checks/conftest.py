@@ -1,4 +1,4 @@
-"""Before the first check, what is checked is opened once; where that fails no check is run."""
+"""Before the first law, what is checked is opened once; where that fails no law is run."""
 
 from __future__ import annotations
 

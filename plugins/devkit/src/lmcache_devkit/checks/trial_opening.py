@@ -1,4 +1,4 @@
-"""Opens what is to be checked once, before any check: a backend that cannot be reached is one fault, not one per check."""
+"""Opens what is to be checked once, before any law: a backend that cannot be reached is one fault, not one per law."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _open(check: CheckRequest) -> None:
         case OfferKind.L2_ADAPTER:
             context = adapter_context(LentMemory(1 << 20), name=check.name)
             adapter = open_adapter(check.name, spec.settings, plugins, context)
-            with suppress(Exception):  # the checks of closing say what is wrong with that
+            with suppress(Exception):  # the laws of closing say what is wrong with that
                 adapter.close(_CLOSE_SECONDS)
         case OfferKind.REQUEST_MODULE:
             with ModuleBench() as bench:

@@ -1,1 +1,1 @@
-"""Conformance checks of an L2 adapter, one file per concept; `l2_suite.L2AdapterSuite` puts them together."""
+"""The laws of an L2 adapter, one file per concept; `l2_suite.L2AdapterSuite` puts them together."""

@@ -15,14 +15,9 @@ from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
+from lmcache_devkit.undeclared import UndeclaredCapability
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
-
-
-class UndeclaredCapability(UserWarning):
-    """An adapter passed the small probe of a capability that its offer does not declare.
-
-    A probe is no proof: declare the capability and let its whole checks run, or leave it if it works by chance only."""
 
 
 class Declared(L2Fixtures):
@@ -42,7 +37,7 @@ class Declared(L2Fixtures):
         if PROBES[wanted](rig):
             warnings.warn(
                 f"'{rig.under_test.offer.name}' does not declare {capability}, and passes its probe; declare it if "
-                "that is meant, so that the server uses it and its checks run",
+                "that is meant, so that the server uses it and its laws run",
                 UndeclaredCapability,
                 stacklevel=1,
             )

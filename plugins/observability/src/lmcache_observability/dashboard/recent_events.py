@@ -103,7 +103,7 @@ _TELLING: Final[Mapping[type[Event], _Telling]] = {
     ),
     AdapterAdded: _Telling(lambda e: e.adapter, lambda e: f"{e.adapter} ({e.type})"),
     AdapterRemoved: _Telling(
-        lambda e: e.adapter, lambda e: f"{e.adapter}{'' if e.drained else ', with stores given up'}"
+        lambda e: e.adapter, lambda e: f"{e.adapter}{'' if e.drained else ', with stores dropped'}"
     ),
     SettingChanged: _Telling(lambda e: e.name, lambda e: f"{e.name}: {e.before} is now {e.after}"),
 }
@@ -128,7 +128,7 @@ class RecentEvents(Subscriber):
 
     def _note(self, event: Event) -> None:
         if isinstance(event, LeasesExpired) and not event.quarantined_slots:
-            return  # lookups that nobody picked up: everyday
+            return  # lookups that were not picked up: everyday
         telling = _TELLING[type(event)]
         kind = type(event).__name__
         key = kind, telling.subject(event)[:_TEXT_MAX]

@@ -25,7 +25,7 @@ _FILES: Final = {
     "/dashboard/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _HEADERS: Final = {
-    # names come from tenants: nothing but the page's own files is ever run, and it is shown in nobody's frame
+    # names come from tenants: only the page's own files are run, and no other page can frame it
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-cache",

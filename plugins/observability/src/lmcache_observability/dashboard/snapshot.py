@@ -86,7 +86,7 @@ def snapshot(
 
 
 class Figures:
-    """Samples, added up by the labels that somebody asks for."""
+    """Samples, added up by the labels that are asked for."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}

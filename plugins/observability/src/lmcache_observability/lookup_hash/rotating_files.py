@@ -49,7 +49,7 @@ class RotatingFiles:
         self._rotate()
 
     def write(self, data: bytes, pieces: int) -> None:
-        """Append all of `data`, which holds so many pieces, or nothing of it.  Never raises OSError."""
+        """Append all of `data`, which has this number of pieces, or nothing of it.  Never raises OSError."""
         try:
             if self._is_due():
                 self._rotate()
@@ -100,7 +100,7 @@ class RotatingFiles:
         self._remove_oldest()
 
     def _create(self) -> tuple[int, Path]:
-        """Nobody else's file is ever opened: names that are taken are passed over."""
+        """An existing file is never opened: names that are taken are skipped."""
         stamp = time.strftime("%Y%m%d_%H%M%S", time.gmtime(self._now()))
         for number in range(_NAMES_TRIED):
             path = self._folder / f"{self._prefix}_{stamp}_{number:06d}.jsonl"

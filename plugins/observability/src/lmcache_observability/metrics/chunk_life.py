@@ -44,7 +44,7 @@ class ChunkLife:
         self._asked: OrderedDict[_ChunkKey, tuple[float, float]] = OrderedDict()
         """When it was last asked for, and how many objects had come into L1 by then."""
         self._came = 0.0
-        """Objects that came into L1: each of the sample stands for as many as the sample's share says."""
+        """Objects that were added to L1: each sampled one represents one over the sample rate."""
 
     def families(self) -> list[Family]:
         return [histogram.family() for histogram in self._of.values()]

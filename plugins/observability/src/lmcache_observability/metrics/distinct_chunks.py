@@ -1,7 +1,7 @@
 """How many of the chunks that come by were not seen before, estimated in bounded memory.
 
 A HyperLogLog sketch with the historic inverse probability estimator (Cohen 2014, Ting 2014): a chunk that changes the
-sketch counts as many as it stands for, which is one over the probability that a new chunk changes it.  So that every
+sketch counts as many as it represents, which is one over the probability that a new chunk changes it.  So that every
 chunk's part in the estimate is known when it comes, and the parts can be added up by time and by tenant.
 """
 
@@ -60,7 +60,7 @@ class DistinctChunks:
         return 2 * self._now.nbytes
 
     def add(self, chunks: Marks) -> list[tuple[int, float]]:
-        """Remember these.  Returns the index of each that changed the sketch and how many new ones it stands for."""
+        """Remember these.  Returns the index of each that changed the sketch and how many new ones it represents."""
         registers = chunks.registers >> self._shift if self._shift else chunks.registers
         now, before, ranks = self._now, self._before, chunks.ranks
         known = now[registers] if before is None else np.maximum(now[registers], before[registers])

@@ -12,7 +12,7 @@ SERIES_MAX = 2048
 
 
 class Exemplars:
-    """The latest measurement with a trace between two bounds.  Not thread-safe: whoever owns it holds a lock."""
+    """The latest measurement with a trace between two bounds.  Not thread-safe: the owner holds a lock."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds

@@ -1,4 +1,4 @@
-"""Key figures of the last hour, for whoever wants curves without a database beside the server."""
+"""Key figures of the last hour, for curves without a database beside the server."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _Request = tuple[str, str, str]
 
 
 class HitRateCeiling:
-    """Not thread-safe: whoever owns it holds a lock.  Between `begin` and `end` it is told of the events of a batch."""
+    """Not thread-safe: the owner holds a lock.  Between `begin` and `end` it gets the events of a batch."""
 
     def __init__(self, labels: LabelNames, salts_max: int, retention_seconds: float) -> None:
         self._labels = labels

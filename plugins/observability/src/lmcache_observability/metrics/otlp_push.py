@@ -31,7 +31,7 @@ _EXPORTER_LOGGER: Final = "opentelemetry.exporter.otlp.proto.http.metric_exporte
 
 
 class OtlpPush:
-    """A thread of its own, so that a collector that hangs holds up nobody."""
+    """A thread of its own, so that a hanging collector delays no other thread."""
 
     def __init__(self, endpoint: str, interval_seconds: float, timeout_seconds: float) -> None:
         self._endpoint = otlp_url(endpoint, "metrics")

@@ -1,4 +1,4 @@
-"""Metrics as text: Prometheus' format, and OpenMetrics with exemplars for whoever asks for it."""
+"""Metrics as text: Prometheus' format, and OpenMetrics with exemplars for clients that ask for it."""
 
 from __future__ import annotations
 

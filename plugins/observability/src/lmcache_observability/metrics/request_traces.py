@@ -12,7 +12,7 @@ REQUESTS_MAX: Final = 4096
 
 class RequestTraces:
     """Trace ids of requests, the same that spans have.  What an engine said when a request was looked up is remembered for
-    the last `REQUESTS_MAX` of them.  Not thread-safe: whoever owns it holds a lock."""
+    the last `REQUESTS_MAX` of them.  Not thread-safe: the owner holds a lock."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled

@@ -141,7 +141,7 @@ def _message(status: str, body: bytes, more: str = "", media_type: str = "text/p
 
 
 def _read_head(connection: socket.socket) -> _Head:
-    """Raises ValueError for what is no request of HTTP/1, OSError where it does not come in time."""
+    """Raises ValueError for what is not an HTTP/1 request, OSError where it does not arrive in time."""
     deadline, data = time.monotonic() + HEAD_SECONDS, b""
     while b"\r\n\r\n" not in data:
         connection.settimeout(max(0.001, deadline - time.monotonic()))

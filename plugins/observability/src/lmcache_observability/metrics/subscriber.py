@@ -1,4 +1,4 @@
-"""The subscriber `metrics`: gathers, and answers whoever asks - a scrape, a push, the dashboard."""
+"""The subscriber `metrics`: gathers events, and answers a scrape, a push or the dashboard."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EVENTS_MAX: Final = 1024
 HASH_BYTES_MAX: Final = 1 << 22
 """What may be gathered before it is worked off, where no batch ends sooner."""
 SETTLE_SECONDS: Final = 1.0
-"""How long what is about chunks may wait where nobody asks."""
+"""How long events about chunks may wait without a reader."""
 _NOW: Final = "5m"
 
 
@@ -61,7 +61,7 @@ class Push(Protocol):
 
 
 class MetricsSubscriber(Subscriber):
-    """Events come on one thread and are only gathered; they are worked off many at a time, under a lock that whoever asks
+    """Events come on one thread and are only gathered; they are processed many at a time, under a lock that each reader
     takes, too."""
 
     def __init__(self, settings: MetricsSettings, push: Push | None = None) -> None:
@@ -73,7 +73,7 @@ class MetricsSubscriber(Subscriber):
         self._chunks: Chunks | None = None
         self._gathered: list[Event] = []
         self._of_chunks: deque[HashesEvent | LookupFinished] = deque()
-        """One thread appends, and whoever holds the lock takes away."""
+        """One thread appends, and the owner of the lock removes."""
         self._settle_at = 0.0
         self._hash_bytes = 0
         self._server: ServerView | None = None

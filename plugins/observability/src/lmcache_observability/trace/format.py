@@ -38,7 +38,7 @@ class FrameReader:
     or at what was the end when reading began."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
-        """`file` stands at its beginning, and is the caller's to close.  Raises ValueError for what is no recording, or one
+        """`file` is at its beginning, and the caller closes it.  Raises ValueError for what is not a recording, or one
         of another version."""
         self._file, self._size = file, size_bytes
         head = file.read(len(MAGIC))

@@ -1,6 +1,6 @@
 """Tells the hashes of prompts without telling a prefix twice.
 
-A chunk hash stands for its chunk and all that is before it.  So where a hash was told before, everything before it was,
+A chunk hash names its chunk and all chunks before it.  So where a hash was recorded before, all hashes before it were,
 and a lookup is one number for the longest prefix that was, and the hashes behind that.
 """
 
@@ -13,7 +13,7 @@ HASH_BYTES: Final = 32
 
 
 class HashWriter:
-    """Remembers the last `limit` hashes that were told; older ones are told again.  Numbers begin at 1."""
+    """Remembers the last `limit` hashes that were recorded; older ones are recorded again.  Numbers begin at 1."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

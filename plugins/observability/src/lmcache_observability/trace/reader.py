@@ -30,7 +30,7 @@ class TraceReader:
     unread."""
 
     def __init__(self, path: str) -> None:
-        """Raises ResourceError for a file that cannot be read, ConfigError for one that is no recording."""
+        """Raises ResourceError for a file that cannot be read, ConfigError for one that is not a recording."""
         self.path = path
         try:
             found = os.stat(path)

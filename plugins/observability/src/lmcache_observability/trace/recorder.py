@@ -24,7 +24,7 @@ class Recorder:
     """One thread.  What cannot be written is left out and counted, and the recording says where it is missing."""
 
     def __init__(self, path: Path, size_max_bytes: int) -> None:
-        """Nobody else's file is written to: where there is one, the name gets the time.  Raises OSError."""
+        """An existing file is never overwritten: the name gets the time then.  Raises OSError."""
         self._fd, self.path = _create(path)
         self._is_open = True
         self._size_max = size_max_bytes

@@ -25,7 +25,7 @@ class Began(_Record, frozen=True, tag="B"):
 
 
 class Lookup(_Record, frozen=True, tag="L"):
-    """The chunks that a request asks for.  Hashes are told once: see `hash_tree`."""
+    """The chunks that a request asks for.  Each hash is recorded once: see `hash_tree`."""
 
     request: str
     model: str
@@ -82,7 +82,7 @@ class Told(_Record, frozen=True, tag="T"):
 
 
 class Lost(_Record, frozen=True, tag="X"):
-    """So many records are missing here.  Hashes and their numbers begin anew behind it."""
+    """Number of records that are missing here.  Hashes and their numbers restart after it."""
 
     records: int
 

@@ -53,9 +53,9 @@ class _Asked:
 
     prompt: Prompt
     there: int
-    """So many of its first chunks are in the server, as far as this knows."""
+    """Number of its first chunks that are in the server, as far as is known here."""
     meant: int
-    """So many were hit when it was recorded."""
+    """Number of chunks that were hit when it was recorded."""
     under_way: bool = True
 
 

@@ -27,7 +27,7 @@ _OURS: Final = ("--host", "--port", "--http-host", "--http-port")
 def replay_server(flags: Sequence[str], chunk_tokens: int) -> Iterator[str]:
     """Runs while the context does; gives the endpoint for engines.
 
-    Raises ConfigError for flags that name ports, ResourceError where the server does not start, or is no more when the
+    Raises ConfigError for flags that name ports, ResourceError where the server does not start, or has ended when the
     context ends with an LMCacheError.  On the main thread, because SIGTERM ends the context."""
     for flag in (each.partition("=")[0] for each in flags):
         if flag in _OURS:

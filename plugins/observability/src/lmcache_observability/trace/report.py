@@ -74,7 +74,7 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """Names come from engines, and files from anybody: whatever would change the terminal is shown as an escape."""
+    """Names come from engines, and files from third parties: control characters are shown as escapes."""
     return ascii(name)[1:-1][:60]
 
 

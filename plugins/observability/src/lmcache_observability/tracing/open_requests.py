@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 Owner = tuple[str, str]
 """Model and cache salt."""
 STEPS_FREE: Final = 16
-"""So many steps of each request count for nothing."""
+"""Number of steps of each request that are ignored."""
 _STEPS_MAX: Final = 1 << 16
 _ID_CHARS_MAX: Final = 1024
 _OWNER_CHARS_MAX: Final = 2048
@@ -33,7 +33,7 @@ class OpenRequests(Generic[Record, Trail]):
     """At most `limit` requests under way, with at most `steps_max` steps together beyond the first `STEPS_FREE` of each.
     One thread.
 
-    Where there is no room for another one the oldest is put out, and `on_forgotten` is told: its engine died, or its end
+    At the limit the oldest is removed, and `on_forgotten` is called: its engine died, or its end
     was lost.  The same happens where another owner has a request of the same name: two engines may call theirs alike, and
     nothing of the one may be told of the other's.
 

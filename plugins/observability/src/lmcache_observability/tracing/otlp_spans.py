@@ -44,7 +44,7 @@ _EXPORTER_LOGGER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter
 
 
 class OtlpSpans:
-    """A sink of spans with a thread of its own, so that a collector that hangs holds up nobody.
+    """A sink of spans with a thread of its own, so that a hanging collector delays no other thread.
 
     `send` only appends.  Spans that the queue has no room for, and those that the collector does not take, are counted."""
 
@@ -163,4 +163,4 @@ def _is_not_routine(record: logging.LogRecord) -> bool:
 
 
 def _nanoseconds(seconds: float) -> int:
-    return int(min(max(0.0, seconds), _SECONDS_MAX) * 1e9)  # 0 where it is no number
+    return int(min(max(0.0, seconds), _SECONDS_MAX) * 1e9)  # 0 where it is not a number

@@ -27,7 +27,7 @@ class TracingSettings(PluginSettings):
         description="Requests per second that get spans without an engine's asking for it; others get none.",
     )
     pending_requests_max: int = Field(
-        8192, ge=1, le=1_000_000, description="Requests under way that are followed; beyond it the oldest is given up."
+        8192, ge=1, le=1_000_000, description="Requests under way that are followed; beyond it the oldest is dropped."
     )
     export_delay_seconds: float = Field(
         1.0, gt=0, le=60, description="How long spans are gathered before they are sent."
@@ -53,6 +53,6 @@ class SlowRequestsSettings(PluginSettings):
     requests_max: int = Field(50, ge=1, le=1000, description="Requests that are kept.")
     window_seconds: float = Field(900.0, gt=0, description="How long they are kept.")
     pending_requests_max: int = Field(
-        8192, ge=1, le=1_000_000, description="Requests under way that are followed; beyond it the oldest is given up."
+        8192, ge=1, le=1_000_000, description="Requests under way that are followed; beyond it the oldest is dropped."
     )
     salts: SaltStyle = Field("hashed", description="Whether the answer names cache salts or digests of them.")

@@ -37,7 +37,7 @@ class SlowestRequest(BaseModel):
     model_name: str = Field(description="Empty where no lookup of it was seen.")
     cache_salt: str = Field(description="The salt or a digest of it, as the settings of `slow_requests` say.")
     ended: float = Field(description="Seconds since the epoch.")
-    waited_seconds: float = Field(description="For so long a lookup, retrieve or store of it ran.")
+    waited_seconds: float = Field(description="Seconds in which a lookup, retrieve or store of it ran.")
     incomplete: bool = Field(description="True where its end was never heard of.")
     steps: list[RequestStep] = Field(description="In the order in which they began.")
 

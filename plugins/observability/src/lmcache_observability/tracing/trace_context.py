@@ -17,11 +17,11 @@ class TraceContext(NamedTuple):
     parent_id: int | None
     """The engine's span; None where the trace begins here."""
     sampled: bool | None
-    """What the engine decided; None where nobody did."""
+    """The engine's decision; None without one."""
 
 
 def trace_context(traceparent: str | None, boot_id: str, request_id: str) -> TraceContext:
-    """Without a usable `traceparent` the trace id follows from the server's run and the request, so that whoever knows
+    """Without a usable `traceparent` the trace id follows from the server's run and the request, so that a reader who knows
     both can name it."""
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found and found[1] != "ff" and not (found[1] == "00" and found[5]):

@@ -153,7 +153,7 @@ class TracingSubscriber(Subscriber):
 
     def _new(self, request_id: str, owner: Owner | None, traceparent: str | None, at: float) -> _Open:
         context = trace_context(traceparent, self._boot_id, request_id) if traceparent else None
-        if context is None or context.sampled is None:  # nobody has decided
+        if context is None or context.sampled is None:  # not decided yet
             if not self._may_have_spans(at):
                 return _Open(owner, _WITHOUT_SPANS, None)
             context = context or trace_context(None, self._boot_id, request_id)

@@ -9,7 +9,7 @@ MayEvict = Callable[[int], bool]
 
 
 class Algorithm(ABC):
-    """Slots are known from `insert` to `remove`; nobody calls `hit` or `remove` for others."""
+    """Slots are known from `insert` to `remove`; `hit` and `remove` are called for known slots only."""
 
     @abstractmethod
     def insert(self, slot: int, key: bytes | None) -> None:
@@ -19,7 +19,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def hit(self, slot: int) -> None:
-        """A request wanted it, for the first time.  The last chunk that it hit is told first."""
+        """A request wanted it, for the first time.  The last chunk that it hit comes first."""
 
     @abstractmethod
     def remove(self, slot: int, evicted: bool) -> None:

@@ -6,7 +6,7 @@ Gittins: Bandit processes and dynamic allocation indices (Journal of the Royal S
 https://doi.org/10.1111/j.2517-6161.1979.tb01068.x
 
 LHD divides the hits to come by the time until the object is hit or evicted, as its own evictions made it.  Here the
-time is chosen: an object may be given up at the age at which that quotient is best, which is the Gittins index, and so
+time is chosen: an object may be evicted at the age at which that quotient is best, which is the Gittins index, and so
 the density does not depend on what was evicted.
 """
 

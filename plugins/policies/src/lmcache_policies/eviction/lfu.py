@@ -27,7 +27,7 @@ class LfuSettings(PluginSettings):
     """How long a use is worth something."""
 
     halving_hits_per_object: Annotated[
-        int, Field(ge=0, description="Counts are halved when there were so many hits per cached object; 0: never.")
+        int, Field(ge=0, description="Hits per cached object after which counts are halved; 0: never.")
     ] = 10
 
 

@@ -1,7 +1,7 @@
 """What is learned from requests: how soon, and how often, objects of a kind are asked for again.
 
 Waldspurger, Park, Garthwaite, Ahmad: Efficient MRC construction with SHARDS (FAST 2015), section 3: a sample of the
-keys, chosen by a hash, has the reuse times of all; and a small shadow of it stands for the whole cache.
+keys, chosen by a hash, has the reuse times of all; and a small shadow of it models the whole cache.
 https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger
 
 Watched keys are followed whether their object is in the cache or not, so an eviction that was a mistake is seen as one.
@@ -19,7 +19,7 @@ from lmcache_policies.eviction.watched_keys import WatchedKeys
 _WATCHED: Final = 8192
 _WATCHED_MAX: Final = 16_384
 _SPAN: Final = 8
-"""The watched sample stands for the last `_SPAN` times as many requests for objects as the cache holds, or more."""
+"""The watched sample covers the last `_SPAN` times as many requests for objects as the cache holds, or more."""
 _LESSONS: Final = 8
 """How often new densities are taken while the ring goes round once."""
 _KEPT: Final = 0.85

@@ -40,7 +40,7 @@ class S3FifoSettings(PluginSettings):
 
 @dataclass(slots=True)
 class _Walk:
-    """Where the search for victims stands in each queue; END where it is through."""
+    """The position of the search for victims in each queue; END at the end."""
 
     small: int
     main: int

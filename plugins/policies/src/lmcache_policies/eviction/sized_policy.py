@@ -19,7 +19,7 @@ _REQUEST_BITS: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class SizedPolicy(EvictionPolicy):
-    """Order within a batch is prompt order, and its last chunk is told to the algorithm first: a prefix is of no use
+    """Order within a batch is prompt order, and the algorithm gets its last chunk first: a prefix is of no use
     without its beginning but of some use without its end.  What one request stores, hits and hits again counts once.
 
     A slot costs 25 bytes here, and what the algorithm adds."""

@@ -30,7 +30,7 @@ class WatchedKeys:
         self._mask = 2 * size - 1
         self._head = size - 1
         self._shadow = 0
-        """Entries of the shadow, dead ones included: so many up to the head."""
+        """Entries of the shadow up to the head, dead ones included."""
         self._shadow_live = 0
 
     def find(self, word: int) -> int:

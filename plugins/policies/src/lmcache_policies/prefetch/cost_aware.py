@@ -79,7 +79,8 @@ class CostAware(PrefetchPolicy):
         return PrefetchPlan(tuple(sources))
 
     def weigh(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts], facts: PrefetchFacts) -> PrefetchPlan:
-        if facts.ordered or facts.sparse:  # nobody computes instead, or each chunk is worth what only the engine knows
+        # the engine does not compute instead, or only the engine knows what each chunk is worth
+        if facts.ordered or facts.sparse:
             return self.plan(found, adapters)
         picks = self._picks(found, adapters, facts)
         if not picks:
@@ -131,7 +132,7 @@ class CostAware(PrefetchPolicy):
         for end in range(ends.first + 1, ends.end + 1):
             seconds = self._load_seconds(ends, end, adapters, facts)
             if seconds is None:
-                break  # no more from a backend that nobody knows
+                break  # no more from a backend whose speed is unknown
             gain = self._compute_seconds(ends.first, end, facts) - self._settings.safety_factor * seconds
             if gain >= best_gain:
                 best, best_gain = end, gain
@@ -163,7 +164,7 @@ class CostAware(PrefetchPolicy):
         return self._settings.probe_chunks * (4 if self._loads % 2 else 1)
 
     def _explore(self, ends: PrefixEnds, best: int, adapters: Sequence[AdapterFacts], facts: PrefetchFacts) -> int:
-        """`best`, or a little further, where the budget pays for it and nobody else is measuring there."""
+        """`best`, or a little further, where the budget pays for it and no other request is measuring there."""
         self._budget_seconds += self._settings.exploration_share * self._compute_seconds(best, ends.end, facts)
         end = min(best + self._probe_chunks(), ends.end)
         measured = [

@@ -1,4 +1,4 @@
-"""How long a backend takes to load so many bytes, learned from the loads that it has answered."""
+"""How long a backend takes to load a number of bytes, learned from the loads that it has answered."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class TierSpeed:
         return self._cost
 
     def took(self, size: int, seconds: float) -> None:
-        """So many bytes, with what was ahead of them, were there after so many seconds."""
+        """These bytes, and those queued before them, arrived after this many seconds."""
         if size > 0 and seconds >= 0:
             self._samples.append((size, seconds))
             if len(self._samples) >= self._samples_min:
                 self._cost = self._fit()
 
     def failed(self, size: int, seconds: float) -> None:
-        """Nothing came in that time.  That a backend says so quickly is no sign of speed."""
+        """Nothing was loaded in that time.  A quick miss is not a sign of speed."""
         if self._cost is None or seconds > self._cost.of(size):
             self.took(size, seconds)
 

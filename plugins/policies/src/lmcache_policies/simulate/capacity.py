@@ -41,7 +41,7 @@ class Capacity:
 
 
 def parse_wishes(text: str) -> tuple[Wish, ...]:
-    """A list with commas.  Raises ConfigError for what is no size."""
+    """A list with commas.  Raises ConfigError for a text that is not a size."""
     return tuple(_wish(part.strip()) for part in text.split(","))
 
 
@@ -84,6 +84,6 @@ def _wish(text: str) -> Wish:
 
 
 def _split(text: str) -> tuple[float, str]:
-    """Amount and lower-case unit; a unit of "?" where the text is no size at all."""
+    """Amount and lower-case unit; a unit of "?" where the text is not a size."""
     found = _SIZE.fullmatch(text.strip())
     return (float(found[1]), found[2].lower()) if found else (0.0, "?")

@@ -22,7 +22,7 @@ from lmcache_policies.simulate.trace_file import read_trace
 
 _STDOUT: Final = "-"
 _ANY_BLOCK_BYTES: Final = 1 << 20
-"""What policies are told where --block-bytes is not given; blocks are all of one size."""
+"""Block size for policies where --block-bytes is not given; all blocks have one size."""
 
 
 def run_simulate(arguments: Sequence[str], context: CommandContext) -> int:
@@ -34,7 +34,7 @@ def run_simulate(arguments: Sequence[str], context: CommandContext) -> int:
         require_matplotlib()
     for flag, path in (("--json", given.json), ("--plot", given.plot)):
         if path and path != _STDOUT and not Path(path).absolute().parent.is_dir():
-            raise ConfigError(f"{flag} {path}: there is no such directory")
+            raise ConfigError(f"{flag} {path}: the directory does not exist")
     contenders = choose(context.plugins, given.policy, given.all_policies, _note)
     if not contenders:
         raise ConfigError("no eviction policy is installed that evicts; name one with --policy")

@@ -61,8 +61,9 @@ def choose(
 ) -> tuple[Contender, ...]:
     """Those that are `wanted`, each once; without any, or where `everything` is, the installed ones.
 
-    An installed one that nobody named is left out, and `on_left_out` told why, if it cannot be opened without settings,
-    or (unless `everything`) if it evicts nothing.  A named one that cannot be opened raises what opening it raises."""
+    An installed one that was not named is left out, and `on_left_out` called with the reason, if it cannot be opened without
+    settings, or (unless `everything`) if it evicts nothing.  A named one that cannot be opened raises what opening it
+    raises."""
     named = [parse_contender(text) for text in wanted]
     for contender in named:
         contender.open(plugins)

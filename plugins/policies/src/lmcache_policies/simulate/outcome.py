@@ -1,4 +1,4 @@
-"""What a simulation found, before anybody formats it."""
+"""The result of a simulation, before it is formatted."""
 
 from __future__ import annotations
 

@@ -79,4 +79,4 @@ def progress_on(stream: TextIO, total: int, wanted: bool = True) -> Progress:
 
 
 def ignore_progress(requests: int) -> None:
-    """For whoever does not want to know how many requests are done."""
+    """Shows no progress."""

@@ -2,7 +2,7 @@
 
 A request is looked up and then stored, as an engine does:
 
-1. Its hits are the blocks that are cached, up to the first that is not.  The policy is told of them.  Blocks that are
+1. Its hits are the blocks that are cached, up to the first that is not.  The policy is notified of them.  Blocks that are
    cached behind that gap are no hits, are not touched, and are not stored again; so it is on the server.
 2. The missing ones are stored, in prompt order.  Of a request that is longer than the cache only the first `capacity`
    blocks are: a store that finds no room for all of them gets it for the first ones.
@@ -107,7 +107,7 @@ class Replay:
                     self._take_back(stored)
 
     def _serve_single_blocks(self, requests: range) -> None:
-        """The same for requests of one block each, faster: there is no prompt to take apart."""
+        """The same for requests of one block each, faster: no prompt has to be split."""
         trace, capacity, cached, slot_of, free = self._trace, self._capacity, self._block_of, self._slot_of, self._free
         policy, slot_bytes, space = self._policy, self._size.bytes, self._spaces[0]
         seconds, hits = trace.seconds, 0

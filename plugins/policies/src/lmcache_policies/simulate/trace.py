@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ROOT: Final = 0xFFFFFFFF
-"""Stands for "nothing" where a block number is expected: the block before the first of a prompt."""
+"""Null block number: the block before the first of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def _checked(given: Any, of_ids: str, of_salt: str) -> tuple[float, list[Any], s
     if not {int, str}.issuperset(map(type, ids)):
         raise ValueError(f"'{of_ids}' holds something that is neither an integer nor a string")
     if len(set(ids)) < len(ids):
-        raise ValueError(f"'{of_ids}' names a block twice, but an id stands for a block and all that is before it")
+        raise ValueError(f"'{of_ids}' names a block twice, but an id names a block and all blocks before it")
     if not isinstance(salt, str) or len(salt) > 256:
         raise ValueError(f"'{of_salt}' is not a string of at most 256 characters")
     return timestamp, ids, salt

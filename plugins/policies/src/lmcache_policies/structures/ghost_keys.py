@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 
 class GhostKeys:
-    """From the oldest to the newest.  Whoever adds also trims: it never holds more than the last `trim` allowed and
+    """From the oldest to the newest.  The caller that adds also trims: it never has more than the last `trim` allowed and
     what was added since."""
 
     def __init__(self) -> None:

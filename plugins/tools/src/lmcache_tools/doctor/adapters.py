@@ -32,7 +32,7 @@ def _tried(case: Case, spec: AdapterSpec, object_bytes: int) -> tuple[Finding, T
     except LMCacheError as error:
         return Finding(probe, Level.FAIL, str(error), "fix its settings or remove the adapter"), None
     except Exception as error:  # noqa: BLE001 - a plugin's boundary
-        remedy = f"tell its author: lmcache plugins check {spec.offer.name} shows which check it breaks"
+        remedy = f"tell its author: lmcache plugins check {spec.offer.name} shows which law it breaks"
         return Finding(probe, Level.FAIL, f"it raised {describe(error)}", remedy), None
     facts = {
         "object_bytes": trial.object_bytes,

@@ -30,8 +30,7 @@ def _used(case: Case) -> Iterator[tuple[str, Offer, Any]]:
         return
     groups = (specs.subscribers, specs.request_modules, specs.http_routes, specs.services)
     policies = (specs.eviction_policy, specs.store_policy, specs.prefetch_policy)
-    memories = (specs.l1_memory,) if specs.l1_memory else ()
-    for spec in (*memories, *policies, *(each for group in groups for each in group)):
+    for spec in (*policies, *(each for group in groups for each in group)):
         yield f"{spec.kind.label} {spec.name}", case.plugins.offer(spec.kind, spec.name), spec.settings
 
 

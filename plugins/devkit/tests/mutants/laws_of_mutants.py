@@ -1,4 +1,4 @@
-"""One class of checks for each mutant, and one for what they were made from.  Run by test_mutants.py alone."""
+"""One class of laws for each mutant, and one for what they were made from.  Run by test_mutants.py alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ObjectFiles(Media):
         return self._root / f"{key.object_id.hex()}.kv"
 
 
-class FileConformance(L2AdapterSuite):
+class FileLaws(L2AdapterSuite):
     wait_seconds: ClassVar[float] = 3.0
     open_close_rounds = 40
     payload_bytes_max = 0
@@ -83,4 +83,4 @@ def offer_of(adapter: type[FileAdapter]) -> Offer:
     )  # fmt: skip
 
 
-globals().update(PLANTED.suites(FileConformance, __name__, offer_of))
+globals().update(PLANTED.suites(FileLaws, __name__, offer_of))

@@ -1,4 +1,4 @@
-"""The conformance suite."""
+"""The conformance kit."""
 
 from __future__ import annotations
 

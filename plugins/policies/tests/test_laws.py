@@ -1,4 +1,4 @@
-"""Every policy of this distribution against the conformance suite."""
+"""Every policy of this distribution against the conformance kit."""
 
 from __future__ import annotations
 

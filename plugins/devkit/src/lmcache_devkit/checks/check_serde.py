@@ -1,0 +1,21 @@
+"""The laws of a serde, for the one that LMCACHE_CHECK names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lmcache_devkit.checks.check_request import CheckRequest
+from lmcache_devkit.serde_suite import SerdeSuite
+
+CHECK = CheckRequest.from_environment()
+
+
+class TestOffer(SerdeSuite):
+    offer = CHECK.name
+
+    @pytest.fixture
+    def settings(self) -> Mapping[str, Any]:
+        return CHECK.settings
