@@ -59,8 +59,8 @@ class RedisSettings(SharedSettings):
         int,
         Field(
             ge=PIECE_BYTES_MIN,
-            description="Longest value; an object that is longer is kept in several. A server takes 512 MiB unless it is "
-            "told otherwise, a proxy often less.",
+            description="Longest value; an object that is longer is kept in several. A server takes 512 MiB by "
+            "default, a proxy often less.",
         ),
     ] = PIECE_BYTES
     num_connections: Annotated[
