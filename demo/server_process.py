@@ -44,6 +44,8 @@ class ServerProcess:
     ) -> None:
         self.port, self.http_port = free_ports(2)
         ports = ["--host", HOST, "--port", str(self.port), "--http-port", str(self.http_port)]
+        if "--plugin" in options:  # which names all that is considered, and the API is a plugin's
+            ports += ["--plugin", "admin"]
         command = [str(executable), "server", *ports, *options]
         self._child = ChildProcess("lmcache server", command, log_path, quiet_environment() | dict(environment or {}))
 

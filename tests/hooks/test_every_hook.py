@@ -51,7 +51,7 @@ def running(**more: Any) -> Iterator[Server]:
         "l2_prefetch_policy": "from_first",
         **more,
     }
-    plugins = load_plugins([PLUGIN, "serde"])
+    plugins = load_plugins([PLUGIN, "serde", "admin"])
     server = build(read_settings({**settings, "listener_word": "heard"}, plugins), plugins)
     server.start()
     try:

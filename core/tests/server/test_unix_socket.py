@@ -15,7 +15,7 @@ from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_users import OTHER, needs_root, peer_of, result_of
 from core.tests.server.test_handshakes import until
 from lmcache_client.client import EngineClient
-from lmcache_client.errors import ResourceError
+from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core.app.cli import main
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.server.engine_socket import EngineSocket
@@ -104,7 +104,7 @@ def test_a_file_that_is_no_socket_is_left_alone(start_server: StartServer, path:
 
 @pytest.mark.parametrize("host", ["ipc://@abstract", "ipc://relative", "ipc:/one", "ipc:///" + "x" * 120])
 def test_other_paths_are_refused(start_server: StartServer, host: str) -> None:
-    with pytest.raises(ValueError, match="Unix socket"):
+    with pytest.raises(ConfigError, match="Unix socket"):
         start_server(host=host)
 
 

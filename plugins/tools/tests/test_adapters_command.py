@@ -26,6 +26,9 @@ class StandInAdapters:
         self.left = 2
         self.doing = "serving"
 
+    def clients(self) -> list[Any]:
+        return []
+
     def _state(self) -> AdapterState:
         return AdapterState(
             name="memory",

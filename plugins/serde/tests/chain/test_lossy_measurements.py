@@ -12,7 +12,6 @@ import pytest
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.cli import main
-from lmcache_core.app.number_layouts import NumberLayouts, as_numbers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
@@ -21,6 +20,7 @@ from lmcache_tools.doctor.adapter_trial import TrialFailedError, try_adapter
 from lmcache_tools.doctor.adapters import adapter_trials
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Level
+from lmcache_tools.number_layouts import NumberLayouts, as_numbers
 from plugins.serde.tests.chain import serde_plugin
 
 SMALL = ("--sizes", "64KiB,100KiB", "--depths", "2", "--bytes", "512KiB", "--rounds", "2", "--timeout-seconds", "20")

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lmcache_core.app.number_layouts import lossy_serdes
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_tools.bench.lane import Ended, Step, Verb
+from lmcache_tools.number_layouts import lossy_serdes
 
 _DELETE_BATCH: Final = 256
 _GONE: Final = (Outcome.DONE, Outcome.MISSING)

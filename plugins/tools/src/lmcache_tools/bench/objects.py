@@ -9,13 +9,13 @@ from typing import Final
 
 from blake3 import blake3
 
-from lmcache_core.app.number_layouts import as_numbers
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
 from lmcache_core.model.keys import HASH_BYTES, HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, inspect, seal
 from lmcache_core.model.results import Outcome
 from lmcache_tools.bench.lane import Step, Verb
 from lmcache_tools.bench.plan import spaced
+from lmcache_tools.number_layouts import as_numbers
 
 SPACE: Final = KeySpace("lmcache-bench", 0, 0, "", 256, HashChain.BLAKE3, b"lmcache-bench-l2")
 """Of all keys: a model that no engine serves, so that nothing of anybody is met, and what should ever be left behind says

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.lone_context import lone_context
-from lmcache_core.app.number_layouts import NumberLayouts
 from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.memory import BenchMemory
+from lmcache_tools.lone_context import lone_context
+from lmcache_tools.number_layouts import NumberLayouts
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.lone_context import lone_context
-from lmcache_core.app.number_layouts import NumberLayouts, as_numbers, lossy_serdes
 from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
@@ -25,6 +23,8 @@ from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check, seal
 from lmcache_core.model.results import Outcome
+from lmcache_tools.lone_context import lone_context
+from lmcache_tools.number_layouts import NumberLayouts, as_numbers, lossy_serdes
 
 ROUNDS: Final = 3
 _CLOSE_SECONDS: Final = 5.0
