@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -86,17 +87,41 @@ def test_of_ages_the_largest_is_shown_and_of_bytes_the_sum(metrics: MetricsSubsc
     assert [sample.value for sample in found["lmcache_used_bytes"].samples] == [0, 1, 2, 3 + 4 + 5]
 
 
-def test_readings_are_taken_once_for_each_scrape(metrics: MetricsSubscriber, server: FakeServerView) -> None:
+def test_samples_are_taken_once_for_each_scrape(metrics: MetricsSubscriber, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = list[None]()
 
-    class Counting(FakeServerView):
-        def samples(self) -> list[Sample]:
-            taken.append(None)
-            return [COUNTED.of(1, "m", "s"), AGE.of(1, "s")]
+    def counted(_: FakeServerView) -> list[Sample]:
+        taken.append(None)
+        return [COUNTED.of(1, "m", "s"), AGE.of(1, "s")]
 
-    metrics.begin(Counting(kinds=(COUNTED, AGE)))
+    monkeypatch.setattr(FakeServerView, "samples", counted)
+    metrics.history.close()  # which takes samples, too
+    taken.clear()
     scraped(metrics)
     assert len(taken) == 1
+
+
+def test_events_do_not_wait_for_the_import_of_numpy(
+    metrics: MetricsSubscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside busy threads it takes seconds, and an event's call that takes seconds is a failure of the subscriber."""
+    imports, delivered = threading.Event(), threading.Event()
+    waited = list[bool]()
+    open_chunks = MetricsSubscriber._open_chunks
+
+    def open_slowly(subscriber: MetricsSubscriber) -> object:
+        imports.set()
+        waited.append(delivered.wait(2))
+        return open_chunks(subscriber)
+
+    monkeypatch.setattr(MetricsSubscriber, "_open_chunks", open_slowly)
+    for number in range(EVENTS_MAX):
+        publish(metrics, lookup(f"request {number}", [number], hit=0))
+    assert imports.wait(2)
+    delivered.set()
+    ceiling = next(each for each in metrics.ceilings() if each.cache_salt == ALL)
+    assert ceiling.requested_chunks > 0, "an answer waits for the import, and leaves nothing out"
+    assert waited == [True]
 
 
 def test_every_event_ends_up_in_its_distribution(metrics: MetricsSubscriber) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lmcache_core import (
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 EVENTS_MAX: Final = 1024
 HASH_BYTES_MAX: Final = 1 << 22
 """What may be gathered before it is worked off, where no batch ends sooner."""
+WAITING_HASH_BYTES_MAX: Final = 16 * HASH_BYTES_MAX
+"""What may be gathered until numpy is imported; with more, the event thread waits for that."""
 SETTLE_SECONDS: Final = 1.0
 """How long events about chunks may wait without a reader."""
 _NOW: Final = "5m"
@@ -68,9 +71,10 @@ class MetricsSubscriber(Subscriber):
         self._labels = LabelNames(settings.label_values_max, settings.salts)
         self._traces = RequestTraces(enabled=settings.exemplars)
         self._settings = settings
-        self._lock = threading.Lock()  # guards the next two, and who takes from _of_chunks
+        self._lock = threading.Lock()  # guards the next three, and who takes from _of_chunks
         self._distributions = Distributions(self._labels, self._traces)
         self._chunks: Chunks | None = None
+        self._opening: Future[Chunks] | None = None
         self._gathered: list[Event] = []
         self._of_chunks: deque[HashesEvent | LookupFinished] = deque()
         """One thread appends, and the owner of the lock removes."""
@@ -120,6 +124,8 @@ class MetricsSubscriber(Subscriber):
 
     def close(self) -> None:
         self.batch_done()
+        if self._opening:
+            wait([self._opening])
         self.history.close()
         if self._push:
             self._push.close()
@@ -128,6 +134,7 @@ class MetricsSubscriber(Subscriber):
 
     def families(self) -> list[Family]:
         """Every metric, those without a value, too.  Any thread; one snapshot of the server's samples for all of them."""
+        self._wait_opened()
         with self._lock:
             self._settle()
             of_events = self._distributions.families()
@@ -147,6 +154,7 @@ class MetricsSubscriber(Subscriber):
 
     def ceilings(self) -> list[Ceiling]:
         """What was hit and what a cache without limits would have hit, by salt and window.  Any thread."""
+        self._wait_opened()
         with self._lock:
             self._settle()
             return self._chunks.ceilings(time.monotonic()) if self._chunks else []
@@ -174,15 +182,35 @@ class MetricsSubscriber(Subscriber):
     def _settle(self) -> None:
         """Work off what is about chunks.  Not after each batch: a handful of them costs as much as a thousand.  The caller
         holds the lock."""
-        events = [self._of_chunks.popleft() for _ in range(len(self._of_chunks))]
-        now, self._hash_bytes = time.monotonic(), 0
+        now = time.monotonic()
         self._settle_at = now + SETTLE_SECONDS
-        if events:
-            self._chunks = self._chunks or self._open_chunks()
-            self._chunks.take(events, now)
+        if not self._of_chunks:
+            return
+        opening = self._begin_opening()
+        if not opening.done() and self._hash_bytes < WAITING_HASH_BYTES_MAX:
+            return
+        self._chunks = opening.result()
+        events = [self._of_chunks.popleft() for _ in range(len(self._of_chunks))]
+        self._hash_bytes = 0
+        self._chunks.take(events, now)
+
+    def _wait_opened(self) -> None:
+        """Block until what is gathered about chunks can be worked off.  Not on the event thread."""
+        with self._lock:
+            opening = self._begin_opening() if self._of_chunks else None
+        if opening:
+            wait([opening])
+
+    def _begin_opening(self) -> Future[Chunks]:
+        """numpy takes a while to import: neither in an event's call, which may not take long, nor at the start, where the
+        engine port and HTTP come first.  The caller holds the lock."""
+        if self._opening is None:
+            thread = ThreadPoolExecutor(1, "metrics-chunks")
+            self._opening = thread.submit(self._open_chunks)
+            thread.shutdown(wait=False)
+        return self._opening
 
     def _open_chunks(self) -> Chunks:
-        # here, because numpy takes a while, and the engine port comes first
         from lmcache_observability.metrics.chunks import Chunks
 
         return Chunks(self._labels, self._settings)
