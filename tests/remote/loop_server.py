@@ -14,6 +14,8 @@ from typing import Any, Final, Self, TypeVar
 HOST: Final = "127.0.0.1"
 READ_BYTES: Final = 64 << 10
 PATIENCE_SECONDS: Final = 30.0
+ACCEPT_STEPS: Final = 4
+"""Turns of the event loop from a socket that is accepted to the coroutine that serves it, and one more."""
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 Value = TypeVar("Value")
@@ -63,6 +65,12 @@ class LoopServer(ABC):
         """On the loop: listen no more, and reset what is connected."""
         server, self._server = self._server, None
         if server is not None:
+            # Connections that the loop has just accepted begin, and end at once: an asyncio.Server that is closed before
+            # they begin leaves their sockets open.
+            for sock in server.sockets:
+                self._loop.remove_reader(sock.fileno())
+            for _ in range(ACCEPT_STEPS):
+                await asyncio.sleep(0)
             server.close()
         connections = list(self._connections)
         for connection in connections:
@@ -88,6 +96,9 @@ class LoopServer(ABC):
         self._holder.close()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            reset(writer)
+            return
         connection = asyncio.current_task()
         assert connection is not None
         self._connections.add(connection)

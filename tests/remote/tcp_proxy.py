@@ -145,8 +145,8 @@ class TcpProxy(LoopServer):
         finally:
             for pump in pumps:
                 pump.cancel()
+            reset(to_backend)  # before the wait, which a proxy that ends cancels
             await asyncio.gather(*pumps, return_exceptions=True)
-            reset(to_backend)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way) -> None:
         counted_for: Fault | None = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import socketserver
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -96,6 +98,21 @@ def test_everything_passes(proxy: TcpProxy) -> None:
     assert echoed(proxy) == MESSAGE
     assert proxy.connected == 1
     assert proxy.passed(Way.REQUESTS) == proxy.passed(Way.ANSWERS) == len(MESSAGE)
+
+
+def test_connections_that_were_not_served_yet_are_reset_when_the_proxy_ends() -> None:
+    """A writer that nothing has closed is an error of whatever test the collector of garbage comes in."""
+    with socket.socket() as backend:
+        backend.bind((HOST, 0))
+        backend.listen()
+        for _ in range(20):
+            with ExitStack() as stack:
+                with TcpProxy(backend.getsockname()[1]) as proxy:
+                    clients = [stack.enter_context(connected(proxy)) for _ in range(10)]
+                for client in clients:
+                    with pytest.raises(ConnectionResetError):
+                        client.recv(1)
+    gc.collect()
 
 
 def test_an_end_of_one_side_leaves_the_other(proxy: TcpProxy) -> None:
