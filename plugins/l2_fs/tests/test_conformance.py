@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_devkit import FileMedia, L2AdapterSuite, fail_methods, stall_methods
-from lmcache_l2_fs.adapter import FsAdapter
-from lmcache_l2_fs.object_io import ObjectIO
+from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 from lmcache_object_files import ObjectDirectory
 
 

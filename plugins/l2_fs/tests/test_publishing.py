@@ -20,8 +20,7 @@ from lmcache_core import HEADER_BYTES, Outcome, StoreItem, check, media_path
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
-from lmcache_l2_fs.adapter import FsAdapter
-from lmcache_l2_fs.object_io import ObjectIO
+from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 
 DONE, REJECTED, FAILED = Outcome.DONE, Outcome.REJECTED, Outcome.FAILED
 Open = Callable[..., FsAdapter]

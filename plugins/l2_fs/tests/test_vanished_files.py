@@ -14,8 +14,7 @@ from lmcache_core import HEADER_BYTES, Outcome, media_path
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
 from lmcache_devkit.lent_memory import LentMemory, object_key
-from lmcache_l2_fs.adapter import FsAdapter
-from lmcache_l2_fs.object_io import ObjectIO
+from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 
 DONE, MISSING, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED
 Open = Callable[..., FsAdapter]

@@ -11,15 +11,13 @@ Whatever one of them wrote, any other reads: names, format, lock and temporaries
 
 from lmcache_object_files.async_file_adapter import AsyncFileAdapter
 from lmcache_object_files.direct_io import DIRECT_ALIGN, accepts_direct
-from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.file_names import FoundFile
 from lmcache_object_files.file_settings import FileSettings
 from lmcache_object_files.finding import Finding, examine
-from lmcache_object_files.object_directory import ObjectDirectory
+from lmcache_object_files.object_directory import DirectoryLock, ObjectDirectory
 from lmcache_object_files.object_files import FileCounts, ObjectFiles
-from lmcache_object_files.object_index import ObjectIndex, Sighting
+from lmcache_object_files.object_index import ObjectIndex, PendingFile, Sighting
 from lmcache_object_files.opening import open_object_files, unusable
-from lmcache_object_files.pending_file import PendingFile
 from lmcache_object_files.placed_file import PlacedFile
 from lmcache_object_files.recovery import Recovery
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from lmcache_core import AdapterContext, Condition, KeyPage, ObjectKey, Outcome, Severity, Usage, media_path
-from lmcache_object_files.directory_lock import DirectoryLock
 from lmcache_object_files.finding import Finding, examine, is_full, is_in_the_way, size_of
 from lmcache_object_files.medium_state import MediumState
-from lmcache_object_files.object_directory import ObjectDirectory
-from lmcache_object_files.object_index import ObjectIndex, Sighting
-from lmcache_object_files.pending_file import PendingFile
+from lmcache_object_files.object_directory import DirectoryLock, ObjectDirectory
+from lmcache_object_files.object_index import ObjectIndex, PendingFile, Sighting
 from lmcache_object_files.placed_file import PlacedFile
 from lmcache_object_files.recovery import Recovery
 from lmcache_object_files.removal import remove_objects
