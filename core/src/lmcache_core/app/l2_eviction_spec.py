@@ -1,4 +1,4 @@
-"""What an adapter's key `eviction` asks for."""
+"""Settings of an adapter's key `eviction`."""
 
 from __future__ import annotations
 

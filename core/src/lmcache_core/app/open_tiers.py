@@ -1,4 +1,4 @@
-"""L1 and L2, what moves objects between them, and the verbs over both."""
+"""Opens L1 and L2, the controllers between them, and the storage manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the parts of a running server: the sources of its conditions."""
+"""The sources of a running server's conditions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Threads that move objects between tiers and make room."""
+"""Threads that move objects between tiers and free space."""

@@ -51,7 +51,7 @@ class AdapterClient:
         self.capabilities = capabilities
         self._clock = clock
         self.timeout_seconds = timeout_seconds
-        """How long a job may take; may be set at any time, for what is submitted from then on."""
+        """Time limit of a job.  It may be set at any time, for later jobs."""
         self.counters = AdapterCounters(clock)
         self._jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
@@ -85,7 +85,7 @@ class AdapterClient:
 
     @property
     def loads(self) -> bool:
-        """May anything be loaded from it?  Not while it is broken, and not once it is being removed."""
+        """True while loads may be submitted: it is not broken, and not being removed."""
         return self.answers and not self._retired
 
     @property
@@ -135,13 +135,13 @@ class AdapterClient:
             self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
     def usage(self) -> Usage | None:
-        """What the adapter holds; None where it does not know or fails."""
+        """Bytes and objects that the adapter has; None where it does not know or fails."""
         usage = self._guard("usage", self.adapter.usage)
         return usage if isinstance(usage, Usage) else None
 
     @property
     def is_learning(self) -> bool:
-        """Does it not know yet what it holds, though it promises to know?"""
+        """True while it declares USAGE and does not know its usage yet."""
         return Capability.USAGE in self.capabilities and self.usage() is None
 
     def circuit(self) -> CircuitStatus | None:
@@ -173,7 +173,7 @@ class AdapterClient:
                 self._listing.notify_all()
 
     def in_use(self) -> set[ObjectKey]:
-        """What is being stored or loaded right now."""
+        """Keys of stores and loads under way."""
         return {item.key for item in self._jobs.subjects(("store", "load"))}
 
     def status(self) -> dict[str, object]:
@@ -243,7 +243,7 @@ class AdapterClient:
     # --- on the completion thread
 
     def descriptor(self) -> int | None:
-        """What to poll for completions; None where the adapter has closed it."""
+        """The descriptor to poll for completions; None where the adapter has closed it."""
         found = self._guard("completions", lambda: self.adapter.completions().fileno())
         return found if isinstance(found, int) and found >= 0 else None
 

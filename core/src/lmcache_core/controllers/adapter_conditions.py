@@ -1,4 +1,4 @@
-"""What is wrong with an L2 adapter, as the server sees it from outside; what it reports itself comes beside it."""
+"""Conditions of an L2 adapter that the server finds from outside; the adapter's own are added to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOUNS: Final = {"store": "stores", "lookup": "lookups", "load": "loads", "delet
 
 
 def adapter_subject(name: str) -> str:
-    """What conditions of an L2 adapter are about."""
+    """The subject of an L2 adapter's conditions."""
     return f"adapter {name}"
 
 

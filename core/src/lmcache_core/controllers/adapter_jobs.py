@@ -177,7 +177,7 @@ class VerbCounts:
 
 
 class Declined(NamedTuple):
-    """What an adapter has and a lookup missed, but was not loaded because computing it is faster."""
+    """Objects that a lookup missed and the adapter has, but that were not loaded because computing them is faster."""
 
     lookups: int = 0
     objects: int = 0
@@ -193,7 +193,7 @@ class AdapterCounts(NamedTuple):
     rejected: int
     """Loaded, and not what they claim to be."""
     declined: Declined = Declined()
-    """What the prefetch policy left there."""
+    """Objects that the prefetch policy did not load."""
     damaged: int = 0
     """Of the rejected ones: ours by name, but short, torn or altered."""
 

@@ -1,4 +1,4 @@
-"""Takes one adapter out of a running server, step by step.
+"""Removes one adapter from a running server, step by step.
 
     serving -> draining -> removing -> closing -> (lingering) -> removed
 
@@ -33,7 +33,7 @@ FORCED_CLOSE_SECONDS: Final = 0.5
 
 
 class AdapterStage(StrEnum):
-    """Where an adapter is between its coming and its going."""
+    """The stage of an adapter, from when it is added until it is removed."""
 
     SERVING = "serving"
     DRAINING = "draining"

@@ -58,7 +58,7 @@ class Reporter(NamedTuple):
     subject: str
     conditions: Callable[[], Iterable[Any]]
     severity_max: Severity = Severity.WARNING
-    """What it reports as severer than this counts as this: the server serves without it."""
+    """The most severe condition that it may report: the server serves without it."""
 
 
 class _Asked:
@@ -194,7 +194,7 @@ class Conditions:
                 self._refreshes = (*self._refreshes, refresh)
 
     def active(self) -> tuple[ActiveCondition, ...]:
-        """What holds now, the severest first, then the oldest."""
+        """Active conditions, the most severe first, then the oldest."""
         with self._lock:
             self._look()
             shown = [each.shown for each in self._active.values()]
@@ -205,7 +205,7 @@ class Conditions:
             self.check()
 
     def check(self) -> None:
-        """What the thread does once in `LOOK_SECONDS`."""
+        """Refresh the reports and log changes; the thread calls it every `LOOK_SECONDS`."""
         for refresh in self._refreshes:
             refresh()
         self.active()
@@ -276,7 +276,7 @@ def _is_silent(active: _Active | None) -> bool:
 
 
 def is_well(subject: str, active: Sequence[ActiveCondition]) -> bool:
-    """Is nothing about it worse than INFO?  What a plugin reports of a part of it counts, too."""
+    """True without a condition worse than INFO of this subject or of a part of it."""
     return not any(
         each.condition.severity is not Severity.INFO
         and (each.condition.subject == subject or each.condition.subject.startswith(f"{subject}, "))

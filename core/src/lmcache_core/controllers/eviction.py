@@ -1,4 +1,4 @@
-"""Makes room in L1: on a watermark, and when a store found none."""
+"""Eviction of L1: at a watermark, for stores that wait for free space, and for quotas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SlabMover:
         return {size: wanted for size, wanted in demand.items() if self._cache.slabs.is_shared(size)}
 
     def bytes_by_size(self, slots: Sequence[int]) -> Counter[int]:
-        """What evicting these would free, by slot size.  Slots that may not go count for nothing."""
+        """Bytes that evicting these would free, by slot size.  Slots that may not be evicted do not count."""
         freed: Counter[int] = Counter()
         for slab in self._slabs_of(dict.fromkeys(slots)):
             freed[slab.slot_bytes] += slab.slot_bytes
@@ -153,7 +153,7 @@ class EvictionController:
 
     @property
     def changing(self) -> bool:
-        """Is another policy about to take over, because an operator wants it?"""
+        """True while an operator's change of the policy is under way."""
         return self._change is not None and not self._is_rescue
 
     def wake(self) -> None:
@@ -237,7 +237,7 @@ class EvictionController:
         self._cache.salts.notify_waits()
 
     def _coldest(self, wanted_bytes: int) -> Sequence[int]:
-        """What would leave next.  It is asked for an opinion and stays."""
+        """The next victims of the policy, which are not evicted here."""
         return self._victims(EvictionDemand(wanted_bytes, {}))
 
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What one adapter holds, as its eviction policy knows it: objects by number, learned from events and from a listing."""
+"""The contents of one adapter as its eviction policy knows them: numbered objects, learned from events and a listing."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class L2Contents:
             self._notify("on_remove", lambda: self.guarded.policy.on_remove(numbers))
 
     def victims(self, wanted_bytes: int, may_evict: Callable[[int], bool]) -> list[int]:
-        """What the policy would delete, each once, and only what may be."""
+        """Victims of the policy, each once, and only those that may be evicted."""
         try:
             named = self.guarded.policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
             victims = [number for number in dict.fromkeys(named) if may_evict(number)]

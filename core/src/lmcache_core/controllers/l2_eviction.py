@@ -1,4 +1,4 @@
-"""Makes room in one adapter: watches what it uses, and deletes what its policy names."""
+"""Eviction of one adapter: watches its usage, and deletes the victims of its policy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class L2Pressure:
         self.freed_bytes += size
 
     def excess(self) -> Usage | None:
-        """What is used, if that is more than the watermark allows; None too where that is not known."""
+        """The usage, if it is beyond the watermark; otherwise None, also where it is not known."""
         usage = self._client.usage()
         if usage is None and self._client.is_learning:
             return None
@@ -183,7 +183,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._returned: set[int] = set()
         """Stored again while they were being deleted."""
         self._leaving: set[ObjectKey] = set()
-        """What an operator deletes, unless it was seen since that began."""
+        """Objects that an operator deletes, unless they were seen since that began."""
         self._stuck: set[int] = set()
         """Could not be deleted in this cycle."""
         self._goal_bytes = 0
@@ -199,7 +199,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._inbox.post(_Stored(objects))
 
     def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """What is not there after all is found out when it is deleted."""
+        """Objects that are not there are found out when they are deleted."""
         self._inbox.post(_Stored(objects, certain=False))
 
     def hit(self, keys: Sequence[ObjectKey]) -> None:
@@ -370,7 +370,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._end_cycle()
 
     def _is_futile(self) -> bool:
-        """Does the adapter not answer, or fail again and again?"""
+        """True where the adapter does not answer, or fails repeatedly."""
         return not self._client.answers or self._failed_slices >= FAILED_SLICES_MAX
 
     def _end_cycle(self) -> None:

@@ -1,4 +1,4 @@
-"""Brings back from L2 what a lookup did not find in L1.
+"""Loads from L2 what a lookup did not find in L1.
 
 A prefetch asks every adapter for the missing chunks at once, lets the policy choose where each is loaded from, and loads
 what the longest prefix takes that can still be had: in slices, chunk by chunk across all shards.  Every object is checked
@@ -84,7 +84,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
 
     @property
     def active(self) -> bool:
-        """Is there anything to load from?"""
+        """True where an adapter answers."""
         return any(client.answers for client in self._clients)
 
     def submit(self, prefetch: Prefetch) -> None:
@@ -151,7 +151,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         l1_max_bytes: int | None = None,
         lookup_timeout_seconds: float | None = None,
     ) -> PendingCall:
-        """What is given applies from then on, to prefetches that are under way, too."""
+        """Set the limits that are given; they apply to prefetches under way, too."""
 
         def apply() -> None:
             self._max_in_flight = max_in_flight or self._max_in_flight
@@ -271,7 +271,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     # --- loading
 
     def _load(self, prefetch: Prefetch) -> None:
-        """What the adapters have is known, as far as it will be: from now on `_advance` loads it."""
+        """Plan a prefetch: all adapters have answered, or no more is waited for.  `_advance` loads from now on."""
         if prefetch.over:
             self._end(prefetch)
         else:

@@ -1,4 +1,4 @@
-"""Counts of lookups that go on in L2, as metric samples, too."""
+"""Counts of prefetches, and their samples."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class LoadJob:
     object_bytes: int = 0
     """Of all loads, header pages included."""
     ahead_bytes: int = 0
-    """What the adapter had under way for prefetches when this was submitted."""
+    """Bytes of loads under way at the adapter when this was submitted."""
 
 
 _OWNER: Final = Owner(OwnerKind.CONTROLLER, "prefetch")

@@ -1,5 +1,5 @@
-"""What adapters have for a prefetch, where each missing chunk is loaded from, and when: in slices, in order, as far as there
-is free space."""
+"""Lookups at adapters for a prefetch, the plan of where each missing chunk is loaded from, and the slices in which it is
+loaded, in order, as far as there is free space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmcache_core.model.results import Bitmap, Outcome
 
 @dataclass(slots=True, eq=False)
 class LookupJob:
-    """What one adapter was asked whether it has."""
+    """A lookup at one adapter."""
 
     prefetch: Prefetch
     client: AdapterClient
@@ -32,10 +32,10 @@ class LookupJob:
     number: int
     begun: float
     taken: bool = False
-    """What the adapter has pinned is recorded with the prefetch, or unpinned."""
+    """Keys that the adapter has pinned are recorded with the prefetch, or unpinned."""
 
     def found(self, outcomes: Sequence[Outcome]) -> list[ObjectKey]:
-        """What the adapter has, and keeps pinned until `unpin`."""
+        """Keys that the adapter has, and keeps pinned until `unpin`."""
         pairs = zip(self.keys, outcomes, strict=False)
         return [key for key, outcome in pairs if outcome is Outcome.DONE]
 

@@ -1,5 +1,5 @@
-"""A lookup that goes on in L2, as the prefetch controller sees it: a table of shards by chunks that is being filled, and
-how much of L1 all of them may occupy."""
+"""A prefetch: a lookup that goes on in L2, as a table of shards by chunks that is being filled; and the bytes of L1 that all
+prefetches may occupy."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class Prefetch:
     sources: dict[Cell, list[Source]] = field(default_factory=dict)
     """Where each missing cell can still be had, best first."""
     todo: deque[Cell] = field(default_factory=deque)
-    """What is needed and not under way, in order."""
+    """Cells that are needed and not under way, in order."""
     loading: dict[Cell, Source] = field(default_factory=dict)
-    """What is under way, be it for another prefetch."""
+    """Cells that are under way, also those loaded for another prefetch."""
     needed: Sequence[Container[int]] = ()
     """By row, the chunks that it aims for."""
     expected: int | None = None
@@ -107,15 +107,15 @@ class Prefetch:
 
     @property
     def complete(self) -> bool:
-        """Is everything there that can still be had?"""
+        """True when every cell is there that can still be loaded."""
         return not self.todo and not any(cell.chunk in self.needed[cell.row] for cell in self.loading)
 
     def matched(self) -> PrefixMatch:
-        """What is there."""
+        """The prefix match of the cells that are in L1."""
         return self._matched([row.flags() for row in self.rows])
 
     def missing(self) -> list[Wanted]:
-        """What L2 is to be asked for: shard by shard in prompt order, under every layout that a chunk may have."""
+        """Keys to look up in L2: shard by shard in prompt order, under every layout that a chunk may have."""
         flags = [row.flags() for row in self.rows]
         prefix = 0 if self.sparse else longest_prefix(flags, self._windows(), len(self.chunk_hashes))
         return [
@@ -192,7 +192,7 @@ class PrefetchBudget:
 
     @property
     def waits_for_readers(self) -> bool:
-        """Is some of it held for requests that have their answer?"""
+        """True where some of it is referenced for requests that have their answer."""
         return any(prefetch.answered and _is_held(prefetch) for who in self._held for prefetch in who)
 
     def lend(self, job: Hashable, size_bytes: int) -> None:
@@ -210,7 +210,7 @@ class PrefetchBudget:
         self._held[who] = self._held.get(who, 0) + size_bytes
 
     def holds(self, prefetch: Prefetch) -> bool:
-        """Does what was loaded for it take room?"""
+        """True where objects that were loaded for it count."""
         return any(prefetch in who for who in self._held)
 
     def sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""How far a lookup can get, given which chunks each of its shards has or may still get.
+"""Prefix matches: the chunks of a prompt that every shard has, or may still get.
 
 A shard is a run of flags, one per chunk: 1 where the chunk is there or can be had.  Prefixes are found by searching in
 bytes, so that a long prompt costs no loop over its chunks.
@@ -18,7 +18,7 @@ Flags = bytes | bytearray
 
 
 class PrefixMatch(NamedTuple):
-    """What every shard has."""
+    """The chunks that every shard has."""
 
     answer: int | Bitmap
     """Chunks of the prefix; of a sparse lookup, the chunks themselves."""

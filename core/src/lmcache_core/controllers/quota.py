@@ -1,4 +1,4 @@
-"""Limits on what each cache salt may use of L1: who has one, changed while the server runs."""
+"""Quotas: limits of the L1 bytes that each cache salt may use, changed while the server runs."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Quotas:
         }
 
     def _first(self, count: int | None) -> tuple[int, list[Quota]]:
-        """How many salts there are, and those that use most: `count` of them or all."""
+        """The number of salts, and the `count` (None: all) that use most."""
         limits, used = self._limits, self._cache.salts.used_by_salt()
         salts = used.keys() | limits.by_salt.keys()
         first = nsmallest(len(salts) if count is None else count, salts, key=lambda salt: (-used.get(salt, 0), salt))

@@ -1,4 +1,4 @@
-"""Sends what workers store on to L2, at L2's pace.
+"""Stores to L2 what workers publish in L1, at L2's pace.
 
 Every object that is to go to L2 is held by a lease of this controller from the moment it becomes visible, so that it
 cannot be evicted before it is stored.  What waits is bounded for each adapter by itself, in bytes and in the time that
@@ -90,7 +90,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._queues = tuple([StoreQueue(client, limits) for client in clients])
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
         self.active = bool(clients)
-        """Is there an adapter to store to?  Written on this thread; others may look."""
+        """True while there is an adapter to store to.  Written on this thread, read by any."""
         self._clock = clock
         self._events = events
         self._backlog = StoreBacklog()
@@ -98,7 +98,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self._jobs = 0
         self._batches = 0
         self._trimmed: Batch | None = None
-        """What is left of the batch that is being enqueued."""
+        """The rest of the batch that is being enqueued."""
         self._enqueuing: list[StoreUnit] = []
 
     def admit(self, count: int, object_bytes: int, *, hit: bool = False) -> Lease | None:
@@ -143,7 +143,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         return self.call_soon(apply)
 
     def remove_adapter(self, client: AdapterClient) -> PendingCall:
-        """What waits for it is dropped.  Its jobs that are under way are still waited for, each for itself."""
+        """Drop the objects that wait for it.  Jobs under way go on, and their references are released one by one."""
 
         def apply() -> None:
             for queue in self._queues:
@@ -164,7 +164,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         return account.failed + account.dropped if account else 0
 
     def limit(self, limits: StoreLimits) -> PendingCall:
-        """What waits for each adapter is bounded by these."""
+        """Set the limits of each adapter's queue."""
 
         def apply() -> None:
             self._limits = limits
@@ -187,7 +187,7 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     @property
     def backlog_bytes(self) -> int:
-        """What L1 holds for L2; objects that go to several adapters count once."""
+        """Bytes of L1 that are on their way to L2; objects that go to several adapters count once."""
         return self._backlog.size_bytes
 
     @property
@@ -280,7 +280,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         self.active = any(queue.open for queue in queues)
 
     def _without_busy(self, batch: Batch) -> Batch:
-        """What was hit while it is on its way, or while its store is not here yet, is not planned again."""
+        """Objects that were hit while they are on their way are not planned again."""
         busy = self._references.busy
         chunks = dict(
             zip(reversed(batch.slots), reversed(batch.chunks), strict=True)
@@ -322,7 +322,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         client.submit_store([unit.item for unit in job.units], self._inbox, job)
 
     def _leave_out_changed(self, checks: ReadChecks, job: StoreJob) -> None:
-        """What was overwritten in L1 since it was published goes to no adapter."""
+        """Objects that were overwritten in L1 since they were published go to no adapter."""
         changed = set(checks.changed([unit.slot for unit in job.units]))
         if not changed:
             return

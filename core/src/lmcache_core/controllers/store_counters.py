@@ -59,7 +59,7 @@ class StoreView(NamedTuple):
 
     counts: StoreCounts
     oldest_seconds: float
-    """How long what waits longest has waited."""
+    """Age of the object that waits longest."""
     bytes_per_second: float | None
     """None until it is known."""
 

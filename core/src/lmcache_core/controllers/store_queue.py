@@ -167,7 +167,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """How much may wait for one adapter, each for itself, and what goes when more does."""
+    """Limits of one adapter's queue, and which object is dropped beyond them."""
 
     backlog_bytes: int
     backlog_seconds: float | None = None
@@ -227,7 +227,7 @@ class StoreQueue:
 
     @property
     def free_bytes(self) -> int:
-        """May be added without anything being dropped for it."""
+        """Bytes that may be added before anything is dropped."""
         return max(0, self._limits.backlog_bytes - self.counters.backlog_bytes)
 
     def add(self, units: Sequence[StoreUnit]) -> None:
@@ -245,7 +245,7 @@ class StoreQueue:
         self._note_oldest()
 
     def next_job(self, number: int, now: float) -> StoreJob | None:
-        """What is to be handed over now, if anything."""
+        """The next job to hand over; None where nothing waits or the window is full."""
         if not self._waiting or self._in_flight_bytes >= self._window:
             return None
         units: list[StoreUnit] = []

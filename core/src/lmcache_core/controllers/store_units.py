@@ -84,9 +84,9 @@ class StoreUnit:
     remaining: int = 1
     """Adapters that are not done with it, and one more while they are being chosen."""
     kept: int = 0
-    """How many of them have answered and still read it."""
+    """Adapters that have answered and still read it."""
     counted: bool = True
-    """Is it part of the backlog?"""
+    """True while it is part of the backlog."""
 
     @property
     def size_bytes(self) -> int:
@@ -106,7 +106,7 @@ class Batch:
     """True: they have been there, and were hit."""
     request_id: str = ""
     request: RequestFacts = NO_REQUEST
-    """What policies may know of it."""
+    """Facts for policies."""
 
 
 class StoreReferences:

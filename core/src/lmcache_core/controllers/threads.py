@@ -94,7 +94,7 @@ class Supervisor:
                 )
 
     def restarts(self) -> dict[str, int]:
-        """How often each thread has failed."""
+        """Failures of each thread since the start."""
         return {name: entry.restarts for name, entry in self._entries.items()}
 
     def is_down(self, name: str) -> bool:
@@ -217,7 +217,7 @@ class MessageLoop(ABC, Generic[Message]):
         """The thread is starting, perhaps again after a failure."""
 
     def _timeout_seconds(self) -> float | None:
-        """How long to wait for a message before going on without one; None: until one comes."""
+        """Longest wait for a message; None: without a limit."""
         return None
 
     @abstractmethod

@@ -57,7 +57,7 @@ class CallThreads:
         self._closed = False
 
     async def call(self, function: Callable[[], Value]) -> Value:
-        """What the function returns, or raises, on a thread, with the caller's context.
+        """Call the function on a thread, with the caller's context, and return or raise what it does.
 
         A cancellation passes when the function has ended, however long that takes: until then what it works on is in
         use.  Its result is lost then.  Raises RuntimeError where no thread can be started."""
@@ -198,7 +198,7 @@ class AsyncL2Adapter(ObjectL2Adapter):
 
     @abstractmethod
     async def contains(self, key: ObjectKey) -> bool:
-        """Is there an object under this key?"""
+        """True where there is an object under this key."""
 
     async def delete(self, key: ObjectKey) -> Outcome:
         """Remove it: DONE, or MISSING where there was none.  Never called for a pinned object."""

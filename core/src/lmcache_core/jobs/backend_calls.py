@@ -1,4 +1,4 @@
-"""The one place where an author's code is called: what it raises becomes an outcome, retries and the breaker included."""
+"""Calls of an author's methods: exceptions become outcomes; retries and the circuit breaker are here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmcache_core.model.results import Outcome
 
 
 class Author(Protocol):
-    """What an author writes, plain or `async`; `BlockingL2Adapter` says what each means."""
+    """The methods of an author, plain or `async`; documented at `BlockingL2Adapter`."""
 
     @property
     def max_object_bytes(self) -> int | None: ...
@@ -52,7 +52,7 @@ class BackendCalls:
     async def run(
         self, author: Author, kind: type[Result], method: Method[Result], *arguments: object
     ) -> Result | Outcome:
-        """What the method returns, which is to be a `kind`; else FAILED."""
+        """Call the method.  Returns its result where that is a `kind`, otherwise FAILED."""
         permit = self._breaker.admit()
         if permit is None:
             return Outcome.FAILED

@@ -57,7 +57,7 @@ class BlockingL2Adapter(ObjectL2Adapter):
 
     @abstractmethod
     def contains(self, key: ObjectKey) -> bool:
-        """Is there an object under this key?"""
+        """True where there is an object under this key."""
 
     def delete(self, key: ObjectKey) -> Outcome:
         """Remove it: DONE, or MISSING where there was none.  Never called for a pinned object."""

@@ -1,4 +1,4 @@
-"""How many bytes are kept and promised, against what there is room for."""
+"""Accounting of used and reserved bytes against a capacity."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ByteLedger:
             return True
 
     def commit(self, size: int) -> None:
-        """What was reserved is kept now."""
+        """Turn reserved bytes into used ones."""
         with self._lock:
             self._take_reserved(size)
             self._used += size
 
     def release(self, size: int) -> None:
-        """What was reserved has not come to be."""
+        """Release reserved bytes that were not written."""
         with self._lock:
             self._take_reserved(size)
 
@@ -57,7 +57,7 @@ class ByteLedger:
             self._used += size
 
     def drop(self, size: int) -> None:
-        """What was kept is gone."""
+        """Release used bytes."""
         with self._lock:
             _not_negative(size)
             if size > self._used:

@@ -1,4 +1,4 @@
-"""Stops asking a backend that is down, and finds out when it is back.
+"""A circuit breaker: pauses calls to a backend that is down, and probes whether it is back.
 
             `threshold` failures in a row              cool-down is over
     CLOSED ---------------------------------> OPEN -----------------------> HALF_OPEN
@@ -33,7 +33,7 @@ class CircuitState(Enum):
 
 
 class CircuitStatus(NamedTuple):
-    """What a breaker knows of its backend.  `retry_in_seconds` is None unless it is open."""
+    """The state of a breaker.  `retry_in_seconds` is None unless it is open."""
 
     state: CircuitState
     failures_in_a_row: int
@@ -77,8 +77,8 @@ class CircuitBreaker:
             return CircuitStatus(self._state, self._failures, self._openings, retry_in)
 
     def admit(self) -> Permit | None:
-        """May the backend be called now?  None: no.  Once a cool-down is over, one caller is let through as the probe,
-        and another one for every cool-down that it takes."""
+        """A permit to call the backend now; None where it may not be called.  Once a cool-down is over, one
+        caller gets a permit as the probe, and another one for every cool-down that it takes."""
         permit = self._permit
         if permit is not None:
             return permit

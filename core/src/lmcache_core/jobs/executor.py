@@ -1,4 +1,4 @@
-"""Where an adapter's work runs.
+"""Executors: where an adapter's work runs, on threads or on an event loop.
 
 What happens around an author's method (`object_verbs.py`) is written once, as coroutines.  On threads they run from
 start to end without ever being suspended; on an event loop they take turns.

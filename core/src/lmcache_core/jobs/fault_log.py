@@ -1,4 +1,4 @@
-"""A log that a storm of faults cannot flood."""
+"""Rate-limited log of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mailbox that a thread can poll."""
+"""A queue of messages that a thread can poll."""
 
 from __future__ import annotations
 

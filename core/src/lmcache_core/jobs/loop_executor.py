@@ -28,7 +28,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop_seconds = STOP_SECONDS
-        """How long `stopped` may take; read when the work is done."""
+        """Time limit of `stopped`, read when the work is done."""
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         self._faults = FaultLog(logger, SystemClock(), f"thread={name}")
@@ -139,7 +139,7 @@ CANCEL_GRACE_SECONDS: Final = 0.5
 
 
 class _Pool:
-    """What may run at the same time.  The executor's lock guards it."""
+    """Operations that may run at the same time.  The executor's lock guards it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -164,7 +164,7 @@ class _Operation:
         self.is_over_time = False
 
     def outcome(self) -> Outcome:
-        """What it came to, when it has ended.  What is DONE is DONE, even if it was about to be cancelled."""
+        """Its outcome, after its end.  DONE stays DONE, even if it was about to be cancelled."""
         outcome = Outcome.FAILED
         if self.coroutine.cancelled():
             pass  # its time was over, or the executor is closing, or the author cancelled it
@@ -221,7 +221,7 @@ class LoopExecutor(Executor):
         return self._add(self._lookups.queue.add, tasks)
 
     def close(self, deadline_seconds: float) -> Sequence[Task]:
-        """What runs is cancelled so early that it may end by the deadline."""
+        """Cancel running operations early enough for them to end by the deadline."""
         end = time.monotonic() + deadline_seconds
         grace = min(CANCEL_GRACE_SECONDS, deadline_seconds / 4)
         with self._changed:

@@ -155,8 +155,8 @@ class ObjectL2Adapter(L2Adapter):
     def discard(self, key: ObjectKey, outcome: Outcome) -> bool | Awaitable[bool]: ...
 
     def is_transient(self, error: Exception) -> bool:
-        """May what a method raised pass by itself?  Then it is called again, up to twice and within a budget, so each
-        method must be safe to repeat."""
+        """True where what a method raised may pass by itself.  Then it is called again, up to twice and within a budget, so
+        each method must be safe to repeat."""
         return isinstance(error, (TimeoutError, ConnectionError))
 
     def usage(self) -> Usage | None:

@@ -1,4 +1,5 @@
-"""What happens to one object around an author's method: pins, exclusive changes, objects that are not to be offered."""
+"""Operations on one object around an author's method: pins, exclusive changes, and quarantine of objects that were
+rejected."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ class ObjectGuard:
             self._discarding.discard(object_id)
 
     def reason(self, object_id: bytes) -> Outcome | None:
-        """What a quarantined object turned out to be; None for any other."""
+        """The reason of an object's quarantine; None where it is not in quarantine."""
         return self._quarantined.get(object_id)
 
     def clear(self, object_id: bytes) -> None:
@@ -176,7 +177,7 @@ class ObjectVerbs:
             self._guard.end_change(object_id)
 
     async def lookup(self, author: Author, job: Job, key: ObjectKey) -> Outcome:
-        """What is DONE has one more pin."""
+        """An object that is DONE has one more pin."""
         if job.answered:
             return Outcome.FAILED
         # The pin comes first: from then on no delete can slip in between the answer and its promise.

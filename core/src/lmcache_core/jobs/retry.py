@@ -1,4 +1,4 @@
-"""Whether and when to try again, so that a backend in trouble is not buried in retries.
+"""Retries: whether and when to try again, within a budget.
 
 Delays are exponential with full jitter: callers that failed together do not come back together (Brooker, "Exponential
 Backoff And Jitter", AWS Architecture Blog, 2015).  A budget bounds retries to a share of the operations ("Handling

@@ -1,1 +1,1 @@
-"""What the server measures of itself: a catalogue of all samples, and where each is read."""
+"""Samples of the server's parts: the catalogue, and those without an owner in a lower layer."""

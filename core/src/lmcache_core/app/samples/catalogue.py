@@ -1,4 +1,4 @@
-"""Everything that a running server measures of itself, as one list of values.
+"""All samples of a running server, as one list.
 
 Each part is read once, under its own lock, so that the values of one part fit together; those of two parts can be a
 moment apart.

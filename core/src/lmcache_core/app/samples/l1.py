@@ -1,4 +1,4 @@
-"""Samples of L1: its memory, what is in it, who holds it, and what left."""
+"""Samples of L1: memory, contents, references, and evictions."""
 
 from __future__ import annotations
 
