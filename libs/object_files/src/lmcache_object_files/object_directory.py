@@ -75,8 +75,8 @@ class DirectoryLock:
             return False
 
     def release(self) -> None:
-        """Let go.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name.  Again:
-        nothing, since the descriptor's number may be another file's by then."""
+        """Release it.  The file stays, empty: were it removed, two servers could each hold a lock on a file of that name.
+        Again: nothing, since the descriptor's number may be another file's by then."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return

@@ -165,7 +165,7 @@ class PendingFile:
 
     def publish(self) -> Outcome:
         """Give the file, which is whole now, its name.  DONE too where another whole file of this object was faster;
-        REJECTED where something foreign stands there.  Raises OSError."""
+        REJECTED where a foreign file is in its place.  Raises OSError."""
         for _ in range(PUBLISH_ATTEMPTS):
             try:
                 self._directory.publish(self.path, self.key, durable=self._durable)
