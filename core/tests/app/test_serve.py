@@ -22,6 +22,8 @@ serving.SAME_SIGNAL_SECONDS = 0.2
 serving.AT_ONCE_SECONDS = 0.5
 
 class Pretended:
+    class info:
+        http_endpoint = None
     def start(self):
         {start}
         print("started", flush=True)
@@ -119,6 +121,7 @@ def test_warnings_are_logged_and_the_level_is_obeyed(child_environment: Environm
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=10)
     assert "WARNING lmcache_core.app.serve: LMCACHE_CHUNK_SISE is set" in errors
+    assert "INFO lmcache_core.app.serve: No HTTP API is served: " in errors
     assert "INFO lmcache_core.app.serve: stopping signal=SIGTERM" in errors
     with serving(environment, settings="{'log_level': 'error'}") as child:
         assert line(child) == "started"

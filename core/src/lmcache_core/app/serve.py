@@ -100,6 +100,8 @@ def serve(settings: ServerSettings, plugins: LoadedPlugins, build: Build, hidden
         server = _built(build, settings, plugins)
         if hint := not_installed(row.candidate.distribution or "" for row in plugins.rows()):
             logger.info("%s", hint)
+        elif server.info.http_endpoint is None:
+            logger.info("No HTTP API is served: its plugin is switched off, blocked, or not among those of --plugin")
         return _run(server, signals, settings.drain_seconds)
     except _StopAtOnce:
         logger.warning("stopping at once, as a second signal asks")
