@@ -6,12 +6,13 @@ from __future__ import annotations
 import logging
 import mmap
 from contextlib import suppress
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
+from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.machine import Machine
-from lmcache_core.app.memory_room import overcommit
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_modules import describe
 from lmcache_core.app.settings import ServerSettings
@@ -32,6 +33,11 @@ from lmcache_core.model.errors import PluginContractError
 logger = logging.getLogger(__name__)
 
 _GIB, _MIB = 2**30, 2**20
+PROCESS_BYTES: Final = 128 * 2**20
+"""What the server needs beside L1, at least: one without adapters and without work has 55 MiB."""
+_V1: Final = "sys/fs/cgroup/memory"
+_NO_LIMIT: Final = 2**60
+"""Version 1 says a very large number where there is no limit."""
 
 
 def size_bytes(settings: ServerSettings) -> int:
@@ -108,3 +114,42 @@ def _memory(settings: ServerSettings, boot_id: str) -> Arena:
         logger.warning("l1 is not shared memory, engines get their chunks over the engine port reason=%s", shortage)
         return anonymous_arena(size, settings.l1_use_hugepages)
     return shared_arena(size, settings.shm_name or boot_id, settings.l1_use_hugepages)
+
+
+def memory_limit(machine: Machine) -> int | None:
+    """The least memory limit of this process's control groups, version 1 or 2, in bytes; None without one."""
+    limits = []
+    for line in machine.text("proc/self/cgroup").splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, name = ("sys/fs/cgroup", "memory.max") if not controllers else (_V1, "memory.limit_in_bytes")
+        inner = PurePosixPath(path.lstrip("/"))
+        for folder in (inner, *inner.parents):
+            text = machine.text(f"{base}/{folder}/{name}")
+            if text.isdigit() and int(text) < _NO_LIMIT:
+                limits.append(int(text))
+    return min(limits, default=None)
+
+
+def overcommit(l1_bytes: int, machine: Machine) -> str | None:
+    """Why L1 of this size and the server can never be in memory together, and what to do, in one line; None where they can, or
+    where the machine does not say."""
+    limit, total = memory_limit(machine), machine.meminfo("MemTotal")
+    usable = min((each for each in (limit, total) if each is not None), default=None)
+    if usable is None or l1_bytes + PROCESS_BYTES <= usable:
+        return None
+    owner, remedy = (
+        (
+            f"the control group may use {size_text(usable)} (shared memory counts, too)",
+            "raise the container's memory limit",
+        )
+        if usable == limit
+        else (f"the machine has {size_text(usable)} of memory", "use a larger machine")
+    )
+    fitting = int((usable - PROCESS_BYTES) / 2**30 * 100) / 100
+    lower = f"lower l1_size_gb to {fitting:g} or less, " if fitting > 0 else ""
+    return (
+        f"L1 of {size_text(l1_bytes)} and the server itself ({size_text(PROCESS_BYTES)}) need more than there is: {owner}, and "
+        f"the kernel would end the server when L1 fills; {lower}{remedy}, or give --l1-overcommit"
+    )

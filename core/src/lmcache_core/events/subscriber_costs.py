@@ -65,7 +65,7 @@ class CpuBudget:
 class _Sample:
     event: object
     at: float
-    stands_for: int
+    represents: int
 
 
 class Retention:
@@ -86,19 +86,19 @@ class Retention:
     def sample(self, event: Event, number: int) -> Event:
         """A copy to deliver in place of this event, the `number`-th of all."""
         own, now = copy(event), self._now()
-        stands_for, seconds = number - self._sampled_number, now - self._sampled_at
+        represents, seconds = number - self._sampled_number, now - self._sampled_at
         self._sampled_at, self._sampled_number = now, number
         # chance, because batches begin with the same types of events again and again
-        gap = int(stands_for * SAMPLE_SECONDS / seconds) if seconds > 0 else stands_for
+        gap = int(represents * SAMPLE_SECONDS / seconds) if seconds > 0 else represents
         self.next_number = number + 1 + self._random.randrange(2 * gap + 1)
         with self._lock:
             if len(self._samples) >= SAMPLES_MAX:
                 self._thin()
-            self._samples.append(_Sample(own, now, stands_for))
+            self._samples.append(_Sample(own, now, represents))
         return own
 
     def check(self) -> None:
-        """Look at the samples that are old enough, and forget those that nobody has."""
+        """Look at the samples that are old enough, and forget those without another reference."""
         now = self._now()
         kept_before = now - KEPT_SECONDS
         if now - self._sampled_at > QUIET_SECONDS:
@@ -108,7 +108,7 @@ class Retention:
             kept = [sample for sample in old if _references(sample) > self._alone]
             self._samples = kept + [sample for sample in self._samples if sample.at > kept_before]
             self._kept_samples = len(kept)
-            self._kept_events = sum(sample.stands_for for sample in kept)
+            self._kept_events = sum(sample.represents for sample in kept)
 
     @property
     def kept_events(self) -> int:
@@ -116,9 +116,9 @@ class Retention:
         return self._kept_events if self._kept_samples >= KEPT_SAMPLES_MIN else 0
 
     def _thin(self) -> None:
-        """Half of the samples stand for all of them.  The caller holds the lock."""
+        """Half of the samples represent all of them.  The caller holds the lock."""
         pairs = zip(self._samples[::2], self._samples[1::2], strict=False)
-        self._samples = [_Sample(late.event, late.at, early.stands_for + late.stands_for) for early, late in pairs]
+        self._samples = [_Sample(late.event, late.at, early.represents + late.represents) for early, late in pairs]
 
 
 def _references(sample: _Sample) -> int:

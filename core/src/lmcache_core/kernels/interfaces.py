@@ -10,25 +10,25 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 SlotState = tuple[int, bytes, int, bool, bool]
-"""(space, chunk hash, holds, is it ready, is it temporary) of a slot in use."""
+"""(space, chunk hash, references, is it ready, is it temporary) of a slot in use."""
 
 
 class SlotTable(Protocol):
     """Which object is in which slot, and how often each slot is held.
 
     A slot is a small integer.  It is free, being written (held once, by its writer), ready (found by its key, held any
-    number of times), or leaving (found no more, held until it is removed).  A key is the number of a key space and a
-    chunk hash of 32 bytes.  A slot that is ready may be temporary: it is to leave with its last hold.  Methods that end
-    holds return the slots that have to leave now; the caller removes them."""
+    number of times), or leaving (no longer in the index, removed with its last reference).  A key is the number of a
+    key space and a chunk hash of 32 bytes.  A slot that is ready may be temporary: it is removed with its last
+    reference.  Methods that end references return the slots that have to be removed now; the caller removes them."""
 
     @property
     def held(self) -> int:
-        """Slots with at least one hold."""
+        """Slots with at least one reference."""
         ...
 
     @property
     def cached(self) -> int:
-        """Slots that are in use and held by nobody."""
+        """Slots that are in use without a reference."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class SlotTable(Protocol):
         ...
 
     def grow(self, count: int) -> None:
-        """Know so many more slots, which are free."""
+        """Add `count` free slots."""
         ...
 
     # finding and holding
@@ -59,11 +59,11 @@ class SlotTable(Protocol):
         ...
 
     def hold(self, slots: Sequence[int]) -> None:
-        """One more hold of each of these, which are in use."""
+        """Add a reference to each of these, which are in use."""
         ...
 
     def release(self, slots: Sequence[int]) -> list[int]:
-        """One hold less for each mention.  Returns those that have to leave."""
+        """End a reference for each mention.  Returns those that have to be removed."""
         ...
 
     def release_from(self, held: list[int], slots: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -82,13 +82,13 @@ class SlotTable(Protocol):
         ...
 
     def publish(self, slots: Sequence[int], holds: int, temporary: bool) -> None:
-        """Written slots are ready, and held so often.  Temporary ones without a hold are the caller's to remove."""
+        """Written slots become ready with `holds` references.  The caller removes temporary ones without a reference."""
         ...
 
     # leaving
 
     def may_evict(self, slot: int) -> bool:
-        """Is it ready, held by nobody and not temporary?  False for a number that is no slot."""
+        """Is it ready, unreferenced and not temporary?  False for a number without a slot."""
         ...
 
     def evictable(self, slots: Iterable[int]) -> list[int]:
@@ -96,11 +96,11 @@ class SlotTable(Protocol):
         ...
 
     def mark_temporary(self, slots: Sequence[int]) -> list[int]:
-        """Those that are ready leave with their last hold.  Returns those that have none, and have to leave now."""
+        """Those that are ready become temporary.  Returns those without a reference, which have to be removed now."""
         ...
 
     def hide(self, slots: Sequence[int]) -> None:
-        """Ready or written slots are found no more, and leave with their last hold."""
+        """Remove ready or written slots from the index; they are removed with their last reference."""
         ...
 
     def remove(self, slots: Sequence[int]) -> dict[int, int]:
@@ -122,7 +122,7 @@ class SlotTable(Protocol):
         ...
 
     def ready(self, begin: int, end: int) -> tuple[list[int], list[int]]:
-        """Ready slots among the numbers from `begin` to below `end`: (those held by nobody, those held)."""
+        """Ready slots among the numbers from `begin` to below `end`: (without references, with references)."""
         ...
 
 

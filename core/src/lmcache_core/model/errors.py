@@ -41,7 +41,7 @@ class DamagedObjectError(StorageError):
 
 class UnreadableObjectError(DamagedObjectError):
     """Stored bytes that this server cannot read and another one may: encrypted with another key.  Where a backend is shared
-    they are somebody's, and are left alone; elsewhere they make room, as damaged ones do."""
+    they belong to another server, and are left alone; elsewhere they are removed, as damaged ones are."""
 
 
 class AdapterError(StorageError):

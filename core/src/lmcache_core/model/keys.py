@@ -16,7 +16,7 @@ from lmcache_client.errors import ConfigError, ProtocolError
 HASH_BYTES = 32
 LAYOUT_BYTES = 16
 CANONICAL_MAX_BYTES = 2048
-"""The header page gives the canonical key this much room; a registration whose key would not fit is refused."""
+"""Bytes of the header page for the canonical key; a registration whose key would not fit is refused."""
 
 SPACES_KEPT = 256
 """Spaces that were read from keys last; each takes at most about 10 KiB."""
@@ -32,7 +32,7 @@ _TOKENS_AND_CHAIN = struct.Struct("<IB")
 
 
 class HashChain(IntEnum):
-    """How chunk hashes follow from tokens; the number is what stands in keys and headers."""
+    """How chunk hashes follow from tokens; keys and headers contain the number."""
 
     BLAKE3 = 1
     SHA256_CBOR = 2
@@ -117,7 +117,7 @@ def parse_canonical(data: bytes) -> ObjectKey:
 
 @lru_cache(SPACES_KEPT)
 def _parse_tail(data: bytes) -> KeySpace:
-    """What stands behind the chunk hash.  Whoever reads a million keys reads the same few spaces."""
+    """The part of a key behind the chunk hash.  A million keys have the same few spaces."""
     try:
         (size,) = _U16.unpack_from(data)
         model_name = data[2 : 2 + size].decode()

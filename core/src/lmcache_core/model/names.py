@@ -26,7 +26,7 @@ _NAMES_KEPT: Final = 4096
 
 
 def parse_salt(text: str) -> str:
-    """The salt that `text` stands for.  Raises ValueError with what is wrong, without a subject."""
+    """The salt that `text` names.  Raises ValueError with what is wrong, without a subject."""
     if text == EMPTY_SALT_WORD:
         return ""
     if not text:
@@ -70,8 +70,8 @@ def registered_name(name: str) -> str:
 
 
 def names_model(asked: str, name: str) -> bool:
-    """Whether somebody who asks for the model `asked` means what `name` stands for: the served name means all of its engines,
-    the name of an engine all of its requests."""
+    """Does a request for the model `asked` include the model `name`?  The served name includes all of its engines, the name
+    of an engine all of its requests."""
     if asked == name:
         return True
     return asked in (parse_model_name(name).served, registered_name(name))

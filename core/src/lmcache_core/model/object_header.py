@@ -44,7 +44,7 @@ if _PREFIX.size + SERDES_MAX * _SERDE_MAX_BYTES + _BODY.size + CANONICAL_MAX_BYT
 
 @dataclass(frozen=True, slots=True)
 class SerdeMark:
-    """One serde that an object went through on its way to where it stands."""
+    """One serde that encoded an object on its way to a backend."""
 
     name: str
     """That of its offer."""
@@ -89,7 +89,7 @@ def digest(data: memoryview | bytes | bytearray) -> bytes:
 
 
 def seal(run: memoryview, key: ObjectKey, created_ns: int, payload_digest: bytes | None = None) -> None:
-    """Write the header page of an object whose payload stands behind it: `run` is page and payload, nothing else.
+    """Write the header page of an object whose payload follows it: `run` is page and payload, nothing else.
 
     The caller owns the run; its first 4,096 bytes are overwritten.  `payload_digest` is the `digest` of the payload, where
     it is known."""

@@ -44,7 +44,7 @@ class KeyPage(NamedTuple):
 
 
 class Bitmap:
-    """One bit for each of `size` positions.  Not synchronised; owned by whoever made it."""
+    """One bit for each of `size` positions.  Not synchronised; owned by its creator."""
 
     __slots__ = ("_bits", "size")
 

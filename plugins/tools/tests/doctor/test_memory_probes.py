@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from lmcache_core.app.memory_room import memory_limit
+from lmcache_core.app.open_arena import memory_limit
 from lmcache_tools.doctor.finding import Finding, Level
 from lmcache_tools.doctor.huge_pages import huge_pages
 from lmcache_tools.doctor.limits import limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lmcache_core.app.console.quantities import size_text
-from lmcache_core.app.memory_room import memory_limit, overcommit
+from lmcache_core.app.open_arena import memory_limit, overcommit
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 
