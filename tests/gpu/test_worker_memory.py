@@ -58,7 +58,7 @@ class Outcome:
         return self.told == [True]
 
 
-class House:
+class StorageHarness:
     """L1, a worker's process and the device between them."""
 
     def __init__(self, drivers: CudaDrivers, kind: str, isolated_ipc: bool, known_l1: bool = True) -> None:
@@ -103,51 +103,51 @@ def gathered(layout: PagedGroup, content: bytes, blocks: list[int]) -> bytes:
 
 
 @pytest.fixture(params=["events", "semaphores"])
-def house(request: pytest.FixtureRequest, drivers: CudaDrivers) -> Iterator[House]:
-    made = House(drivers, "plain", request.param == "semaphores")
+def harness(request: pytest.FixtureRequest, drivers: CudaDrivers) -> Iterator[StorageHarness]:
+    made = StorageHarness(drivers, "plain", request.param == "semaphores")
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("head_major", [True, False], ids=["head-major", "token-major"])
-def test_what_is_stored_comes_back(house: House, head_major: bool) -> None:
+def test_what_is_stored_comes_back(harness: StorageHarness, head_major: bool) -> None:
     layout, blocks = group(head_major), [5, 2, 0, 23, 7, 1]
-    memory = house.device.open_memory([house.storage(False)], [layout], CHUNK_TOKENS)
+    memory = harness.device.open_memory([harness.storage(False)], [layout], CHUNK_TOKENS)
     for _ in range(2):  # through a buffer, and then, as far as it is quick, pinned
-        house.worker.ask("fill", seed=SEED)
+        harness.worker.ask("fill", seed=SEED)
         outcome = Outcome()
-        assert memory.submit_gather(house.job(blocks), outcome)
+        assert memory.submit_gather(harness.job(blocks), outcome)
         assert outcome.result()
-        assert house.stored(3) == gathered(layout, pattern(SEED), blocks)
+        assert harness.stored(3) == gathered(layout, pattern(SEED), blocks)
 
-        house.worker.ask("fill", seed=SEED + 1)
+        harness.worker.ask("fill", seed=SEED + 1)
         outcome = Outcome()
-        assert memory.submit_scatter(house.job(blocks), outcome)
+        assert memory.submit_scatter(harness.job(blocks), outcome)
         assert outcome.result()
-        after = bytes.fromhex(house.worker.ask("read"))
-        assert gathered(layout, after, blocks) == house.stored(3)
+        after = bytes.fromhex(harness.worker.ask("read"))
+        assert gathered(layout, after, blocks) == harness.stored(3)
         others = [4, 6, 8, 9]
         assert gathered(layout, after, others) == gathered(layout, pattern(SEED + 1), others)
         time.sleep(0.5)
     memory.close()
 
 
-def test_null_blocks(house: House) -> None:
-    memory = house.device.open_memory([house.storage(False)], [group()], CHUNK_TOKENS)
-    house.worker.ask("fill", seed=SEED)
+def test_null_blocks(harness: StorageHarness) -> None:
+    memory = harness.device.open_memory([harness.storage(False)], [group()], CHUNK_TOKENS)
+    harness.worker.ask("fill", seed=SEED)
     outcome = Outcome()
-    memory.submit_gather(house.job([5, -1]), outcome)
+    memory.submit_gather(harness.job([5, -1]), outcome)
     assert outcome.result()
-    assert house.stored(1) == gathered(group(), pattern(SEED), [5, -1])
+    assert harness.stored(1) == gathered(group(), pattern(SEED), [5, -1])
     outcome = Outcome()
-    memory.submit_scatter(house.job([-1, -1]), outcome)
+    memory.submit_scatter(harness.job([-1, -1]), outcome)
     assert outcome.result()
-    assert bytes.fromhex(house.worker.ask("read")) == pattern(SEED)
+    assert bytes.fromhex(harness.worker.ask("read")) == pattern(SEED)
     memory.close()
 
 
 def test_the_worker_sees_the_event_of_a_transfer(drivers: CudaDrivers) -> None:
-    made = House(drivers, "plain", isolated_ipc=False)
+    made = StorageHarness(drivers, "plain", isolated_ipc=False)
     try:
         memory = made.device.open_memory([made.storage(False)], [group()], CHUNK_TOKENS)
         outcome = Outcome()
@@ -163,7 +163,7 @@ def test_memory_that_torch_shares(drivers: CudaDrivers) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this torch was built without CUDA")
-    made = House(drivers, "torch", isolated_ipc=False)
+    made = StorageHarness(drivers, "torch", isolated_ipc=False)
     try:
         for as_torch in (True, False):
             memory = made.device.open_memory([made.storage(as_torch)], [group()], CHUNK_TOKENS)
@@ -178,7 +178,7 @@ def test_memory_that_torch_shares(drivers: CudaDrivers) -> None:
 
 
 def test_a_worker_that_dies_harms_nobody(drivers: CudaDrivers) -> None:
-    made = House(drivers, "plain", isolated_ipc=True)
+    made = StorageHarness(drivers, "plain", isolated_ipc=True)
     try:
         memory = made.device.open_memory([made.storage(False)], [group()], CHUNK_TOKENS)
         told = SemaphoreHandle.decode(made.ready())
@@ -204,9 +204,9 @@ def test_a_worker_that_dies_harms_nobody(drivers: CudaDrivers) -> None:
         made.close()
 
 
-def test_a_descriptor_larger_than_the_allocation_is_refused(house: House) -> None:
-    storage = house.storage(False)
+def test_a_descriptor_larger_than_the_allocation_is_refused(harness: StorageHarness) -> None:
+    storage = harness.storage(False)
     assert isinstance(storage, CudaRawStorage)
     large = CudaRawStorage(storage.metadata, 1, storage.ipc_handle, storage.alloc_offset, 1 << 40)
     with pytest.raises(DeviceError, match="allocation"):
-        house.device.open_memory([large], [group()], CHUNK_TOKENS)
+        harness.device.open_memory([large], [group()], CHUNK_TOKENS)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from core.tests.controllers.store_harness import OBJECT, TIMEOUT, StoreHarness, chunks
-from core.tests.storage.house import CHUNKS, House, open_house
-from core.tests.storage.house import space as house_space
+from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_house
+from core.tests.storage.storage_harness import space as house_space
 from lmcache_core.builtin.policies import open_load_from_first
 from lmcache_core.contracts.events import StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy, StoredObject, StorePlan
@@ -23,7 +23,7 @@ from lmcache_devkit.cue_adapter import CueAdapter
 AMPLE = StoreLimits(1 << 24)
 NARROW = StoreLimits(8 * OBJECT)
 """Two objects are handed over at once, and the others wait."""
-OpenHouse = Callable[..., House]
+OpenHouse = Callable[..., StorageHarness]
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def depots() -> Iterator[list[StoreHarness]]:
 
 
 @pytest.fixture
-def house_of() -> Iterator[OpenHouse]:
+def harness_of() -> Iterator[OpenHouse]:
     with ExitStack() as stack:
-        yield lambda adapters: stack.enter_context(open_house(House(adapters=adapters)))
+        yield lambda adapters: stack.enter_context(open_house(StorageHarness(adapters=adapters)))
 
 
 def new_port(harness: StoreHarness) -> tuple[AdapterClient, CueAdapter]:
@@ -207,108 +207,108 @@ def test_a_port_that_was_shut_answers_for_the_adapter(depots: list[StoreHarness]
 # --- loads
 
 
-def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(house_of: OpenHouse) -> None:
-    house = house_of(2)
-    house.put_in_l2(*CHUNKS[:3], only=1)
-    house.ask(*CHUNKS[:3])
-    house.turn()
-    (job,) = [job for adapter, job in house.jobs("lookup") if adapter is house.adapters[1]]
-    house.adapters[1].finish(job)
-    house.turn()
-    assert house.jobs("load") == [], "the first adapter has not said what it has"
-    house.prefetch.remove_adapter(house.clients[0])
-    house.turn()
-    assert [adapter for adapter, _ in house.jobs("load")] == [house.adapters[1]]
-    house.finish("load")
-    assert house.answer() == 3
-    (late,) = house.jobs("lookup")
+def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(harness_of: OpenHouse) -> None:
+    harness = harness_of(2)
+    harness.put_in_l2(*CHUNKS[:3], only=1)
+    harness.ask(*CHUNKS[:3])
+    harness.turn()
+    (job,) = [job for adapter, job in harness.jobs("lookup") if adapter is harness.adapters[1]]
+    harness.adapters[1].finish(job)
+    harness.turn()
+    assert harness.jobs("load") == [], "the first adapter has not said what it has"
+    harness.prefetch.remove_adapter(harness.clients[0])
+    harness.turn()
+    assert [adapter for adapter, _ in harness.jobs("load")] == [harness.adapters[1]]
+    harness.finish("load")
+    assert harness.answer() == 3
+    (late,) = harness.jobs("lookup")
     late[0].finish(late[1])
-    house.turn()
-    assert house.adapters[0].pins.total() == 0
-    house.storage.end_lookup(b"c", "r")
+    harness.turn()
+    assert harness.adapters[0].pins.total() == 0
+    harness.storage.end_lookup(b"c", "r")
 
 
-def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(house_of: OpenHouse) -> None:
-    house = house_of(1)
-    house.put_in_l2(*CHUNKS[:3])
+def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(harness_of: OpenHouse) -> None:
+    harness = harness_of(1)
+    harness.put_in_l2(*CHUNKS[:3])
     for how in ("asked", "found", "loading"):
-        house.ask(*CHUNKS[:3], request=how)
-    house.turn()
-    house.prefetch.remove_adapter(house.client)
-    house.turn()
-    assert [house.answer(how) for how in ("asked", "found")] == [0, 0]
-    house.settle()
-    assert house.answer("loading") == 0
-    assert house.pins() == 0
-    assert not house.prefetch.active
+        harness.ask(*CHUNKS[:3], request=how)
+    harness.turn()
+    harness.prefetch.remove_adapter(harness.client)
+    harness.turn()
+    assert [harness.answer(how) for how in ("asked", "found")] == [0, 0]
+    harness.settle()
+    assert harness.answer("loading") == 0
+    assert harness.pins() == 0
+    assert not harness.prefetch.active
 
 
 def test_what_is_under_way_arrives_and_nothing_more_is_asked_for(
-    house_of: OpenHouse, monkeypatch: pytest.MonkeyPatch
+    harness_of: OpenHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
     monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
-    house = house_of(2)
-    house.put_in_l2(*CHUNKS[:6])
-    house.ask(*CHUNKS[:6])
-    house.turn()
-    house.finish("lookup")
-    assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[0], 2)]
-    house.prefetch.remove_adapter(house.clients[0])
-    house.finish("load")
-    assert [(adapter, len(job.keys)) for adapter, job in house.jobs("load")] == [(house.adapters[1], 2)]
-    house.settle()
-    assert house.answer() == 6
-    house.storage.end_lookup(b"c", "r")
+    harness = harness_of(2)
+    harness.put_in_l2(*CHUNKS[:6])
+    harness.ask(*CHUNKS[:6])
+    harness.turn()
+    harness.finish("lookup")
+    assert [(adapter, len(job.keys)) for adapter, job in harness.jobs("load")] == [(harness.adapters[0], 2)]
+    harness.prefetch.remove_adapter(harness.clients[0])
+    harness.finish("load")
+    assert [(adapter, len(job.keys)) for adapter, job in harness.jobs("load")] == [(harness.adapters[1], 2)]
+    harness.settle()
+    assert harness.answer() == 6
+    harness.storage.end_lookup(b"c", "r")
 
 
-def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(house_of: OpenHouse) -> None:
-    house = house_of(2)
-    house.put_in_l2(*CHUNKS[:4])
-    house.ask(*CHUNKS[:4])
-    house.turn()
-    house.finish("lookup")
-    ((stalled, job),) = house.jobs("load")
-    assert stalled is house.adapters[0]
-    house.prefetch.remove_adapter(house.clients[0])
-    house.turn()
-    house.clients[0].abandon()
-    house.clients[0].expire(house.clock.monotonic())
-    house.clients[0].shut()
-    house.turn()
-    assert house.cache.contents.state_counts().quarantined == 4
+def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(harness_of: OpenHouse) -> None:
+    harness = harness_of(2)
+    harness.put_in_l2(*CHUNKS[:4])
+    harness.ask(*CHUNKS[:4])
+    harness.turn()
+    harness.finish("lookup")
+    ((stalled, job),) = harness.jobs("load")
+    assert stalled is harness.adapters[0]
+    harness.prefetch.remove_adapter(harness.clients[0])
+    harness.turn()
+    harness.clients[0].abandon()
+    harness.clients[0].expire(harness.clock.monotonic())
+    harness.clients[0].shut()
+    harness.turn()
+    assert harness.cache.contents.state_counts().quarantined == 4
     stalled.waiting.remove(job)
-    house.settle()
-    assert house.answer() == 4
+    harness.settle()
+    assert harness.answer() == 4
     stalled.waiting.append(job)
     stalled.fail(job)  # which scribbles on its buffers, as late as this
-    hold = house.storage.acquire(7, "r", house_space(), CHUNKS[:4], 0)
+    hold = harness.storage.acquire(7, "r", house_space(), CHUNKS[:4], 0)
     assert hold is not None
-    assert [bytes(house.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
-    house.storage.release(hold)
-    house.turn()
-    assert house.cache.contents.state_counts().quarantined == 0
-    house.storage.end_lookup(b"c", "r")
+    assert [bytes(harness.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
+    harness.storage.release(hold)
+    harness.turn()
+    assert harness.cache.contents.state_counts().quarantined == 0
+    harness.storage.end_lookup(b"c", "r")
     stalled.pins.clear()
 
 
-def test_an_adapter_that_comes_is_asked(house_of: OpenHouse) -> None:
-    house = house_of(2)
-    first, second = house.clients
-    house.prefetch.remove_adapter(second)
-    house.turn()
-    house.put_in_l2(*CHUNKS[:2], only=1)
-    house.ask(*CHUNKS[:2], request="before")
-    house.settle()
-    assert house.answer("before") == 0
-    fresh = AdapterClient(2, "cue2", second.adapter, second.capabilities, house.clock, 30.0)
-    house.clients[1] = fresh
-    house.prefetch.add_adapter(fresh)
-    house.ask(*CHUNKS[:2], request="after")
-    house.settle()
-    assert house.answer("after") == 2
-    house.storage.end_lookup(b"c", "after")
-    assert house.prefetch._clients == (first, fresh)
+def test_an_adapter_that_comes_is_asked(harness_of: OpenHouse) -> None:
+    harness = harness_of(2)
+    first, second = harness.clients
+    harness.prefetch.remove_adapter(second)
+    harness.turn()
+    harness.put_in_l2(*CHUNKS[:2], only=1)
+    harness.ask(*CHUNKS[:2], request="before")
+    harness.settle()
+    assert harness.answer("before") == 0
+    fresh = AdapterClient(2, "cue2", second.adapter, second.capabilities, harness.clock, 30.0)
+    harness.clients[1] = fresh
+    harness.prefetch.add_adapter(fresh)
+    harness.ask(*CHUNKS[:2], request="after")
+    harness.settle()
+    assert harness.answer("after") == 2
+    harness.storage.end_lookup(b"c", "after")
+    assert harness.prefetch._clients == (first, fresh)
 
 
 class Leave(PrefetchPolicy):
@@ -318,24 +318,24 @@ class Leave(PrefetchPolicy):
         return PrefetchPlan((None,) * found[0].size)
 
 
-def test_another_prefetch_policy_and_other_bounds(house_of: OpenHouse) -> None:
-    house = house_of(1)
-    house.put_in_l2(*CHUNKS[:2])
-    house.prefetch.plan_by(Leave())
-    house.ask(*CHUNKS[:2], request="leave")
-    house.settle()
-    assert house.answer("leave") == 0
-    house.prefetch.plan_by(open_load_from_first(None))
-    house.prefetch.bound(max_in_flight=1, l1_max_bytes=8192, lookup_timeout_seconds=3.0)
-    house.ask(*CHUNKS[:2], request="one")
-    house.turn()
-    status = house.prefetch.status()
+def test_another_prefetch_policy_and_other_bounds(harness_of: OpenHouse) -> None:
+    harness = harness_of(1)
+    harness.put_in_l2(*CHUNKS[:2])
+    harness.prefetch.plan_by(Leave())
+    harness.ask(*CHUNKS[:2], request="leave")
+    harness.settle()
+    assert harness.answer("leave") == 0
+    harness.prefetch.plan_by(open_load_from_first(None))
+    harness.prefetch.bound(max_in_flight=1, l1_max_bytes=8192, lookup_timeout_seconds=3.0)
+    harness.ask(*CHUNKS[:2], request="one")
+    harness.turn()
+    status = harness.prefetch.status()
     assert (status["max_in_flight"], status["l1_max_bytes"]) == (1, 8192)
-    house.finish("lookup")
-    house.pass_time(3.1)
-    assert house.answer("one") == 0
-    house.settle()
-    assert house.held() == 0
+    harness.finish("lookup")
+    harness.pass_time(3.1)
+    assert harness.answer("one") == 0
+    harness.settle()
+    assert harness.held() == 0
 
 
 def test_jobs_have_as_long_as_is_said_when_they_begin(depots: list[StoreHarness]) -> None:

@@ -77,7 +77,7 @@ def test_a_store_that_found_no_room_gets_some(cache: L1Cache) -> None:
     assert len(store(cache, 1000, 1001, 1002)) == 3
 
 
-class Moody(EvictionPolicy):
+class ScriptedPolicy(EvictionPolicy):
     """Fails on cue, and is an LRU otherwise."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Moody(EvictionPolicy):
 
 @pytest.mark.parametrize("failing", ["access", "victims"])
 def test_a_policy_that_fails_once_is_asked_again_and_knows_the_rest(cache: L1Cache, failing: str) -> None:
-    policy = Moody()
+    policy = ScriptedPolicy()
     evictor, _ = controller(cache, policy)
     store(cache, *range(45))
     lease = cache.leases.open(WORKER, None)
@@ -122,7 +122,7 @@ def test_a_policy_that_fails_once_is_asked_again_and_knows_the_rest(cache: L1Cac
 
 
 def test_victims_that_may_not_go_stay(cache: L1Cache) -> None:
-    class Wild(Moody):
+    class Wild(ScriptedPolicy):
         def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
             return [-5, 10**9, *range(200), *range(200)]
 
@@ -136,7 +136,7 @@ def test_victims_that_may_not_go_stay(cache: L1Cache) -> None:
     cache.contents.audit()
 
 
-class Watchful(Moody):
+class Watchful(ScriptedPolicy):
     """Lets a request hit what would leave next, as soon as the first victims have been named."""
 
     def __init__(self, hit: Callable[[], object]) -> None:

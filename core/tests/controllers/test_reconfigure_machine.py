@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from core.tests.storage.moody_adapter import MoodyAdapter
+from core.tests.storage.scripted_adapter import ScriptedAdapter
 from core.tests.storage.test_manager_machine import JOB_TIMEOUT, PREFETCH_BYTES, SLOTS, StorageMachine
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
@@ -35,7 +35,7 @@ STEPS = int(os.environ.get("LMCACHE_MACHINE_STEPS", "10000"))
 ADAPTERS_MAX = 4
 
 
-class CountingAdapter(MoodyAdapter):
+class CountingAdapter(ScriptedAdapter):
     """Counts what it is asked for."""
 
     def __init__(self) -> None:

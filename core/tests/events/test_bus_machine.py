@@ -18,7 +18,7 @@ WANTED: dict[str, tuple[type[Event], ...]] = {"all": (Event,), "some": (LeasesEx
 EVENTS: tuple[Event, ...] = (LeasesExpired(1, 0), StoresDropped("fs", 1, 1, "full"), ChunksEvicted(1, 1, 0.5))
 
 
-class Moody(Subscriber):
+class ScriptedSubscriber(Subscriber):
     def __init__(self, kinds: tuple[type[Event], ...]) -> None:
         self.kinds = kinds
         self.raises = False
@@ -49,7 +49,7 @@ class BusMachine(RuleBasedStateMachine):
     @initialize(capacity=st.integers(1, 6))
     def open(self, capacity: int) -> None:
         self.capacity = capacity
-        self.subscribers = {name: Moody(WANTED[name]) for name in NAMES}
+        self.subscribers = {name: ScriptedSubscriber(WANTED[name]) for name in NAMES}
         self.bus = bus_of(self.subscribers, capacity)
         self.published: Counter[str] = Counter()
         self.bus.begin(FakeServerView())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.storage.house import House, open_house
+from core.tests.storage.storage_harness import StorageHarness, open_house
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
+def harness() -> Iterator[StorageHarness]:
+    with open_house(StorageHarness()) as harness:
+        yield harness

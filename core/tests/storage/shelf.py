@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from core.tests.storage.moody_adapter import MoodyAdapter
+from core.tests.storage.scripted_adapter import ScriptedAdapter
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.controllers.adapter_client import AdapterClient
@@ -19,7 +19,7 @@ def key(number: int, model: str = "m", salt: str = "") -> ObjectKey:
     return ObjectKey(KeySpace(model, 1, 0, salt, 16, HashChain.BLAKE3, bytes(16)), number.to_bytes(32, "big"))
 
 
-class Shelf(MoodyAdapter):
+class Shelf(ScriptedAdapter):
     """Deletes at once.  Any thread."""
 
     capabilities = Capability.DELETE | Capability.LIST | Capability.SHARED

@@ -6,71 +6,71 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, House, open_house
+from core.tests.storage.storage_harness import CHUNKS, LOOKUP_TIMEOUT, StorageHarness, open_house
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House()) as house:
-        yield house
+def harness() -> Iterator[StorageHarness]:
+    with open_house(StorageHarness()) as harness:
+        yield harness
 
 
-def expected(house: House, request: str = "r") -> int | None:
-    return house.storage.expected_hits(b"c", request)
+def expected(harness: StorageHarness, request: str = "r") -> int | None:
+    return harness.storage.expected_hits(b"c", request)
 
 
-def test_it_is_known_when_the_adapters_have_said_what_they_have(house: House) -> None:
-    house.put_in_l2(*CHUNKS[:3])
-    house.ask(*CHUNKS[:5])
-    assert expected(house) is None
-    house.turn()
-    assert expected(house) is None
-    house.finish("lookup")
-    assert (expected(house), expected(house), house.answer()) == (3, 3, None), "asked as often as one likes"
-    house.finish("load")
-    assert (expected(house), house.answer(), expected(house), house.answer()) == (3, 3, 3, 0)
-    house.storage.end_lookup(b"c", "r")
-    assert expected(house) == 0
-    house.settle()
+def test_it_is_known_when_the_adapters_have_said_what_they_have(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS[:3])
+    harness.ask(*CHUNKS[:5])
+    assert expected(harness) is None
+    harness.turn()
+    assert expected(harness) is None
+    harness.finish("lookup")
+    assert (expected(harness), expected(harness), harness.answer()) == (3, 3, None), "asked as often as one likes"
+    harness.finish("load")
+    assert (expected(harness), harness.answer(), expected(harness), harness.answer()) == (3, 3, 3, 0)
+    harness.storage.end_lookup(b"c", "r")
+    assert expected(harness) == 0
+    harness.settle()
 
 
-def test_it_follows_what_cannot_be_loaded(house: House) -> None:
-    house.put_in_l2(*CHUNKS[:3])
-    house.ask(*CHUNKS[:3])
-    house.turn()
-    house.finish("lookup")
-    assert expected(house) == 3
-    for adapter, job in house.jobs("load"):
+def test_it_follows_what_cannot_be_loaded(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS[:3])
+    harness.ask(*CHUNKS[:3])
+    harness.turn()
+    harness.finish("lookup")
+    assert expected(harness) == 3
+    for adapter, job in harness.jobs("load"):
         adapter.finish_partly(job, [number == 0 for number in range(len(job.keys))])
-    house.turn()
-    assert expected(house) == house.answer() == 1
-    house.storage.end_lookup(b"c", "r")
-    house.settle()
+    harness.turn()
+    assert expected(harness) == harness.answer() == 1
+    harness.storage.end_lookup(b"c", "r")
+    harness.settle()
 
 
-def test_what_l1_has_is_known_at_once(house: House) -> None:
-    house.put(*CHUNKS[:2])
-    house.ask(*CHUNKS[:2])
-    assert expected(house) == 2
-    assert expected(house, "never heard of") == 0
-    house.storage.end_lookup(b"c", "r")
-    house.settle()
+def test_what_l1_has_is_known_at_once(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS[:2])
+    harness.ask(*CHUNKS[:2])
+    assert expected(harness) == 2
+    assert expected(harness, "never heard of") == 0
+    harness.storage.end_lookup(b"c", "r")
+    harness.settle()
 
 
-def test_a_lookup_whose_time_is_over_hits_what_is_there(house: House) -> None:
-    house.put_in_l2(*CHUNKS[:3])
-    house.ask(*CHUNKS[:3])
-    house.turn()
-    house.finish("lookup")
-    house.pass_time(LOOKUP_TIMEOUT + 1)
-    assert expected(house) == house.answer() == 0
-    house.storage.end_lookup(b"c", "r")
-    house.settle()
+def test_a_lookup_whose_time_is_over_hits_what_is_there(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS[:3])
+    harness.ask(*CHUNKS[:3])
+    harness.turn()
+    harness.finish("lookup")
+    harness.pass_time(LOOKUP_TIMEOUT + 1)
+    assert expected(harness) == harness.answer() == 0
+    harness.storage.end_lookup(b"c", "r")
+    harness.settle()
 
 
-def test_sparse_lookups_have_none(house: House) -> None:
-    house.put(*CHUNKS[:2])
-    house.ask_sparse(*CHUNKS[:2])
-    assert expected(house) == 0
-    house.storage.end_lookup(b"c", "r")
-    house.settle()
+def test_sparse_lookups_have_none(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS[:2])
+    harness.ask_sparse(*CHUNKS[:2])
+    assert expected(harness) == 0
+    harness.storage.end_lookup(b"c", "r")
+    harness.settle()

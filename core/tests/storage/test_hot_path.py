@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from core.tests.storage.house import House, open_house, space
+from core.tests.storage.storage_harness import StorageHarness, open_house, space
 from lmcache_core.contracts.storage import Shard
 
 HASHES = [number.to_bytes(32, "big") for number in range(512)]
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    with open_house(House(slots=1100)) as house:
+def harness() -> Iterator[StorageHarness]:
+    with open_house(StorageHarness(slots=1100)) as harness:
         for rank in (0, 1):
-            house.put(*HASHES, into=space(rank))
-        house.settle()
-        yield house
+            harness.put(*HASHES, into=space(rank))
+        harness.settle()
+        yield harness
 
 
-def lines_of_storage(house: House, chunks: int, ranks: tuple[int, ...], way: str) -> int:
+def lines_of_storage(harness: StorageHarness, chunks: int, ranks: tuple[int, ...], way: str) -> int:
     """Lines that run on the storage floor from a lookup to its end."""
     count = 0
 
@@ -39,22 +39,24 @@ def lines_of_storage(house: House, chunks: int, ranks: tuple[int, ...], way: str
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        house.ask(*hashes, shards=tuple(Shard((space(rank),)) for rank in ranks))
-        assert house.answer() == chunks
+        harness.ask(*hashes, shards=tuple(Shard((space(rank),)) for rank in ranks))
+        assert harness.answer() == chunks
         for rank in ranks if way == "retrieve" else ():
-            hold = house.storage.acquire(rank, "r", space(rank), hashes, 0)
+            hold = harness.storage.acquire(rank, "r", space(rank), hashes, 0)
             assert hold is not None
-            house.storage.release(hold)
+            harness.storage.release(hold)
         if way == "free":
-            house.storage.free_lookup(b"c", "r", 0, chunks)
-        house.storage.end_lookup(b"c", "r")
+            harness.storage.free_lookup(b"c", "r", 0, chunks)
+        harness.storage.end_lookup(b"c", "r")
     finally:
         sys.settrace(before)
-    assert house.held() == 0
+    assert harness.held() == 0
     return count
 
 
 @pytest.mark.parametrize("way", ["free", "retrieve", "end"])
 @pytest.mark.parametrize("ranks", [(0,), (0, 1)])
-def test_a_long_prompt_takes_no_more_steps_than_a_short_one(house: House, way: str, ranks: tuple[int, ...]) -> None:
-    assert lines_of_storage(house, 512, ranks, way) == lines_of_storage(house, 4, ranks, way) > 20
+def test_a_long_prompt_takes_no_more_steps_than_a_short_one(
+    harness: StorageHarness, way: str, ranks: tuple[int, ...]
+) -> None:
+    assert lines_of_storage(harness, 512, ranks, way) == lines_of_storage(harness, 4, ranks, way) > 20

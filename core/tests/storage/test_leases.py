@@ -8,7 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.storage.house import CHUNKS, LOOKUP_TIMEOUT, PAYLOAD, WORKER, House, open_house, space
+from core.tests.storage.storage_harness import (
+    CHUNKS,
+    LOOKUP_TIMEOUT,
+    PAYLOAD,
+    WORKER,
+    StorageHarness,
+    open_house,
+    space,
+)
 from lmcache_core.contracts.events import LeasesExpired, LookupFinished
 from lmcache_core.l1.logs import Accessed
 from lmcache_core.storage.counters import total
@@ -17,16 +25,16 @@ READ_TTL, WRITE_TTL = 300, 600
 
 
 @pytest.fixture
-def full() -> Iterator[House]:
+def full() -> Iterator[StorageHarness]:
     """Every slot is in use: one that is given away too early would be noticed."""
-    with open_house(House(slots=8)) as house:
-        yield house
+    with open_house(StorageHarness(slots=8)) as harness:
+        yield harness
 
 
-def free_slots(house: House) -> int:
+def free_slots(harness: StorageHarness) -> int:
     """How many chunks can be stored now."""
-    hold, _ = house.storage.reserve(99, space(), [bytes([150 + n]) * 32 for n in range(16)])
-    house.storage.discard(hold)
+    hold, _ = harness.storage.reserve(99, space(), [bytes([150 + n]) * 32 for n in range(16)])
+    harness.storage.discard(hold)
     return len(hold.slots)
 
 
@@ -34,58 +42,58 @@ def free_slots(house: House) -> int:
 
 
 @pytest.mark.parametrize("how", ["end", "replace", "silence", "free"])
-def test_what_no_worker_has_picked_up_is_let_go(house: House, how: str) -> None:
-    house.put(*CHUNKS)
-    house.settle()
-    house.ask(*CHUNKS)
-    assert house.held() == 8
+def test_what_no_worker_has_picked_up_is_let_go(harness: StorageHarness, how: str) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
+    harness.ask(*CHUNKS)
+    assert harness.held() == 8
     match how:
         case "end":
-            house.storage.end_lookup(b"c", "r")
+            harness.storage.end_lookup(b"c", "r")
         case "replace":
-            house.ask(b"\xee" * 32)
-            house.settle()
+            harness.ask(b"\xee" * 32)
+            harness.settle()
         case "silence":
-            house.pass_time(READ_TTL + 1)
-            assert house.events.of(LeasesExpired)[-1] == LeasesExpired(8, 0)
+            harness.pass_time(READ_TTL + 1)
+            assert harness.events.of(LeasesExpired)[-1] == LeasesExpired(8, 0)
         case _:
-            house.storage.free_lookup(b"c", "r", 0, 8)
-    assert house.held() == 0
+            harness.storage.free_lookup(b"c", "r", 0, 8)
+    assert harness.held() == 0
 
 
-def test_what_a_worker_has_picked_up_outlives_its_request(house: House) -> None:
-    house.put(*CHUNKS)
-    house.settle()
-    house.ask(*CHUNKS)
-    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS[:3], 0)
+def test_what_a_worker_has_picked_up_outlives_its_request(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
+    harness.ask(*CHUNKS)
+    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:3], 0)
     assert hold is not None
-    house.storage.end_lookup(b"c", "r")
-    assert house.held() == 3
-    house.storage.clear(force=True)
-    assert bytes(house.storage.payload(hold.slots[2])) == CHUNKS[2] * (PAYLOAD // 32)
-    house.storage.release(hold)
-    assert (house.held(), house.cache.objects) == (0, 0)
+    harness.storage.end_lookup(b"c", "r")
+    assert harness.held() == 3
+    harness.storage.clear(force=True)
+    assert bytes(harness.storage.payload(hold.slots[2])) == CHUNKS[2] * (PAYLOAD // 32)
+    harness.storage.release(hold)
+    assert (harness.held(), harness.cache.objects) == (0, 0)
 
 
-def test_pings_keep_what_is_queued(house: House) -> None:
-    house.put(*CHUNKS)
-    house.settle()
-    house.ask(*CHUNKS)
+def test_pings_keep_what_is_queued(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
+    harness.ask(*CHUNKS)
     for _ in range(4):
-        house.pass_time(READ_TTL - 10)
-        house.storage.renew_lookups(b"c")
-    assert house.held() == 8
-    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+        harness.pass_time(READ_TTL - 10)
+        harness.storage.renew_lookups(b"c")
+    assert harness.held() == 8
+    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
     assert hold is not None
-    house.storage.release(hold)
-    assert house.held() == 0
+    harness.storage.release(hold)
+    assert harness.held() == 0
 
 
 # --- what a worker has
 
 
 @pytest.mark.parametrize("answer", ["commit", "give up", "unregister"])
-def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full: House, answer: str) -> None:
+def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full: StorageHarness, answer: str) -> None:
     hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
     assert free_slots(full) == 0
     full.pass_time(WRITE_TTL + 1)
@@ -103,7 +111,7 @@ def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full
 
 
 @pytest.mark.parametrize("answer", ["commit", "unregister"])
-def test_slots_of_a_late_reader_wait_for_its_answer(full: House, answer: str) -> None:
+def test_slots_of_a_late_reader_wait_for_its_answer(full: StorageHarness, answer: str) -> None:
     full.put(*CHUNKS)
     full.settle()
     hold = full.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
@@ -120,7 +128,7 @@ def test_slots_of_a_late_reader_wait_for_its_answer(full: House, answer: str) ->
     assert (full.cache.contents.state_counts().quarantined, free_slots(full)) == (0, 8)
 
 
-def test_what_was_half_written_is_discarded_with_its_worker(full: House) -> None:
+def test_what_was_half_written_is_discarded_with_its_worker(full: StorageHarness) -> None:
     hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
     full.storage.payload(hold.slots[0])[:] = b"\xab" * PAYLOAD
     full.storage.end_worker(WORKER)
@@ -130,98 +138,98 @@ def test_what_was_half_written_is_discarded_with_its_worker(full: House) -> None
     assert full.answer() == 0
 
 
-def test_the_end_of_one_worker_touches_no_other(house: House) -> None:
-    house.put(*CHUNKS)
-    house.settle()
-    mine = house.storage.acquire(1, "r", space(), CHUNKS, 0)
-    house.storage.end_worker(2)
+def test_the_end_of_one_worker_touches_no_other(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
+    mine = harness.storage.acquire(1, "r", space(), CHUNKS, 0)
+    harness.storage.end_worker(2)
     assert mine is not None
-    assert house.storage.is_live(mine)
-    assert house.held() == 8
+    assert harness.storage.is_live(mine)
+    assert harness.held() == 8
 
 
 # --- interleavings
 
 
-def test_a_worker_that_comes_when_the_lookups_time_is_over_has_a_hold_of_its_own(house: House) -> None:
-    house.put(*CHUNKS)
-    house.settle()
-    house.ask(*CHUNKS)
-    house.clock.advance(READ_TTL + 1)
-    house.cache.leases.expire(house.clock.monotonic())  # the lease is over, and the lookup is still in the table
-    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
+def test_a_worker_that_comes_when_the_lookups_time_is_over_has_a_hold_of_its_own(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
+    harness.ask(*CHUNKS)
+    harness.clock.advance(READ_TTL + 1)
+    harness.cache.leases.expire(harness.clock.monotonic())  # the lease is over, and the lookup is still in the table
+    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS, 0)
     assert hold is not None
-    house.storage.expire()
-    house.storage.end_lookup(b"c", "r")
-    assert house.held() == 8
-    house.storage.release(hold)
-    assert house.held() == 0
+    harness.storage.expire()
+    harness.storage.end_lookup(b"c", "r")
+    assert harness.held() == 8
+    harness.storage.release(hold)
+    assert harness.held() == 0
 
 
-def test_an_engine_that_frees_before_it_has_its_answer_changes_nothing(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.put(*CHUNKS[:4])
-    house.ask(*CHUNKS)
-    house.storage.free_lookup(b"c", "r", 0, 8)
-    house.settle()
-    assert (house.answer(), house.held()) == (8, 8)
+def test_an_engine_that_frees_before_it_has_its_answer_changes_nothing(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.put(*CHUNKS[:4])
+    harness.ask(*CHUNKS)
+    harness.storage.free_lookup(b"c", "r", 0, 8)
+    harness.settle()
+    assert (harness.answer(), harness.held()) == (8, 8)
 
 
-def test_a_worker_that_reads_before_the_answer_takes_nothing_from_the_lookup(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.put(*CHUNKS[:4])
-    house.ask(*CHUNKS)
-    hold = house.storage.acquire(WORKER, "r", space(), CHUNKS[:4], 0)
+def test_a_worker_that_reads_before_the_answer_takes_nothing_from_the_lookup(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.put(*CHUNKS[:4])
+    harness.ask(*CHUNKS)
+    hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[:4], 0)
     assert hold is not None
-    house.storage.release(hold)
-    house.settle()
-    assert (house.answer(), house.held()) == (8, 8)
+    harness.storage.release(hold)
+    harness.settle()
+    assert (harness.answer(), harness.held()) == (8, 8)
 
 
-def test_a_request_that_ends_while_its_loads_run_and_comes_again(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    house.storage.end_lookup(b"c", "r")
-    house.ask(*CHUNKS)
-    house.settle()
-    assert house.answer() == 8
-    house.storage.end_lookup(b"c", "r")
-    assert (house.held(), house.cache.objects, house.pins()) == (0, 0, 0)
+def test_a_request_that_ends_while_its_loads_run_and_comes_again(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.turn()
+    harness.finish("lookup")
+    harness.storage.end_lookup(b"c", "r")
+    harness.ask(*CHUNKS)
+    harness.settle()
+    assert harness.answer() == 8
+    harness.storage.end_lookup(b"c", "r")
+    assert (harness.held(), harness.cache.objects, harness.pins()) == (0, 0, 0)
 
 
-def test_a_request_that_ends_without_its_answer_is_no_hit(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.put(*CHUNKS[:4])
-    house.ask(*CHUNKS)
-    house.cache.take_access_log()
-    house.storage.end_lookup(b"c", "r")
-    house.settle()
-    counted = total(house.storage.counters.snapshot())
+def test_a_request_that_ends_without_its_answer_is_no_hit(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.put(*CHUNKS[:4])
+    harness.ask(*CHUNKS)
+    harness.cache.take_access_log()
+    harness.storage.end_lookup(b"c", "r")
+    harness.settle()
+    counted = total(harness.storage.counters.snapshot())
     assert (counted.lookups, counted.abandoned, counted.requested_chunks) == (0, 1, 0)
-    assert not [note for note in house.cache.take_access_log() if isinstance(note, Accessed)]
-    assert not house.events.of(LookupFinished)
+    assert not [note for note in harness.cache.take_access_log() if isinstance(note, Accessed)]
+    assert not harness.events.of(LookupFinished)
 
 
-def test_a_load_that_comes_after_the_deadline_serves_who_asks_then(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    house.pass_time(LOOKUP_TIMEOUT)
-    assert house.answer() == 0
-    house.ask(*CHUNKS, request="next")
-    house.turn()
-    house.finish("lookup")
-    assert len(house.jobs("load")) == 1, "it is under way already"
-    house.settle()
-    assert house.answer("next") == 8
+def test_a_load_that_comes_after_the_deadline_serves_who_asks_then(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.turn()
+    harness.finish("lookup")
+    harness.pass_time(LOOKUP_TIMEOUT)
+    assert harness.answer() == 0
+    harness.ask(*CHUNKS, request="next")
+    harness.turn()
+    harness.finish("lookup")
+    assert len(harness.jobs("load")) == 1, "it is under way already"
+    harness.settle()
+    assert harness.answer("next") == 8
 
 
-def test_threads_that_do_everything_at_once_leave_nothing_held(house: House) -> None:
-    house.put(*CHUNKS)
-    house.settle()
+def test_threads_that_do_everything_at_once_leave_nothing_held(harness: StorageHarness) -> None:
+    harness.put(*CHUNKS)
+    harness.settle()
     faults: list[Exception] = []
 
     def engine(number: int) -> None:
@@ -229,19 +237,19 @@ def test_threads_that_do_everything_at_once_leave_nothing_held(house: House) -> 
         try:
             for step in range(300):
                 request = str(step % 3)
-                house.ask(*CHUNKS[: numbers.randint(0, 8)], request=request, connection=connection)
-                hits = house.storage.lookup_result(connection, request)
+                harness.ask(*CHUNKS[: numbers.randint(0, 8)], request=request, connection=connection)
+                hits = harness.storage.lookup_result(connection, request)
                 assert hits is not None
-                hold = house.storage.acquire(number, request, space(), CHUNKS[:hits], 0) if hits else None
+                hold = harness.storage.acquire(number, request, space(), CHUNKS[:hits], 0) if hits else None
                 if numbers.random() < 0.5:
-                    house.storage.free_lookup(connection, request, 0, numbers.randint(0, 8))
+                    harness.storage.free_lookup(connection, request, 0, numbers.randint(0, 8))
                 if numbers.random() < 0.5:
-                    house.storage.end_lookup(connection, request)
+                    harness.storage.end_lookup(connection, request)
                 if hold:
-                    assert bytes(house.storage.payload(hold.slots[-1])[:32]) == CHUNKS[hits - 1]
-                    house.storage.release(hold)
-                house.storage.renew_lookups(connection)
-                house.storage.expire()
+                    assert bytes(harness.storage.payload(hold.slots[-1])[:32]) == CHUNKS[hits - 1]
+                    harness.storage.release(hold)
+                harness.storage.renew_lookups(connection)
+                harness.storage.expire()
         except Exception as error:  # noqa: BLE001 - the test's thread tells of it
             faults.append(error)
 
@@ -253,6 +261,6 @@ def test_threads_that_do_everything_at_once_leave_nothing_held(house: House) -> 
     assert not faults
     for number in range(4):
         for request in ("0", "1", "2"):
-            house.storage.end_lookup(bytes([number]), request)
-    census = house.cache.contents.state_counts()
+            harness.storage.end_lookup(bytes([number]), request)
+    census = harness.cache.contents.state_counts()
     assert (census.held, census.quarantined, census.leases) == (0, 0, 0)

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tests.storage.house import CHUNKS, House, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_house, space
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers import prefetch_plan
 from lmcache_core.model.keys import ObjectKey
@@ -38,18 +38,18 @@ WINDOWS = st.tuples(*[st.none() | st.integers(1, len(CHUNKS)) for _ in RANKS])
 @cache
 def objects() -> dict[bytes, bytes]:
     """Every chunk of every shard, as L2 has it."""
-    with open_house(House()) as house:
+    with open_house(StorageHarness()) as harness:
         for rank in RANKS:
-            house.put_in_l2(*CHUNKS, into=space(rank))
-        return dict(house.adapter.objects)
+            harness.put_in_l2(*CHUNKS, into=space(rank))
+        return dict(harness.adapter.objects)
 
 
-def furnish(house: House, table: tuple[list[Cell], ...]) -> None:
+def furnish(harness: StorageHarness, table: tuple[list[Cell], ...]) -> None:
     for rank, cells in zip(RANKS, table, strict=True):
         if in_l1 := [chunk for chunk, cell in zip(CHUNKS, cells, strict=True) if cell.in_l1]:
-            house.put(*in_l1, into=space(rank))
-    house.settle()
-    for number, adapter in enumerate(house.adapters):
+            harness.put(*in_l1, into=space(rank))
+    harness.settle()
+    for number, adapter in enumerate(harness.adapters):
         adapter.objects.clear()
         for rank, cells in zip(RANKS, table, strict=True):
             for chunk, cell in zip(CHUNKS, cells, strict=True):
@@ -58,11 +58,11 @@ def furnish(house: House, table: tuple[list[Cell], ...]) -> None:
                     adapter.objects[name] = objects()[name] if copy == "good" else bytes(len(objects()[name]))
 
 
-def held_chunks(house: House) -> list[tuple[int, int]]:
+def held_chunks(harness: StorageHarness) -> list[tuple[int, int]]:
     """(rank, chunk) of what the lookup holds."""
-    lookup = house.storage._lookups._table.find(b"c", "r")
+    lookup = harness.storage._lookups._table.find(b"c", "r")
     assert lookup is not None
-    keys = [house.cache.key_of(slot) for slot in lookup.lease.slots]
+    keys = [harness.cache.key_of(slot) for slot in lookup.lease.slots]
     ranks = {space(rank).space: rank for rank in RANKS}
     return sorted((ranks[key.space], CHUNKS.index(key.chunk_hash)) for key in keys)
 
@@ -83,26 +83,26 @@ def test_a_lookup_finds_the_longest_prefix_that_can_be_had(
     with (
         patch.object(prefetch_plan, "SLICE_CELLS", 3),
         patch.object(prefetch_plan, "IN_FLIGHT_CELLS", 5),
-        open_house(House(adapters=2)) as house,
+        open_house(StorageHarness(adapters=2)) as harness,
     ):
-        furnish(house, table)
-        house.ask(*CHUNKS, shards=tuple(Shard((space(rank),), windows[rank]) for rank in RANKS))
-        house.settle()
-        assert house.answer() == expected
-        assert held_chunks(house) == needed(expected)
-        house.storage.end_lookup(b"c", "r")
-        assert (house.held(), house.pins()) == (0, 0)
+        furnish(harness, table)
+        harness.ask(*CHUNKS, shards=tuple(Shard((space(rank),), windows[rank]) for rank in RANKS))
+        harness.settle()
+        assert harness.answer() == expected
+        assert held_chunks(harness) == needed(expected)
+        harness.storage.end_lookup(b"c", "r")
+        assert (harness.held(), harness.pins()) == (0, 0)
 
 
 @given(table=TABLES)
 @settings(deadline=None)
 def test_a_sparse_lookup_finds_all_that_every_shard_can_have(table: tuple[list[Cell], ...]) -> None:
     expected = [chunk for chunk in range(len(CHUNKS)) if all(cells[chunk].can_be_had for cells in table)]
-    with open_house(House(adapters=2)) as house:
-        furnish(house, table)
-        house.ask_sparse(*CHUNKS, shards=tuple(Shard((space(rank),)) for rank in RANKS))
-        house.settle()
-        assert house.places() == expected
-        assert held_chunks(house) == [(rank, chunk) for rank in RANKS for chunk in expected]
-        house.storage.end_lookup(b"c", "r")
-        assert (house.held(), house.pins()) == (0, 0)
+    with open_house(StorageHarness(adapters=2)) as harness:
+        furnish(harness, table)
+        harness.ask_sparse(*CHUNKS, shards=tuple(Shard((space(rank),)) for rank in RANKS))
+        harness.settle()
+        assert harness.places() == expected
+        assert held_chunks(harness) == [(rank, chunk) for rank in RANKS for chunk in expected]
+        harness.storage.end_lookup(b"c", "r")
+        assert (harness.held(), harness.pins()) == (0, 0)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from core.tests.storage.fact_check import FactCheck
-from core.tests.storage.moody_adapter import MoodyAdapter
+from core.tests.storage.scripted_adapter import ScriptedAdapter
 from lmcache_client.layout import ObjectLayout
 from lmcache_client.messages import EngineKey, LayoutPart, SlotDescriptor, WorkerRegistration
 from lmcache_core.builtin.lru import LeastRecentlyUsed
@@ -177,7 +177,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.clock, self.events = FakeClock(), EventRecorder()
         self.arena = anonymous_arena(2 * PAYLOAD * SLOTS)
         self.cache = L1Cache(self.arena, 4096, self.kernels)
-        self.adapters = [MoodyAdapter(), MoodyAdapter()]
+        self.adapters = [ScriptedAdapter(), ScriptedAdapter()]
         self.clients = [
             AdapterClient(index, f"cue{index}", adapter, adapter.capabilities, self.clock, JOB_TIMEOUT)
             for index, adapter in enumerate(self.adapters)
@@ -514,7 +514,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     # --- the adapters, the clock, the controllers
 
-    def waiting(self) -> list[tuple[MoodyAdapter, CueJob]]:
+    def waiting(self) -> list[tuple[ScriptedAdapter, CueJob]]:
         return [(adapter, job) for adapter in self.adapters for job in adapter.waiting]
 
     @rule(data=st.data())

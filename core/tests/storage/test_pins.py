@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.tests.storage.house import CHUNKS, PAYLOAD, SLOT, House, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, StorageHarness, open_house, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.cache_control import AddressedChunks, Pinned, PinRefusedError, PinSubject
 from lmcache_core.contracts.storage import Shard
@@ -22,12 +22,14 @@ def chunks(*wanted: bytes, ranks: tuple[int, ...] = (0,)) -> AddressedChunks:
     return AddressedChunks(tuple(Shard((space(rank),)) for rank in ranks), wanted, is_prompt=True)
 
 
-def pin(house: House, name: str, *wanted: bytes, ttl: float | None = None, ranks: tuple[int, ...] = (0,)) -> Pinned:
-    return house.storage.pins.pin(name, SUBJECT, ttl, chunks(*wanted, ranks=ranks))
+def pin(
+    harness: StorageHarness, name: str, *wanted: bytes, ttl: float | None = None, ranks: tuple[int, ...] = (0,)
+) -> Pinned:
+    return harness.storage.pins.pin(name, SUBJECT, ttl, chunks(*wanted, ranks=ranks))
 
 
-def pinned_bytes(house: House) -> int:
-    totals = house.storage.pins.totals()
+def pinned_bytes(harness: StorageHarness) -> int:
+    totals = harness.storage.pins.totals()
     assert totals.size_bytes == totals.objects * SLOT
     return totals.size_bytes
 
@@ -36,240 +38,240 @@ def key(chunk: bytes) -> ObjectKey:
     return ObjectKey(space().space, chunk)
 
 
-def fill(house: House, *wanted: bytes, rank: int = 0) -> None:
-    house.put(*wanted, into=space(rank))
-    house.settle()
+def fill(harness: StorageHarness, *wanted: bytes, rank: int = 0) -> None:
+    harness.put(*wanted, into=space(rank))
+    harness.settle()
 
 
-def test_what_is_pinned_is_neither_evicted_nor_cleared(house: House) -> None:
-    fill(house, *CHUNKS)
-    assert pin(house, "p", *CHUNKS[:3]) == Pinned(3, 3)
-    assert pinned_bytes(house) == 3 * SLOT
-    assert len(house.cache.slabs.fixed_slots()) == 3, "slabs with these do not move"
-    eviction = EvictionController(house.cache, LeastRecentlyUsed(), 0.01, 1.0, house.events)
+def test_what_is_pinned_is_neither_evicted_nor_cleared(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS)
+    assert pin(harness, "p", *CHUNKS[:3]) == Pinned(3, 3)
+    assert pinned_bytes(harness) == 3 * SLOT
+    assert len(harness.cache.slabs.fixed_slots()) == 3, "slabs with these do not move"
+    eviction = EvictionController(harness.cache, LeastRecentlyUsed(), 0.01, 1.0, harness.events)
     eviction.cycle()
-    assert (house.cache.contents.state_counts().held, house.cache.contents.state_counts().cached) == (3, 0)
-    assert house.storage.clear(force=False) == 0
-    assert house.storage.pins.unpin("p") is not None
+    assert (harness.cache.contents.state_counts().held, harness.cache.contents.state_counts().cached) == (3, 0)
+    assert harness.storage.clear(force=False) == 0
+    assert harness.storage.pins.unpin("p") is not None
     eviction.cycle()
-    assert house.cache.contents.state_counts().used_bytes == 0
+    assert harness.cache.contents.state_counts().used_bytes == 0
     eviction._wakes.close()
 
 
-def test_a_pin_does_not_keep_what_was_overwritten(house: House) -> None:
-    checks = house.cache.checks = ReadChecks(house.cache, print)
-    checks.unpin = house.storage.pins.let_go
-    fill(house, *CHUNKS[:2])
-    pin(house, "p", *CHUNKS[:2])
-    hold = house.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
+def test_a_pin_does_not_keep_what_was_overwritten(harness: StorageHarness) -> None:
+    checks = harness.cache.checks = ReadChecks(harness.cache, print)
+    checks.unpin = harness.storage.pins.let_go
+    fill(harness, *CHUNKS[:2])
+    pin(harness, "p", *CHUNKS[:2])
+    hold = harness.storage.acquire(1, "r", space(), CHUNKS[:2], 0)
     assert hold is not None
-    house.storage.payload(hold.slots[1])[0] ^= 1
-    house.storage.release(hold)
-    assert house.storage.acquire(1, "r", space(), CHUNKS[:2], 0) is None
-    assert pinned_bytes(house) == SLOT
-    assert house.cache.contents.state_counts().used_bytes == SLOT, "its slot is free"
-    house.cache.contents.audit()
+    harness.storage.payload(hold.slots[1])[0] ^= 1
+    harness.storage.release(hold)
+    assert harness.storage.acquire(1, "r", space(), CHUNKS[:2], 0) is None
+    assert pinned_bytes(harness) == SLOT
+    assert harness.cache.contents.state_counts().used_bytes == SLOT, "its slot is free"
+    harness.cache.contents.audit()
 
 
-def test_a_shard_that_is_not_there_is_told(house: House) -> None:
-    fill(house, *CHUNKS[:3])
-    fill(house, CHUNKS[1], rank=1)
-    assert pin(house, "p", *CHUNKS[:4], ranks=(0, 1)) == Pinned(chunks=1, objects=4)
+def test_a_shard_that_is_not_there_is_told(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:3])
+    fill(harness, CHUNKS[1], rank=1)
+    assert pin(harness, "p", *CHUNKS[:4], ranks=(0, 1)) == Pinned(chunks=1, objects=4)
 
 
-def test_nothing_there_makes_no_pin(house: House) -> None:
-    assert pin(house, "p", CHUNKS[0]) == Pinned(0, 0)
-    assert house.storage.pins.everything() == []
+def test_nothing_there_makes_no_pin(harness: StorageHarness) -> None:
+    assert pin(harness, "p", CHUNKS[0]) == Pinned(0, 0)
+    assert harness.storage.pins.everything() == []
 
 
-def test_a_name_is_added_to_and_lives_anew(house: House) -> None:
-    fill(house, *CHUNKS[:4])
-    pin(house, "p", *CHUNKS[:2], ttl=10.0)
-    house.clock.advance(6.0)
-    assert pin(house, "p", *CHUNKS[1:4], ttl=10.0).objects == 3
-    (view,) = house.storage.pins.everything()
+def test_a_name_is_added_to_and_lives_anew(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:4])
+    pin(harness, "p", *CHUNKS[:2], ttl=10.0)
+    harness.clock.advance(6.0)
+    assert pin(harness, "p", *CHUNKS[1:4], ttl=10.0).objects == 3
+    (view,) = harness.storage.pins.everything()
     assert (view.name, view.subject, view.objects, view.size_bytes, view.expires_in_seconds) == (
         "p", SUBJECT, 4, 4 * SLOT, 10.0,
     )  # fmt: skip
-    house.pass_time(6.0)
-    assert house.held() == 4
-    house.pass_time(5.0)
-    assert (house.held(), pinned_bytes(house), house.storage.pins.everything()) == (0, 0, [])
+    harness.pass_time(6.0)
+    assert harness.held() == 4
+    harness.pass_time(5.0)
+    assert (harness.held(), pinned_bytes(harness), harness.storage.pins.everything()) == (0, 0, [])
 
 
-def test_a_name_is_of_one_tenant(house: House) -> None:
-    fill(house, CHUNKS[0])
-    pin(house, "p", CHUNKS[0])
+def test_a_name_is_of_one_tenant(harness: StorageHarness) -> None:
+    fill(harness, CHUNKS[0])
+    pin(harness, "p", CHUNKS[0])
     with pytest.raises(PinRefusedError, match="pin 'p' holds chunks of another model or cache salt"):
-        house.storage.pins.pin("p", PinSubject("m", "alice"), None, chunks(CHUNKS[0]))
-    assert house.held() == 1
+        harness.storage.pins.pin("p", PinSubject("m", "alice"), None, chunks(CHUNKS[0]))
+    assert harness.held() == 1
 
 
-def test_what_two_pins_hold_counts_once_and_stays_for_the_other(house: House) -> None:
-    fill(house, *CHUNKS[:3])
-    pin(house, "a", *CHUNKS[:2])
-    pin(house, "b", *CHUNKS[1:3])
-    assert pinned_bytes(house) == 3 * SLOT
-    house.storage.pins.unpin("a")
-    assert (pinned_bytes(house), house.held()) == (2 * SLOT, 2)
-    house.storage.pins.unpin("b")
-    assert (pinned_bytes(house), house.held()) == (0, 0)
+def test_what_two_pins_hold_counts_once_and_stays_for_the_other(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:3])
+    pin(harness, "a", *CHUNKS[:2])
+    pin(harness, "b", *CHUNKS[1:3])
+    assert pinned_bytes(harness) == 3 * SLOT
+    harness.storage.pins.unpin("a")
+    assert (pinned_bytes(harness), harness.held()) == (2 * SLOT, 2)
+    harness.storage.pins.unpin("b")
+    assert (pinned_bytes(harness), harness.held()) == (0, 0)
 
 
-def test_a_chunk_that_is_named_twice_is_held_once(house: House) -> None:
-    fill(house, CHUNKS[0])
-    assert pin(house, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
-    assert pin(house, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
-    (slot,) = (view.slot for view in house.cache.contents.views(0, house.cache.contents.slot_numbers))
-    assert house.cache._table.holds(slot) == 1
-    house.storage.pins.unpin("p")
-    assert house.held() == 0
+def test_a_chunk_that_is_named_twice_is_held_once(harness: StorageHarness) -> None:
+    fill(harness, CHUNKS[0])
+    assert pin(harness, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
+    assert pin(harness, "p", CHUNKS[0], CHUNKS[0]) == Pinned(1, 1)
+    (slot,) = (view.slot for view in harness.cache.contents.views(0, harness.cache.contents.slot_numbers))
+    assert harness.cache._table.holds(slot) == 1
+    harness.storage.pins.unpin("p")
+    assert harness.held() == 0
 
 
 def test_no_more_is_pinned_than_may_be() -> None:
-    with open_house(House(pin_slots=3)) as house:
-        fill(house, *CHUNKS)
-        pin(house, "p", *CHUNKS[:2])
+    with open_house(StorageHarness(pin_slots=3)) as harness:
+        fill(harness, *CHUNKS)
+        pin(harness, "p", *CHUNKS[:2])
         with pytest.raises(PinRefusedError, match=f"{2 * SLOT} of at most {3 * SLOT} bytes of L1 are pinned"):
-            pin(house, "q", *CHUNKS[1:5])
-        assert (pinned_bytes(house), house.held()) == (2 * SLOT, 2)
-        assert [view.name for view in house.storage.pins.everything()] == ["p"]
-        assert pin(house, "q", *CHUNKS[1:3]).objects == 2, "what is pinned already is nothing more"
+            pin(harness, "q", *CHUNKS[1:5])
+        assert (pinned_bytes(harness), harness.held()) == (2 * SLOT, 2)
+        assert [view.name for view in harness.storage.pins.everything()] == ["p"]
+        assert pin(harness, "q", *CHUNKS[1:3]).objects == 2, "what is pinned already is nothing more"
         with pytest.raises(
             PinRefusedError, match="unpin something, or start the server with a larger --l1-pin-max-ratio"
         ):
-            pin(house, "p", *CHUNKS[:4], ttl=1.0)
-        assert (pinned_bytes(house), house.held()) == (3 * SLOT, 3)
-        assert [view.expires_in_seconds for view in house.storage.pins.everything()] == [None, None]
-        house.storage.pins.end_everything()
+            pin(harness, "p", *CHUNKS[:4], ttl=1.0)
+        assert (pinned_bytes(harness), harness.held()) == (3 * SLOT, 3)
+        assert [view.expires_in_seconds for view in harness.storage.pins.everything()] == [None, None]
+        harness.storage.pins.end_everything()
 
 
-def test_there_is_a_most_of_names(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_most_of_names(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins_module, "PINS_MAX", 2)
-    fill(house, *CHUNKS[:3])
+    fill(harness, *CHUNKS[:3])
     for name in ("a", "b", "a"):
-        pin(house, name, CHUNKS[0])
+        pin(harness, name, CHUNKS[0])
     with pytest.raises(PinRefusedError, match="there are 2 pins, which is the most"):
-        pin(house, "c", CHUNKS[0])
-    house.storage.pins.end_everything()
+        pin(harness, "c", CHUNKS[0])
+    harness.storage.pins.end_everything()
 
 
 def test_what_is_too_much_is_not_held_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins_module, "SLICE", 2)
-    with open_house(House(pin_slots=3)) as house:
-        fill(house, *CHUNKS)
+    with open_house(StorageHarness(pin_slots=3)) as harness:
+        fill(harness, *CHUNKS)
         opened: list[Lease] = []
-        open_lease = house.cache.leases.open
+        open_lease = harness.cache.leases.open
 
         def count(owner: Owner, deadline: float | None) -> Lease:
             opened.append(open_lease(owner, deadline))
             return opened[-1]
 
-        monkeypatch.setattr(house.cache.leases, "open", count)
+        monkeypatch.setattr(harness.cache.leases, "open", count)
         with pytest.raises(PinRefusedError):
-            pin(house, "p", *CHUNKS)
+            pin(harness, "p", *CHUNKS)
         assert len(opened) == 2, "four chunks are more than three"
 
 
-def test_a_pin_that_is_emptied_by_force_leaves_no_lease(house: House) -> None:
-    fill(house, *CHUNKS[:2])
-    pin(house, "p", *CHUNKS[:2])
-    assert listing(house).remove([key(chunk) for chunk in CHUNKS[:2]], force=True).removed == 2
-    assert (house.cache.contents.state_counts().leases, house.storage.pins.everything()) == (0, [])
+def test_a_pin_that_is_emptied_by_force_leaves_no_lease(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:2])
+    pin(harness, "p", *CHUNKS[:2])
+    assert listing(harness).remove([key(chunk) for chunk in CHUNKS[:2]], force=True).removed == 2
+    assert (harness.cache.contents.state_counts().leases, harness.storage.pins.everything()) == (0, [])
 
 
-def test_clear_by_force_and_a_forced_removal_end_pins(house: House) -> None:
-    fill(house, *CHUNKS[:3])
-    pin(house, "p", *CHUNKS[:3])
-    removal = listing(house).remove([key(CHUNKS[0]), key(CHUNKS[1])], force=False)
+def test_clear_by_force_and_a_forced_removal_end_pins(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:3])
+    pin(harness, "p", *CHUNKS[:3])
+    removal = listing(harness).remove([key(CHUNKS[0]), key(CHUNKS[1])], force=False)
     assert (removal.removed, removal.skipped, removal.missing) == (0, 2, 0)
-    removal = listing(house).remove([key(CHUNKS[0]), key(CHUNKS[7])], force=True)
+    removal = listing(harness).remove([key(CHUNKS[0]), key(CHUNKS[7])], force=True)
     assert (removal.removed, removal.skipped, removal.missing) == (1, 0, 1)
-    assert (pinned_bytes(house), house.held(), house.cache.objects) == (2 * SLOT, 2, 2)
-    assert house.storage.clear(force=True) == 2
-    assert (house.held(), house.storage.pins.everything()) == (0, [])
+    assert (pinned_bytes(harness), harness.held(), harness.cache.objects) == (2 * SLOT, 2, 2)
+    assert harness.storage.clear(force=True) == 2
+    assert (harness.held(), harness.storage.pins.everything()) == (0, [])
 
 
-def test_what_was_dropped_by_force_a_moment_ago_is_not_pinned(house: House) -> None:
+def test_what_was_dropped_by_force_a_moment_ago_is_not_pinned(harness: StorageHarness) -> None:
     """A prefetch still holds it, and pins it now."""
-    fill(house, *CHUNKS[:2])
-    pins = house.storage.pins
-    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), CHUNKS[:2])
-    assert listing(house).remove([key(CHUNKS[0])], force=True).removed == 1
+    fill(harness, *CHUNKS[:2])
+    pins = harness.storage.pins
+    lease = harness.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = harness.cache.leases.acquire(lease, harness.cache.intern(*space()), CHUNKS[:2])
+    assert listing(harness).remove([key(CHUNKS[0])], force=True).removed == 1
     filling = pins.open("p", SUBJECT, None)
     assert pins.share(filling, lease, slots) == 2
     pins.close(filling)
     assert [view.objects for view in pins.everything()] == [1]
-    house.cache.leases.end(lease)
-    assert house.held() == 1
+    harness.cache.leases.end(lease)
+    assert harness.held() == 1
     pins.unpin("p")
 
 
-def test_many_chunks_are_held_by_several_leases(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_chunks_are_held_by_several_leases(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins_module, "SLICE", 3)
-    fill(house, *CHUNKS)
-    assert pin(house, "p", *CHUNKS) == Pinned(8, 8)
-    assert house.cache.contents.state_counts().leases == 3
-    assert house.storage.pins.unpin("p") is not None
-    assert house.storage.pins.unpin("p") is None
-    assert house.cache.contents.state_counts().leases == 0
+    fill(harness, *CHUNKS)
+    assert pin(harness, "p", *CHUNKS) == Pinned(8, 8)
+    assert harness.cache.contents.state_counts().leases == 3
+    assert harness.storage.pins.unpin("p") is not None
+    assert harness.storage.pins.unpin("p") is None
+    assert harness.cache.contents.state_counts().leases == 0
 
 
-def test_a_worker_reads_what_is_pinned(house: House) -> None:
-    fill(house, CHUNKS[0])
-    pin(house, "p", CHUNKS[0])
-    house.ask(CHUNKS[0])
-    assert house.answer() == 1
-    hold = house.storage.acquire(7, "r", space(), [CHUNKS[0]], 0)
+def test_a_worker_reads_what_is_pinned(harness: StorageHarness) -> None:
+    fill(harness, CHUNKS[0])
+    pin(harness, "p", CHUNKS[0])
+    harness.ask(CHUNKS[0])
+    assert harness.answer() == 1
+    hold = harness.storage.acquire(7, "r", space(), [CHUNKS[0]], 0)
     assert hold is not None
-    assert bytes(house.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
-    house.storage.release(hold)
-    house.storage.end_lookup(b"c", "r")
-    assert house.held() == 1
-    house.storage.pins.unpin("p")
+    assert bytes(harness.storage.payload(hold.slots[0])) == CHUNKS[0] * (PAYLOAD // 32)
+    harness.storage.release(hold)
+    harness.storage.end_lookup(b"c", "r")
+    assert harness.held() == 1
+    harness.storage.pins.unpin("p")
 
 
-def test_a_lease_is_shared_with_a_pin_only_while_there_is_one(house: House) -> None:
-    fill(house, CHUNKS[0])
-    pins = house.storage.pins
+def test_a_lease_is_shared_with_a_pin_only_while_there_is_one(harness: StorageHarness) -> None:
+    fill(harness, CHUNKS[0])
+    pins = harness.storage.pins
     filling, gone = (pins.open(name, SUBJECT, None) for name in ("p", "gone"))
-    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
+    lease = harness.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = harness.cache.leases.acquire(lease, harness.cache.intern(*space()), [CHUNKS[0]])
     pins.unpin("gone")
-    pin(house, "gone", CHUNKS[0])
+    pin(harness, "gone", CHUNKS[0])
     assert pins.share(filling, lease, slots) == 1
     assert pins.share(gone, lease, slots) is None, "another one has its name now"
     pins.close(gone)
     pins.unpin("gone")
-    house.cache.leases.end(lease)
-    assert house.held() == 1
+    harness.cache.leases.end(lease)
+    assert harness.held() == 1
     pins.unpin("p")
     pins.close(filling)
-    assert house.cache.contents.state_counts().leases == 0
+    assert harness.cache.contents.state_counts().leases == 0
 
 
-def test_pinning_the_same_again_and_again_keeps_nothing_more(house: House) -> None:
-    fill(house, *CHUNKS[:4])
-    pin(house, "p", *CHUNKS[:4])
-    leases = house.cache.contents.state_counts().leases
+def test_pinning_the_same_again_and_again_keeps_nothing_more(harness: StorageHarness) -> None:
+    fill(harness, *CHUNKS[:4])
+    pin(harness, "p", *CHUNKS[:4])
+    leases = harness.cache.contents.state_counts().leases
     for _ in range(5):
-        pin(house, "p", *CHUNKS[:4], ranks=(0, 1))
-    assert house.cache.contents.state_counts().leases == leases
-    listing(house).remove([key(chunk) for chunk in CHUNKS[:2]], force=True)
-    pin(house, "p", *CHUNKS[:4])
-    assert house.cache.contents.state_counts().leases == leases
-    house.storage.pins.unpin("p")
-    assert house.cache.contents.state_counts().leases == 0
+        pin(harness, "p", *CHUNKS[:4], ranks=(0, 1))
+    assert harness.cache.contents.state_counts().leases == leases
+    listing(harness).remove([key(chunk) for chunk in CHUNKS[:2]], force=True)
+    pin(harness, "p", *CHUNKS[:4])
+    assert harness.cache.contents.state_counts().leases == leases
+    harness.storage.pins.unpin("p")
+    assert harness.cache.contents.state_counts().leases == 0
 
 
-def test_a_pin_that_is_renewed_at_its_last_moment_stays(house: House) -> None:
+def test_a_pin_that_is_renewed_at_its_last_moment_stays(harness: StorageHarness) -> None:
     """The renewal comes after the reaper has seen that the pin's time is over, and before it ends it."""
-    fill(house, *CHUNKS[:2])
-    pin(house, "late", CHUNKS[0], ttl=5.0)
-    pin(house, "p", CHUNKS[1], ttl=5.0)
-    house.clock.advance(6.0)
-    pins, overtaken = house.storage.pins, list[bool]()
+    fill(harness, *CHUNKS[:2])
+    pin(harness, "late", CHUNKS[0], ttl=5.0)
+    pin(harness, "p", CHUNKS[1], ttl=5.0)
+    harness.clock.advance(6.0)
+    pins, overtaken = harness.storage.pins, list[bool]()
 
     class Renews:
         """The lock of the pins; whoever lets go of it for the first time is overtaken."""
@@ -284,38 +286,38 @@ def test_a_pin_that_is_renewed_at_its_last_moment_stays(house: House) -> None:
             self.lock.release()
             if not overtaken:
                 overtaken.append(True)
-                pin(house, "p", CHUNKS[1], ttl=5.0)
+                pin(harness, "p", CHUNKS[1], ttl=5.0)
 
     pins._lock = Renews()  # type: ignore[assignment]
     pins.expire()
     assert [view.name for view in pins.everything()] == ["p"]
-    assert house.held() == 1
+    assert harness.held() == 1
     pins.unpin("p")
 
 
-def test_a_pin_that_is_still_to_be_filled_outlives_one_who_had_nothing_for_it(house: House) -> None:
-    fill(house, CHUNKS[0])
-    pins = house.storage.pins
+def test_a_pin_that_is_still_to_be_filled_outlives_one_who_had_nothing_for_it(harness: StorageHarness) -> None:
+    fill(harness, CHUNKS[0])
+    pins = harness.storage.pins
     filling = pins.open("p", SUBJECT, None)
-    assert pin(house, "p", CHUNKS[7]) == Pinned(0, 0)
-    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
+    assert pin(harness, "p", CHUNKS[7]) == Pinned(0, 0)
+    lease = harness.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = harness.cache.leases.acquire(lease, harness.cache.intern(*space()), [CHUNKS[0]])
     assert pins.share(filling, lease, slots) == 1
     pins.close(filling)
-    listing(house).remove([key(CHUNKS[0])], force=True)
+    listing(harness).remove([key(CHUNKS[0])], force=True)
     assert pins.everything() == []
-    house.cache.leases.end(lease)
+    harness.cache.leases.end(lease)
 
 
-def test_what_is_held_no_more_is_not_shared(house: House) -> None:
+def test_what_is_held_no_more_is_not_shared(harness: StorageHarness) -> None:
     """Its slot may not even be there."""
-    fill(house, CHUNKS[0])
-    pins = house.storage.pins
+    fill(harness, CHUNKS[0])
+    pins = harness.storage.pins
     filling = pins.open("p", SUBJECT, None)
-    lease = house.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
-    slots = house.cache.leases.acquire(lease, house.cache.intern(*space()), [CHUNKS[0]])
-    house.cache.leases.end(lease)
+    lease = harness.cache.leases.open(Owner(OwnerKind.CONTROLLER, "test"), None)
+    slots = harness.cache.leases.acquire(lease, harness.cache.intern(*space()), [CHUNKS[0]])
+    harness.cache.leases.end(lease)
     assert pins.share(filling, lease, slots) == 0
-    assert house.cache.contents.state_counts().leases == 0
+    assert harness.cache.contents.state_counts().leases == 0
     pins.close(filling)
     assert pins.everything() == []

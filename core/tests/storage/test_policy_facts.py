@@ -39,7 +39,7 @@ class Retain(PrefetchPolicy):
         return PrefetchPlan(open_load_from_first(None).plan(found, adapters).sources, retain=True)  # type: ignore[arg-type]
 
 
-class House:
+class StorageHarness:
     """Storage with one adapter that answers on cue."""
 
     def __init__(self, policy: StorePolicy | None = None) -> None:
@@ -75,101 +75,101 @@ class House:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    house = House()
-    yield house
-    house.cache.contents.audit()
-    house.adapter.close(0)
-    house.arena.close()
+def harness() -> Iterator[StorageHarness]:
+    harness = StorageHarness()
+    yield harness
+    harness.cache.contents.audit()
+    harness.adapter.close(0)
+    harness.arena.close()
 
 
-def test_an_insert_knows_the_prompt_it_stands_in(house: House) -> None:
-    house.put(0, *CHUNKS[:2], request="before")
-    house.ask(*CHUNKS)
-    house.settle()
-    assert house.storage.lookup_result(b"c", "r") == 2
-    house.notes()
-    house.clock.advance(5)
-    house.put(2, *CHUNKS[2:])
-    (note,) = house.notes()
+def test_an_insert_knows_the_prompt_it_stands_in(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:2], request="before")
+    harness.ask(*CHUNKS)
+    harness.settle()
+    assert harness.storage.lookup_result(b"c", "r") == 2
+    harness.notes()
+    harness.clock.advance(5)
+    harness.put(2, *CHUNKS[2:])
+    (note,) = harness.notes()
     assert isinstance(note, Inserted)
     facts = note.facts
     assert (facts.first_chunk, facts.space, [key[4:] for key in facts.keys]) == (2, SPACE.space, list(CHUNKS[2:]))
     assert (facts.request.prompt_chunks, facts.request.hit_chunks) == (8, 2)
-    assert facts.request.seconds == house.clock.monotonic()
+    assert facts.request.seconds == harness.clock.monotonic()
 
 
-def test_an_insert_without_a_lookup_says_so(house: House) -> None:
-    house.put(0, CHUNKS[0], request="alone")
-    (note,) = house.notes()
+def test_an_insert_without_a_lookup_says_so(harness: StorageHarness) -> None:
+    harness.put(0, CHUNKS[0], request="alone")
+    (note,) = harness.notes()
     assert isinstance(note, Inserted)
     assert (note.facts.request.prompt_chunks, note.facts.request.hit_chunks) == (0, 0)
     assert note.facts.request.request != 0
 
 
-def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_told_once(house: House) -> None:
-    house.put(0, *CHUNKS[:3])
-    house.put(4, *CHUNKS[4:])
-    house.settle()
-    house.adapter.objects.clear()
-    house.notes()
-    house.ask(*CHUNKS)
-    house.settle()
-    (note,) = house.notes()
+def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_told_once(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:3])
+    harness.put(4, *CHUNKS[4:])
+    harness.settle()
+    harness.adapter.objects.clear()
+    harness.notes()
+    harness.ask(*CHUNKS)
+    harness.settle()
+    (note,) = harness.notes()
     assert isinstance(note, Accessed)
     assert (len(note.slots), note.facts.first_chunk, note.facts.request.hit_chunks) == (3, 0, 3)
-    hold = house.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
+    hold = harness.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
     assert hold
-    house.storage.release(hold)
-    assert house.notes() == [], "reading what a lookup has hit is no second hit"
-    house.ask(*CHUNKS)
-    house.settle()
-    assert house.notes() == [], "nor is the same request's next lookup"
+    harness.storage.release(hold)
+    assert harness.notes() == [], "reading what a lookup has hit is no second hit"
+    harness.ask(*CHUNKS)
+    harness.settle()
+    assert harness.notes() == [], "nor is the same request's next lookup"
 
 
-def test_a_lookup_that_finds_more_than_before_tells_of_the_rest(house: House) -> None:
-    house.put(0, *CHUNKS[:3])
-    house.ask(*CHUNKS[:3])
-    house.put(3, *CHUNKS[3:5], request="other")
-    house.notes()
-    house.ask(*CHUNKS[:5])
-    (note,) = house.notes()
+def test_a_lookup_that_finds_more_than_before_tells_of_the_rest(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:3])
+    harness.ask(*CHUNKS[:3])
+    harness.put(3, *CHUNKS[3:5], request="other")
+    harness.notes()
+    harness.ask(*CHUNKS[:5])
+    (note,) = harness.notes()
     assert isinstance(note, Accessed)
     assert (len(note.slots), note.facts.first_chunk) == (2, 3)
 
 
-def test_another_request_is_another_access(house: House) -> None:
-    house.put(0, *CHUNKS[:3])
+def test_another_request_is_another_access(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:3])
     numbers = []
     for request in ("a", "b"):
-        house.notes()
-        house.ask(*CHUNKS[:3], request=request)
-        (note,) = house.notes()
+        harness.notes()
+        harness.ask(*CHUNKS[:3], request=request)
+        (note,) = harness.notes()
         assert isinstance(note, Accessed)
         numbers.append(note.facts.request.request)
     assert numbers[0] != numbers[1]
 
 
-def test_a_read_that_nobody_looked_up_is_an_access(house: House) -> None:
-    house.put(0, *CHUNKS[:3])
-    house.notes()
-    hold = house.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
+def test_a_read_that_nobody_looked_up_is_an_access(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:3])
+    harness.notes()
+    hold = harness.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
     assert hold
-    (note,) = house.notes()
+    (note,) = harness.notes()
     assert isinstance(note, Accessed)
     assert len(note.slots) == 2
-    house.storage.release(hold)
+    harness.storage.release(hold)
 
 
-def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(house: House) -> None:
-    house.put(0, *CHUNKS[:4])
-    house.settle()
-    house.storage.clear(force=True)
-    house.notes()
-    house.ask(*CHUNKS[:4])
-    house.settle()
-    assert house.storage.lookup_result(b"c", "r") == 4
-    notes = [note for note in house.notes() if isinstance(note, Inserted | Accessed)]
+def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(harness: StorageHarness) -> None:
+    harness.put(0, *CHUNKS[:4])
+    harness.settle()
+    harness.storage.clear(force=True)
+    harness.notes()
+    harness.ask(*CHUNKS[:4])
+    harness.settle()
+    assert harness.storage.lookup_result(b"c", "r") == 4
+    notes = [note for note in harness.notes() if isinstance(note, Inserted | Accessed)]
     assert all(isinstance(note, Inserted) for note in notes)
     assert sorted(note.facts.first_chunk for note in notes) == [0, 1, 2, 3]
     assert {note.facts.request.prompt_chunks for note in notes if isinstance(note, Inserted)} == {4}
@@ -189,49 +189,49 @@ class LongPromptsOnly(StorePolicy):
 
 
 @pytest.fixture
-def picky() -> Iterator[tuple[House, LongPromptsOnly]]:
+def picky() -> Iterator[tuple[StorageHarness, LongPromptsOnly]]:
     policy = LongPromptsOnly()
-    house = House(policy)
-    yield house, policy
-    house.cache.contents.audit()
-    house.adapter.close(0)
-    house.arena.close()
+    harness = StorageHarness(policy)
+    yield harness, policy
+    harness.cache.contents.audit()
+    harness.adapter.close(0)
+    harness.arena.close()
 
 
-def test_a_store_policy_can_keep_only_long_prompts(picky: tuple[House, LongPromptsOnly]) -> None:
-    house, policy = picky
-    house.ask(*CHUNKS[:4], request="short")
-    house.put(0, *CHUNKS[:4], request="short")
-    house.settle()
-    assert not house.adapter.objects
-    house.storage.end_lookup(b"c", "short")
+def test_a_store_policy_can_keep_only_long_prompts(picky: tuple[StorageHarness, LongPromptsOnly]) -> None:
+    harness, policy = picky
+    harness.ask(*CHUNKS[:4], request="short")
+    harness.put(0, *CHUNKS[:4], request="short")
+    harness.settle()
+    assert not harness.adapter.objects
+    harness.storage.end_lookup(b"c", "short")
     policy.asked.clear()
-    house.ask(*CHUNKS, request="long")
-    house.settle()
+    harness.ask(*CHUNKS, request="long")
+    harness.settle()
     assert [(each.hit, each.chunk, each.request.prompt_chunks) for each in policy.asked] == [
         (True, chunk, 8) for chunk in range(4)
     ]
     policy.asked.clear()
-    house.put(4, *CHUNKS[4:], request="long")
-    house.settle()
+    harness.put(4, *CHUNKS[4:], request="long")
+    harness.settle()
     assert [(each.hit, each.chunk, *each.request[2:]) for each in policy.asked] == [
         (False, chunk, 8, 4) for chunk in range(4, 8)
     ]
     assert {each.space.cache_salt for each in policy.asked} == {"salt"}
     assert len({each.request.request for each in policy.asked} - {0}) == 1
-    assert len(house.adapter.objects) == 8
+    assert len(harness.adapter.objects) == 8
 
 
-def test_of_hits_with_gaps_a_store_policy_knows_the_places(picky: tuple[House, LongPromptsOnly]) -> None:
+def test_of_hits_with_gaps_a_store_policy_knows_the_places(picky: tuple[StorageHarness, LongPromptsOnly]) -> None:
     """Chunks 2 and 3 come back from L2, so that only the others are hits in L1."""
-    house, policy = picky
-    house.ask(*CHUNKS, request="first")
-    house.put(0, *CHUNKS, request="first")
-    house.settle()
-    house.storage.end_lookup(b"c", "first")
-    house.cache.contents.drop(SPACE.space, CHUNKS[2:4], force=False)
+    harness, policy = picky
+    harness.ask(*CHUNKS, request="first")
+    harness.put(0, *CHUNKS, request="first")
+    harness.settle()
+    harness.storage.end_lookup(b"c", "first")
+    harness.cache.contents.drop(SPACE.space, CHUNKS[2:4], force=False)
     policy.asked.clear()
-    house.ask(*CHUNKS, request="second")
-    house.settle()
-    assert house.storage.lookup_result(b"c", "second") == 8
+    harness.ask(*CHUNKS, request="second")
+    harness.settle()
+    assert harness.storage.lookup_result(b"c", "second") == 8
     assert [each.chunk for each in policy.asked if each.hit] == [0, 1, 4, 5, 6, 7]

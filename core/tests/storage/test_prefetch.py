@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from core.tests.storage.house import (
+from core.tests.storage.storage_harness import (
     CHUNKS,
     LOOKUP_TIMEOUT,
     PAYLOAD,
     SLOT,
     WORKER,
-    House,
     Retain,
+    StorageHarness,
     nothing_is_left,
     open_house,
     space,
@@ -31,15 +31,15 @@ BOTH = (Shard((space(),)), Shard((space(1),)))
 
 
 @pytest.fixture
-def pair() -> Iterator[House]:
-    with open_house(House(adapters=2)) as house:
-        yield house
+def pair() -> Iterator[StorageHarness]:
+    with open_house(StorageHarness(adapters=2)) as harness:
+        yield harness
 
 
 # --- several adapters
 
 
-def test_each_chunk_comes_from_the_first_adapter_that_has_it_in_one_job_each(pair: House) -> None:
+def test_each_chunk_comes_from_the_first_adapter_that_has_it_in_one_job_each(pair: StorageHarness) -> None:
     pair.put_in_l2(*CHUNKS[2:6], only=1)
     pair.put_in_l2(*CHUNKS[:4], only=0)
     pair.ask(*CHUNKS)
@@ -55,7 +55,7 @@ def test_each_chunk_comes_from_the_first_adapter_that_has_it_in_one_job_each(pai
 
 
 @pytest.mark.parametrize("fault", ["missing", "failed", "damaged", "timed out", "raises", "kept"])
-def test_what_one_adapter_cannot_load_is_tried_at_the_next(pair: House, fault: str) -> None:
+def test_what_one_adapter_cannot_load_is_tried_at_the_next(pair: StorageHarness, fault: str) -> None:
     pair.put_in_l2(*CHUNKS)
     if fault == "damaged":
         for name, stored in pair.adapter.objects.items():
@@ -89,13 +89,13 @@ def test_a_chunk_that_the_policy_leaves_is_loaded_from_nowhere() -> None:
         def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
             return PrefetchPlan(tuple(None if number == 2 else 0 for number in range(found[0].size)))
 
-    with open_house(House(adapters=2, policy=LeaveThird())) as house:
-        house.put_in_l2(*CHUNKS)
-        house.ask(*CHUNKS)
-        house.settle()
-        assert house.answer() == 2
-        house.storage.end_lookup(b"c", "r")
-        assert nothing_is_left(house)
+    with open_house(StorageHarness(adapters=2, policy=LeaveThird())) as harness:
+        harness.put_in_l2(*CHUNKS)
+        harness.ask(*CHUNKS)
+        harness.settle()
+        assert harness.answer() == 2
+        harness.storage.end_lookup(b"c", "r")
+        assert nothing_is_left(harness)
 
 
 @pytest.mark.parametrize("sources", [(True,) * 8, ("0",) * 8, (0,) * 7, (9,) * 8, (-1,) * 8, None])
@@ -104,15 +104,15 @@ def test_a_plan_that_makes_no_sense_loads_nothing(sources: object) -> None:
         def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
             return PrefetchPlan(sources)  # type: ignore[arg-type]
 
-    with open_house(House(policy=Nonsense())) as house:
-        house.put_in_l2(*CHUNKS)
-        house.ask(*CHUNKS)
-        house.settle()
-        assert house.answer() == 0
-        assert nothing_is_left(house)
+    with open_house(StorageHarness(policy=Nonsense())) as harness:
+        harness.put_in_l2(*CHUNKS)
+        harness.ask(*CHUNKS)
+        harness.settle()
+        assert harness.answer() == 0
+        assert nothing_is_left(harness)
 
 
-def test_an_adapter_that_does_not_say_what_it_has_is_not_waited_for_to_the_end(pair: House) -> None:
+def test_an_adapter_that_does_not_say_what_it_has_is_not_waited_for_to_the_end(pair: StorageHarness) -> None:
     pair.put_in_l2(*CHUNKS)
     pair.ask(*CHUNKS)
     pair.turn()
@@ -140,156 +140,158 @@ def slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slices")
-def test_loads_go_out_in_slices_chunk_by_chunk_across_shards(house: House) -> None:
+def test_loads_go_out_in_slices_chunk_by_chunk_across_shards(harness: StorageHarness) -> None:
     for rank in (0, 1):
-        house.put_in_l2(*CHUNKS, into=space(rank))
-    house.ask(*CHUNKS, shards=BOTH)
-    house.turn()
-    house.finish("lookup")
-    jobs = [job for _, job in house.jobs("load")]
+        harness.put_in_l2(*CHUNKS, into=space(rank))
+    harness.ask(*CHUNKS, shards=BOTH)
+    harness.turn()
+    harness.finish("lookup")
+    jobs = [job for _, job in harness.jobs("load")]
     assert [[CHUNKS.index(key.chunk_hash) for key in job.keys] for job in jobs] == [[0, 0], [1, 1]]
     assert jobs[0].keys[0].space != jobs[0].keys[1].space
-    house.adapter.finish(jobs[0])
-    house.turn()
-    assert [CHUNKS.index(key.chunk_hash) for key in house.jobs("load")[-1][1].keys] == [2, 2]
-    house.settle()
-    assert house.answer() == 8
+    harness.adapter.finish(jobs[0])
+    harness.turn()
+    assert [CHUNKS.index(key.chunk_hash) for key in harness.jobs("load")[-1][1].keys] == [2, 2]
+    harness.settle()
+    assert harness.answer() == 8
 
 
 @pytest.mark.usefixtures("slices")
-def test_a_failure_early_on_cancels_what_lies_behind_and_the_answer_does_not_wait_for_it(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    (_, first), (_, second) = house.jobs("load")
-    house.adapter.finish_partly(first, [True, False])
-    house.turn()
-    assert house.answer() == 1, "although chunks 2 and 3 are under way"
-    assert [job for _, job in house.jobs("load")] == [second], "4 to 7 are not asked for any more"
-    assert house.held() == 1 + 2
-    house.adapter.finish(second)
-    house.turn()
-    assert (house.held(), house.cache.objects) == (1, 1), "what came for nobody is gone"
-    house.storage.end_lookup(b"c", "r")
-    assert nothing_is_left(house)
+def test_a_failure_early_on_cancels_what_lies_behind_and_the_answer_does_not_wait_for_it(
+    harness: StorageHarness,
+) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.turn()
+    harness.finish("lookup")
+    (_, first), (_, second) = harness.jobs("load")
+    harness.adapter.finish_partly(first, [True, False])
+    harness.turn()
+    assert harness.answer() == 1, "although chunks 2 and 3 are under way"
+    assert [job for _, job in harness.jobs("load")] == [second], "4 to 7 are not asked for any more"
+    assert harness.held() == 1 + 2
+    harness.adapter.finish(second)
+    harness.turn()
+    assert (harness.held(), harness.cache.objects) == (1, 1), "what came for nobody is gone"
+    harness.storage.end_lookup(b"c", "r")
+    assert nothing_is_left(harness)
 
 
 @pytest.mark.usefixtures("slices")
-def test_a_request_that_ends_stops_its_loads(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    house.storage.end_lookup(b"c", "r")
-    house.turn()
-    assert house.prefetch.status()["in_flight"] == 0, "its place is free at once"
-    loads = [job for _, job in house.jobs("load")]
+def test_a_request_that_ends_stops_its_loads(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.turn()
+    harness.finish("lookup")
+    harness.storage.end_lookup(b"c", "r")
+    harness.turn()
+    assert harness.prefetch.status()["in_flight"] == 0, "its place is free at once"
+    loads = [job for _, job in harness.jobs("load")]
     assert len(loads) == 2
-    assert all(house.adapter.pins[key.object_id] == 1 for job in loads for key in job.keys), "they are being read"
-    house.settle()
-    assert (house.cache.objects, house.prefetch.status()["cancelled"]) == (0, 1)
-    assert nothing_is_left(house)
+    assert all(harness.adapter.pins[key.object_id] == 1 for job in loads for key in job.keys), "they are being read"
+    harness.settle()
+    assert (harness.cache.objects, harness.prefetch.status()["cancelled"]) == (0, 1)
+    assert nothing_is_left(harness)
 
 
 def test_a_request_that_ends_in_the_queue_is_never_asked_for() -> None:
-    with open_house(House(max_in_flight=1)) as house:
-        house.put_in_l2(*CHUNKS)
+    with open_house(StorageHarness(max_in_flight=1)) as harness:
+        harness.put_in_l2(*CHUNKS)
         for request in ("a", "b", "c"):
-            house.ask(*CHUNKS, request=request)
-        house.turn()
-        house.storage.end_lookup(b"c", "b")
-        house.finish("lookup")
-        house.finish("load")
-        house.finish("lookup")
-        assert (house.answer("a"), house.answer("c")) == (8, 8)
+            harness.ask(*CHUNKS, request=request)
+        harness.turn()
+        harness.storage.end_lookup(b"c", "b")
+        harness.finish("lookup")
+        harness.finish("load")
+        harness.finish("lookup")
+        assert (harness.answer("a"), harness.answer("c")) == (8, 8)
         for request in ("a", "c"):
-            house.storage.end_lookup(b"c", request)
-        assert nothing_is_left(house)
+            harness.storage.end_lookup(b"c", request)
+        assert nothing_is_left(harness)
 
 
 def test_the_next_in_the_queue_begins_as_soon_as_there_is_a_place() -> None:
-    with open_house(House(max_in_flight=1)) as house:
+    with open_house(StorageHarness(max_in_flight=1)) as harness:
         for request in ("a", "b", "c"):
-            house.ask(*CHUNKS, request=request)
-        house.turn()
+            harness.ask(*CHUNKS, request=request)
+        harness.turn()
         for _ in range(3):
-            assert len(house.jobs("lookup")) == 1
-            house.finish("lookup")
-        assert [house.answer(request) for request in ("a", "b", "c")] == [0, 0, 0]
+            assert len(harness.jobs("lookup")) == 1
+            harness.finish("lookup")
+        assert [harness.answer(request) for request in ("a", "b", "c")] == [0, 0, 0]
 
 
 # --- deadlines
 
 
-def test_at_its_deadline_a_lookup_is_answered_with_what_is_there(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.put(*CHUNKS[:2])
-    house.ask(*CHUNKS)
-    house.turn()
-    house.finish("lookup")
-    ((_, load),) = house.jobs("load")
-    house.pass_time(LOOKUP_TIMEOUT - 1)
-    assert house.answer() is None
-    house.pass_time(1)
-    assert house.answer() == 2
-    house.adapter.finish(load)
-    house.settle()
-    assert house.held() == 2
-    assert house.prefetch.status()["timed_out"] == 1
-    house.storage.end_lookup(b"c", "r")
-    assert nothing_is_left(house)
-    assert house.cache.objects == 2, "what came late was for nobody"
+def test_at_its_deadline_a_lookup_is_answered_with_what_is_there(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.put(*CHUNKS[:2])
+    harness.ask(*CHUNKS)
+    harness.turn()
+    harness.finish("lookup")
+    ((_, load),) = harness.jobs("load")
+    harness.pass_time(LOOKUP_TIMEOUT - 1)
+    assert harness.answer() is None
+    harness.pass_time(1)
+    assert harness.answer() == 2
+    harness.adapter.finish(load)
+    harness.settle()
+    assert harness.held() == 2
+    assert harness.prefetch.status()["timed_out"] == 1
+    harness.storage.end_lookup(b"c", "r")
+    assert nothing_is_left(harness)
+    assert harness.cache.objects == 2, "what came late was for nobody"
 
 
 def test_what_comes_after_the_deadline_stays_if_the_policy_keeps_it() -> None:
-    with open_house(House(policy=Retain())) as house:
-        house.put_in_l2(*CHUNKS)
-        house.ask(*CHUNKS)
-        house.turn()
-        house.finish("lookup")
-        house.pass_time(LOOKUP_TIMEOUT)
-        assert house.answer() == 0
-        house.settle()
-        assert (house.held(), house.cache.objects) == (0, 8)
-        house.ask(*CHUNKS, request="next")
-        assert house.answer("next") == 8
+    with open_house(StorageHarness(policy=Retain())) as harness:
+        harness.put_in_l2(*CHUNKS)
+        harness.ask(*CHUNKS)
+        harness.turn()
+        harness.finish("lookup")
+        harness.pass_time(LOOKUP_TIMEOUT)
+        assert harness.answer() == 0
+        harness.settle()
+        assert (harness.held(), harness.cache.objects) == (0, 8)
+        harness.ask(*CHUNKS, request="next")
+        assert harness.answer("next") == 8
 
 
 def test_a_deadline_is_for_those_in_the_queue_too() -> None:
-    with open_house(House(max_in_flight=1)) as house:
-        house.put_in_l2(*CHUNKS)
-        house.ask(*CHUNKS, request="a")
-        house.ask(*CHUNKS, request="b")
-        house.turn()
-        house.pass_time(LOOKUP_TIMEOUT)
-        assert (house.answer("a"), house.answer("b")) == (0, 0)
-        house.settle()
+    with open_house(StorageHarness(max_in_flight=1)) as harness:
+        harness.put_in_l2(*CHUNKS)
+        harness.ask(*CHUNKS, request="a")
+        harness.ask(*CHUNKS, request="b")
+        harness.turn()
+        harness.pass_time(LOOKUP_TIMEOUT)
+        assert (harness.answer("a"), harness.answer("b")) == (0, 0)
+        harness.settle()
         for request in ("a", "b"):
-            house.storage.end_lookup(b"c", request)
-        assert nothing_is_left(house)
+            harness.storage.end_lookup(b"c", request)
+        assert nothing_is_left(harness)
 
 
-def test_one_lookups_deadline_does_not_cost_another_what_both_wait_for(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS, request="a")
-    house.turn()
-    house.finish("lookup")
-    house.clock.advance(LOOKUP_TIMEOUT - 5)
-    house.ask(*CHUNKS, request="b")
-    house.turn()
-    house.finish("lookup")
-    assert len(house.jobs("load")) == 1
-    house.pass_time(5)
-    assert (house.answer("a"), house.answer("b")) == (0, None)
-    house.finish("load")
-    assert house.answer("b") == 8
+def test_one_lookups_deadline_does_not_cost_another_what_both_wait_for(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS, request="a")
+    harness.turn()
+    harness.finish("lookup")
+    harness.clock.advance(LOOKUP_TIMEOUT - 5)
+    harness.ask(*CHUNKS, request="b")
+    harness.turn()
+    harness.finish("lookup")
+    assert len(harness.jobs("load")) == 1
+    harness.pass_time(5)
+    assert (harness.answer("a"), harness.answer("b")) == (0, None)
+    harness.finish("load")
+    assert harness.answer("b") == 8
     for request in ("a", "b"):
-        house.storage.end_lookup(b"c", request)
-    assert nothing_is_left(house)
+        harness.storage.end_lookup(b"c", request)
+    assert nothing_is_left(harness)
 
 
-def test_the_controller_wakes_for_deadlines_and_for_adapters_that_are_slow(pair: House) -> None:
+def test_the_controller_wakes_for_deadlines_and_for_adapters_that_are_slow(pair: StorageHarness) -> None:
     assert pair.prefetch._timeout_seconds() is None
     pair.put_in_l2(*CHUNKS)
     pair.ask(*CHUNKS)
@@ -302,142 +304,142 @@ def test_the_controller_wakes_for_deadlines_and_for_adapters_that_are_slow(pair:
     assert pair.prefetch._timeout_seconds() is None
 
 
-def test_a_lookup_whose_answer_hangs_in_a_plugin_is_a_miss(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
+def test_a_lookup_whose_answer_hangs_in_a_plugin_is_a_miss(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
     heard: list[int] = []
 
     def hear(hits: int) -> bool:
         heard.append(hits)
         return True
 
-    house.ask(*CHUNKS)
-    house.storage.on_lookup(b"c", "r", hear)
-    house.clock.advance(LOOKUP_TIMEOUT + 6)  # and the prefetch thread does not come back
-    house.storage.expire()
-    assert (heard, house.storage.lookups_open) == ([0], 0)
-    house.settle()
-    assert nothing_is_left(house)
+    harness.ask(*CHUNKS)
+    harness.storage.on_lookup(b"c", "r", hear)
+    harness.clock.advance(LOOKUP_TIMEOUT + 6)  # and the prefetch thread does not come back
+    harness.storage.expire()
+    assert (heard, harness.storage.lookups_open) == ([0], 0)
+    harness.settle()
+    assert nothing_is_left(harness)
 
 
 # --- room in L1
 
 
 def test_no_shard_takes_all_the_room() -> None:
-    with open_house(House(slots=20)) as house:
+    with open_house(StorageHarness(slots=20)) as harness:
         for rank in (0, 1):
-            house.put_in_l2(*CHUNKS, into=space(rank))
-        hold, _ = house.storage.reserve(WORKER, space(), [bytes([200 + n]) * 32 for n in range(14)])
-        house.ask(*CHUNKS, shards=BOTH)
-        house.settle()
-        assert house.answer() is None, "it waits a little for eviction"
-        assert house.cache.take_demand().total() == 10 * SLOT, "which is asked once for what is missing"
-        house.pass_time(prefetch_plan.SPACE_WAIT_SECONDS)
-        assert house.answer() == 3, "six slots for two shards"
-        assert house.held() == 14 + 6
-        house.storage.discard(hold)
-        house.storage.end_lookup(b"c", "r")
-        assert nothing_is_left(house)
+            harness.put_in_l2(*CHUNKS, into=space(rank))
+        hold, _ = harness.storage.reserve(WORKER, space(), [bytes([200 + n]) * 32 for n in range(14)])
+        harness.ask(*CHUNKS, shards=BOTH)
+        harness.settle()
+        assert harness.answer() is None, "it waits a little for eviction"
+        assert harness.cache.take_demand().total() == 10 * SLOT, "which is asked once for what is missing"
+        harness.pass_time(prefetch_plan.SPACE_WAIT_SECONDS)
+        assert harness.answer() == 3, "six slots for two shards"
+        assert harness.held() == 14 + 6
+        harness.storage.discard(hold)
+        harness.storage.end_lookup(b"c", "r")
+        assert nothing_is_left(harness)
 
 
 def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
-    with open_house(House(slots=20)) as house:
-        eviction = EvictionController(house.cache, open_lru(None), 0.8, 0.2, house.events)
-        house.put_in_l2(*CHUNKS)
-        house.put(*[bytes([200 + n]) * 32 for n in range(16)])
-        house.settle()
-        house.ask(*CHUNKS)
-        house.settle()
-        assert house.answer() is None
-        assert house.prefetch._timeout_seconds() == prefetch_plan.SPACE_RETRY_SECONDS
+    with open_house(StorageHarness(slots=20)) as harness:
+        eviction = EvictionController(harness.cache, open_lru(None), 0.8, 0.2, harness.events)
+        harness.put_in_l2(*CHUNKS)
+        harness.put(*[bytes([200 + n]) * 32 for n in range(16)])
+        harness.settle()
+        harness.ask(*CHUNKS)
+        harness.settle()
+        assert harness.answer() is None
+        assert harness.prefetch._timeout_seconds() == prefetch_plan.SPACE_RETRY_SECONDS
         eviction.cycle()
-        house.settle()
-        assert house.answer() == 8
+        harness.settle()
+        assert harness.answer() == 8
 
 
-def test_a_chunk_that_somebody_is_writing_is_taken_when_it_is_there(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    hold, _ = house.storage.reserve(WORKER, space(), CHUNKS[3:4])
-    house.ask(*CHUNKS)
-    house.settle()
-    assert house.answer() is None
-    house.storage.payload(hold.slots[0])[:] = CHUNKS[3] * (PAYLOAD // 32)
-    assert house.storage.publish(hold, 3, "other")
-    house.settle()
-    assert house.answer() == 8
+def test_a_chunk_that_somebody_is_writing_is_taken_when_it_is_there(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[3:4])
+    harness.ask(*CHUNKS)
+    harness.settle()
+    assert harness.answer() is None
+    harness.storage.payload(hold.slots[0])[:] = CHUNKS[3] * (PAYLOAD // 32)
+    assert harness.storage.publish(hold, 3, "other")
+    harness.settle()
+    assert harness.answer() == 8
 
 
 def test_loads_beyond_the_bound_wait_until_readers_have_taken_over() -> None:
-    with open_house(House(prefetch_slots=8)) as house:
-        house.put_in_l2(*CHUNKS[:6])
+    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+        harness.put_in_l2(*CHUNKS[:6])
         other = [bytes([100 + n]) * 32 for n in range(6)]
-        house.put_in_l2(*other)
-        house.ask(*CHUNKS[:6], request="a")
-        house.ask(*other, request="b")
-        house.settle()
-        assert (house.answer("a"), house.answer("b")) == (6, None)
-        assert house.prefetch.status()["l1_bytes"] == 8 * SLOT, "what fits is loaded"
-        hold = house.storage.acquire(WORKER, "a", space(), CHUNKS[:6], 0)
-        house.settle()
-        assert house.answer("b") == 6
+        harness.put_in_l2(*other)
+        harness.ask(*CHUNKS[:6], request="a")
+        harness.ask(*other, request="b")
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (6, None)
+        assert harness.prefetch.status()["l1_bytes"] == 8 * SLOT, "what fits is loaded"
+        hold = harness.storage.acquire(WORKER, "a", space(), CHUNKS[:6], 0)
+        harness.settle()
+        assert harness.answer("b") == 6
         assert hold is not None
-        house.storage.release(hold)
-        house.storage.end_lookup(b"c", "b")
-        house.storage.end_lookup(b"c", "a")
-        assert nothing_is_left(house)
+        harness.storage.release(hold)
+        harness.storage.end_lookup(b"c", "b")
+        harness.storage.end_lookup(b"c", "a")
+        assert nothing_is_left(harness)
 
 
 def test_a_reader_that_lets_go_while_the_thread_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_house(House(prefetch_slots=8)) as house:
+    with open_house(StorageHarness(prefetch_slots=8)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(6)]
-        house.put_in_l2(*CHUNKS[:6])
-        house.put_in_l2(*other)
-        house.ask(*CHUNKS[:6], request="a")
-        house.settle()
-        house.ask(*other, request="b")
-        house.turn()
-        sweep = house.prefetch._budget.sweep
+        harness.put_in_l2(*CHUNKS[:6])
+        harness.put_in_l2(*other)
+        harness.ask(*CHUNKS[:6], request="a")
+        harness.settle()
+        harness.ask(*other, request="b")
+        harness.turn()
+        sweep = harness.prefetch._budget.sweep
 
         def sweep_too_early() -> None:
             sweep()
-            house.storage.free_lookup(b"c", "a", 0, 6)
+            harness.storage.free_lookup(b"c", "a", 0, 6)
 
-        monkeypatch.setattr(house.prefetch._budget, "sweep", sweep_too_early)
-        house.finish("lookup")
+        monkeypatch.setattr(harness.prefetch._budget, "sweep", sweep_too_early)
+        harness.finish("lookup")
         monkeypatch.undo()
         poll = select.poll()
-        poll.register(house.prefetch._inbox, select.POLLIN)
+        poll.register(harness.prefetch._inbox, select.POLLIN)
         assert poll.poll(0), "the thread would sleep although there is room"
-        house.settle()
-        assert house.answer("b") == 6
+        harness.settle()
+        assert harness.answer("b") == 6
 
 
 def test_a_single_lookup_beyond_the_bound_is_shortened() -> None:
-    with open_house(House(prefetch_slots=5)) as house:
-        house.put_in_l2(*CHUNKS)
-        house.ask(*CHUNKS)
-        house.settle()
-        assert house.answer() == 5
+    with open_house(StorageHarness(prefetch_slots=5)) as harness:
+        harness.put_in_l2(*CHUNKS)
+        harness.ask(*CHUNKS)
+        harness.settle()
+        assert harness.answer() == 5
 
 
 def test_one_that_takes_all_of_the_bound_gives_in_and_not_those_behind_it() -> None:
-    with open_house(House(prefetch_slots=5)) as house:
+    with open_house(StorageHarness(prefetch_slots=5)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(3)]
-        house.put_in_l2(*CHUNKS)
-        house.put_in_l2(*other)
-        house.ask(*CHUNKS, request="a")
-        house.ask(*other, request="b")
-        house.settle()
-        assert (house.answer("a"), house.answer("b")) == (5, None)
-        house.storage.free_lookup(b"c", "a", 0, 5)
-        house.settle()
-        assert house.answer("b") == 3
+        harness.put_in_l2(*CHUNKS)
+        harness.put_in_l2(*other)
+        harness.ask(*CHUNKS, request="a")
+        harness.ask(*other, request="b")
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (5, None)
+        harness.storage.free_lookup(b"c", "a", 0, 5)
+        harness.settle()
+        assert harness.answer("b") == 3
 
 
-def test_an_answered_lookup_keeps_nothing_of_its_prefetch(house: House) -> None:
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.settle()
-    lookup = house.storage._lookups._table.find(b"c", "r")
+def test_an_answered_lookup_keeps_nothing_of_its_prefetch(harness: StorageHarness) -> None:
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.settle()
+    lookup = harness.storage._lookups._table.find(b"c", "r")
     assert lookup is not None
     assert lookup.prefetch is not None
     kept = lookup.prefetch
@@ -454,70 +456,70 @@ def test_an_answered_lookup_keeps_nothing_of_its_prefetch(house: House) -> None:
 def test_of_two_that_wait_for_each_other_the_younger_gives_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
     monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
-    with open_house(House(prefetch_slots=8)) as house:
+    with open_house(StorageHarness(prefetch_slots=8)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(8)]
-        house.put_in_l2(*CHUNKS)
-        house.put_in_l2(*other)
-        house.ask(*CHUNKS, request="a")
-        house.ask(*other, request="b")
-        house.settle()
-        assert (house.answer("a"), house.answer("b")) == (None, 4)
-        house.storage.end_lookup(b"c", "b")
-        house.settle()
-        assert house.answer("a") == 8
+        harness.put_in_l2(*CHUNKS)
+        harness.put_in_l2(*other)
+        harness.ask(*CHUNKS, request="a")
+        harness.ask(*other, request="b")
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (None, 4)
+        harness.storage.end_lookup(b"c", "b")
+        harness.settle()
+        assert harness.answer("a") == 8
 
 
 def test_lookups_of_one_prompt_are_not_counted_twice() -> None:
-    with open_house(House(prefetch_slots=8)) as house:
-        house.put_in_l2(*CHUNKS)
+    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+        harness.put_in_l2(*CHUNKS)
         for request in ("a", "b"):
-            house.ask(*CHUNKS, request=request)
-        house.settle()
-        assert (house.answer("a"), house.answer("b")) == (8, 8)
+            harness.ask(*CHUNKS, request=request)
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (8, 8)
 
 
 def test_what_two_lookups_hold_counts_until_both_have_let_go() -> None:
-    with open_house(House(prefetch_slots=8)) as house:
-        house.put_in_l2(*CHUNKS[:6])
+    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+        harness.put_in_l2(*CHUNKS[:6])
         for request in ("a", "b"):
-            house.ask(*CHUNKS[:6], request=request)
-        house.settle()
-        assert (house.answer("a"), house.answer("b")) == (6, 6)
-        house.storage.end_lookup(b"c", "a")
-        house.turn()
-        assert house.prefetch.status()["l1_bytes"] == 6 * SLOT
-        house.storage.end_lookup(b"c", "b")
-        house.turn()
-        assert nothing_is_left(house)
+            harness.ask(*CHUNKS[:6], request=request)
+        harness.settle()
+        assert (harness.answer("a"), harness.answer("b")) == (6, 6)
+        harness.storage.end_lookup(b"c", "a")
+        harness.turn()
+        assert harness.prefetch.status()["l1_bytes"] == 6 * SLOT
+        harness.storage.end_lookup(b"c", "b")
+        harness.turn()
+        assert nothing_is_left(harness)
 
 
 # --- again
 
 
-def test_a_lookup_that_is_repeated_keeps_what_was_loaded_for_it(house: House) -> None:
+def test_a_lookup_that_is_repeated_keeps_what_was_loaded_for_it(harness: StorageHarness) -> None:
     """Engines ask again for requests that they queue or preempt."""
-    house.put_in_l2(*CHUNKS)
-    house.ask(*CHUNKS)
-    house.settle()
-    assert house.answer() == 8
-    house.ask(*CHUNKS)
-    assert house.answer() == 8, "at once, and not from L2 again"
-    assert house.held() == 8
-    house.storage.end_lookup(b"c", "r")
-    house.turn()
-    assert nothing_is_left(house)
+    harness.put_in_l2(*CHUNKS)
+    harness.ask(*CHUNKS)
+    harness.settle()
+    assert harness.answer() == 8
+    harness.ask(*CHUNKS)
+    assert harness.answer() == 8, "at once, and not from L2 again"
+    assert harness.held() == 8
+    harness.storage.end_lookup(b"c", "r")
+    harness.turn()
+    assert nothing_is_left(harness)
 
 
-def test_a_lookup_that_cannot_be_looked_up_is_none(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_that_cannot_be_looked_up_is_none(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the one that it was to replace stay behind."""
 
     def fail(*arguments: object) -> list[int]:
         raise RuntimeError("injected")
 
-    house.put(*CHUNKS)
-    house.settle()
-    house.ask(*CHUNKS)
-    monkeypatch.setattr(house.cache.leases, "acquire", fail)
+    harness.put(*CHUNKS)
+    harness.settle()
+    harness.ask(*CHUNKS)
+    monkeypatch.setattr(harness.cache.leases, "acquire", fail)
     with pytest.raises(RuntimeError, match="injected"):
-        house.ask(*CHUNKS)
-    assert (house.answer(), house.storage.lookups_open, house.cache.contents.state_counts().leases) == (0, 0, 0)
+        harness.ask(*CHUNKS)
+    assert (harness.answer(), harness.storage.lookups_open, harness.cache.contents.state_counts().leases) == (0, 0, 0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from core.tests.storage.house import PAYLOAD, SLOT, space
+from core.tests.storage.storage_harness import PAYLOAD, SLOT, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.tests.storage.house import CHUNKS, PAYLOAD, House, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, StorageHarness, open_house, space
 from lmcache_core.contracts.events import LoadsDeclined
 from lmcache_core.contracts.policies import (
     AdapterFacts,
@@ -45,36 +45,36 @@ class FirstTwo(PrefetchPolicy):
 
 def test_what_is_declined_is_not_loaded_and_counted() -> None:
     policy = FirstTwo()
-    with open_house(House(policy=policy)) as house:
-        house.put_in_l2(*CHUNKS[:5])
-        house.ask(*CHUNKS)
-        house.turn()
-        house.finish("lookup")
+    with open_house(StorageHarness(policy=policy)) as harness:
+        harness.put_in_l2(*CHUNKS[:5])
+        harness.ask(*CHUNKS)
+        harness.turn()
+        harness.finish("lookup")
         (facts,) = policy.facts
         assert facts.wanted == [WantedObject(chunk, 0, OBJECT) for chunk in range(8)]
         assert (facts.windows, facts.chunk_tokens, facts.loading_bytes) == ([None], space().space.chunk_tokens, [0])
         assert not facts.sparse
         assert not facts.ordered
-        ((_, job),) = house.jobs("load")
+        ((_, job),) = harness.jobs("load")
         assert [key.chunk_hash for key in job.keys] == list(CHUNKS[:2])
-        assert house.client.counters.snapshot().declined == (
+        assert harness.client.counters.snapshot().declined == (
             1,
             3,
             3 * OBJECT,
         )  # the three that it does not have do not count
-        (told,) = house.events.of(LoadsDeclined)
+        (told,) = harness.events.of(LoadsDeclined)
         assert (told.adapter, told.objects, told.object_bytes) == ("cue", 3, 3 * OBJECT)
 
 
 def test_it_is_told_how_long_a_load_took_and_what_came() -> None:
     policy = FirstTwo()
-    with open_house(House(policy=policy)) as house:
-        house.put_in_l2(*CHUNKS[:5])
-        house.ask(*CHUNKS)
-        house.turn()
-        house.finish("lookup")
-        house.clock.advance(0.5)
-        house.finish("load")
+    with open_house(StorageHarness(policy=policy)) as harness:
+        harness.put_in_l2(*CHUNKS[:5])
+        harness.ask(*CHUNKS)
+        harness.turn()
+        harness.finish("lookup")
+        harness.clock.advance(0.5)
+        harness.finish("load")
         assert policy.loads == [LoadFacts("cue", 2 * OBJECT, 0, 2 * OBJECT, 0.5)]
 
 
@@ -83,10 +83,10 @@ def test_one_that_raises_when_it_is_told_costs_nothing() -> None:
         def on_load(self, facts: LoadFacts) -> None:
             raise RuntimeError("no")
 
-    with open_house(House(policy=Broken())) as house:
-        house.put_in_l2(*CHUNKS[:5])
-        house.ask(*CHUNKS)
-        house.turn()
-        house.finish("lookup")
-        house.finish("load")
-        assert house.client.counters.snapshot().verbs["load"].outcomes == {Outcome.DONE.value: 2}
+    with open_house(StorageHarness(policy=Broken())) as harness:
+        harness.put_in_l2(*CHUNKS[:5])
+        harness.ask(*CHUNKS)
+        harness.turn()
+        harness.finish("lookup")
+        harness.finish("load")
+        assert harness.client.counters.snapshot().verbs["load"].outcomes == {Outcome.DONE.value: 2}

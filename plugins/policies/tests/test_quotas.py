@@ -31,7 +31,7 @@ PAYLOAD, SLOT, SLOTS = 4096, 8192, 128
 WORKER = Owner(OwnerKind.WORKER, 1)
 
 
-class Site:
+class EvictionHarness:
     """L1, its eviction and its quotas, without threads."""
 
     def __init__(self, policy: EvictionPolicy) -> None:
@@ -68,14 +68,14 @@ class Site:
 
 
 @pytest.fixture(params=OPENERS)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    site = Site(request.param(None))
+def site(request: pytest.FixtureRequest) -> Iterator[EvictionHarness]:
+    site = EvictionHarness(request.param(None))
     yield site
     site.cache.contents.audit()
     site.arena.close()
 
 
-def test_a_quota_that_is_lowered_is_kept_after_one_round_and_its_oldest_leave(site: Site) -> None:
+def test_a_quota_that_is_lowered_is_kept_after_one_round_and_its_oldest_leave(site: EvictionHarness) -> None:
     for number in range(40):
         site.store("a", number)
         site.store("b", number)
@@ -87,7 +87,7 @@ def test_a_quota_that_is_lowered_is_kept_after_one_round_and_its_oldest_leave(si
     assert site.events.of(QuotaReached) == [QuotaReached("a", 32 * SLOT, 40 * SLOT, 0)]
 
 
-def test_who_stores_beyond_its_quota_pays_with_its_own_oldest(site: Site) -> None:
+def test_who_stores_beyond_its_quota_pays_with_its_own_oldest(site: EvictionHarness) -> None:
     site.quotas.set("a", 16 * SLOT)
     for number in range(60):
         site.store("b", number)
@@ -101,7 +101,7 @@ def test_who_stores_beyond_its_quota_pays_with_its_own_oldest(site: Site) -> Non
     assert site.has("a", 0, 1) == []
 
 
-def test_when_l1_is_full_a_store_beyond_its_quota_still_costs_nobody_else(site: Site) -> None:
+def test_when_l1_is_full_a_store_beyond_its_quota_still_costs_nobody_else(site: EvictionHarness) -> None:
     site.quotas.set("a", 8 * SLOT)
     for number in range(8):
         site.store("a", number)
@@ -113,7 +113,7 @@ def test_when_l1_is_full_a_store_beyond_its_quota_still_costs_nobody_else(site: 
     assert site.store("a", *range(100, 108)) == 8
 
 
-def test_an_allowlist_keeps_only_who_is_on_it(site: Site) -> None:
+def test_an_allowlist_keeps_only_who_is_on_it(site: EvictionHarness) -> None:
     site.quotas.begin({"a": 4 * SLOT}, 0)
     assert (site.store("", 1), site.store("b", 1), site.store("a", 1)) == (0, 0, 1)
     site.evictor.cycle()
@@ -124,7 +124,7 @@ def test_an_allowlist_keeps_only_who_is_on_it(site: Site) -> None:
     assert site.events.of(QuotaChanged) == [QuotaChanged("a", 0)]
 
 
-def patient_store(site: Site, salt: str, numbers: range) -> tuple[threading.Thread, list[int]]:
+def patient_store(site: EvictionHarness, salt: str, numbers: range) -> tuple[threading.Thread, list[int]]:
     """A store that waits for room on a thread of its own; afterwards the list has the indexes that it got."""
     record = site.cache.intern(KeySpace("m", 1, 0, salt, 16, HashChain.BLAKE3, bytes(16)), PAYLOAD)
     hashes, got = [number.to_bytes(32, "big") for number in numbers], []
@@ -139,7 +139,7 @@ def patient_store(site: Site, salt: str, numbers: range) -> tuple[threading.Thre
     return thread, got
 
 
-def evict_until(site: Site, done: Callable[[], bool]) -> None:
+def evict_until(site: EvictionHarness, done: Callable[[], bool]) -> None:
     for _ in range(2000):
         if done():
             return
@@ -148,7 +148,7 @@ def evict_until(site: Site, done: Callable[[], bool]) -> None:
     raise AssertionError("nothing came of it")
 
 
-def test_a_store_at_its_quota_waits_for_its_own_oldest_to_leave(site: Site) -> None:
+def test_a_store_at_its_quota_waits_for_its_own_oldest_to_leave(site: EvictionHarness) -> None:
     site.quotas.set("a", 16 * SLOT)
     for number in range(16):
         site.store("a", number)
@@ -161,7 +161,9 @@ def test_a_store_at_its_quota_waits_for_its_own_oldest_to_leave(site: Site) -> N
     assert site.used("b") == 16
 
 
-def test_a_store_at_its_quota_goes_on_when_what_was_read_is_let_go_or_the_quota_is_raised(site: Site) -> None:
+def test_a_store_at_its_quota_goes_on_when_what_was_read_is_let_go_or_the_quota_is_raised(
+    site: EvictionHarness,
+) -> None:
     site.quotas.set("a", 4 * SLOT)
     for number in range(4):
         site.store("a", number)
@@ -183,7 +185,7 @@ def test_a_store_at_its_quota_goes_on_when_what_was_read_is_let_go_or_the_quota_
     site.cache.leases.end(reader)
 
 
-def test_a_store_that_is_larger_than_its_quota_does_not_wait(site: Site) -> None:
+def test_a_store_that_is_larger_than_its_quota_does_not_wait(site: EvictionHarness) -> None:
     site.quotas.set("a", 4 * SLOT)
     thread, got = patient_store(site, "a", range(6))
     thread.join(10)
@@ -191,7 +193,7 @@ def test_a_store_that_is_larger_than_its_quota_does_not_wait(site: Site) -> None
     assert got == [0, 1, 2, 3]
 
 
-def test_who_waits_at_its_quota_is_woken_when_the_server_stops(site: Site) -> None:
+def test_who_waits_at_its_quota_is_woken_when_the_server_stops(site: EvictionHarness) -> None:
     site.quotas.set("a", 4 * SLOT)
     site.store("a", *range(4))
     reader = site.read("a", *range(4))
@@ -204,7 +206,7 @@ def test_who_waits_at_its_quota_is_woken_when_the_server_stops(site: Site) -> No
     site.cache.leases.end(reader)
 
 
-def test_what_is_read_stays_until_it_is_not(site: Site) -> None:
+def test_what_is_read_stays_until_it_is_not(site: EvictionHarness) -> None:
     for number in range(20):
         site.store("a", number)
     reader = site.read("a", *range(20))
@@ -221,7 +223,7 @@ def test_what_is_read_stays_until_it_is_not(site: Site) -> None:
     assert not site.cache.salts.any_over
 
 
-def test_one_that_cannot_be_brought_below_its_quota_does_not_keep_room_from_others(site: Site) -> None:
+def test_one_that_cannot_be_brought_below_its_quota_does_not_keep_room_from_others(site: EvictionHarness) -> None:
     for number in range(60):
         site.store("a", number)
     reader = site.read("a", *range(60))
@@ -234,7 +236,7 @@ def test_one_that_cannot_be_brought_below_its_quota_does_not_keep_room_from_othe
 
 
 def test_quotas_that_add_up_to_more_than_l1_are_shared_fairly() -> None:
-    site = Site(open_isolated_lru(None))
+    site = EvictionHarness(open_isolated_lru(None))
     site.quotas.begin({"a": 100 * SLOT, "b": 100 * SLOT}, None)
     for number in range(40):
         site.store("b", number)
@@ -247,7 +249,7 @@ def test_quotas_that_add_up_to_more_than_l1_are_shared_fairly() -> None:
 
 
 def test_a_salt_that_is_hit_much_cannot_push_out_one_that_is_not() -> None:
-    site = Site(open_isolated_lru(None))
+    site = EvictionHarness(open_isolated_lru(None))
     for number in range(30):
         site.store("quiet", number)
     for number in range(2000):
@@ -260,7 +262,7 @@ def test_a_salt_that_is_hit_much_cannot_push_out_one_that_is_not() -> None:
 
 @pytest.mark.parametrize("opener", OPENERS)
 def test_without_isolation_no_quota_is_taken(opener: Callable[[None], EvictionPolicy]) -> None:
-    site = Site(opener(None))
+    site = EvictionHarness(opener(None))
     quotas = Quotas(site.cache, "LRU", False, site.events)
     quotas.begin({}, None)
     remedy = "'LRU' does not; start the server with --eviction-policy IsolatedLRU"
@@ -275,7 +277,7 @@ def test_without_isolation_no_quota_is_taken(opener: Callable[[None], EvictionPo
     site.arena.close()
 
 
-def test_status_shows_those_that_use_most(site: Site) -> None:
+def test_status_shows_those_that_use_most(site: EvictionHarness) -> None:
     site.quotas.set("idle", 7)
     site.store("", 1, 2, 3)
     for number in range(110):
@@ -339,7 +341,7 @@ def test_whoever_keeps_within_quotas_that_fit_loses_nothing(opener: Callable[[No
     class Machine(RuleBasedStateMachine):
         @initialize()
         def open(self) -> None:
-            self.site = Site(opener(None))
+            self.site = EvictionHarness(opener(None))
             self.site.quotas.begin({salt: count * SLOT for salt, count in limits.items()}, 0)
             self.stored: dict[str, set[int]] = {salt: set() for salt in limits}
 

@@ -11,7 +11,7 @@ from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import JUNK, CueAdapter, CueJob
 
 
-class MoodyAdapter(CueAdapter):
+class ScriptedAdapter(CueAdapter):
     def __init__(self) -> None:
         super().__init__()
         self.raises_at: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from core.tests.storage.moody_adapter import MoodyAdapter
+from core.tests.storage.scripted_adapter import ScriptedAdapter
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
 from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
@@ -41,7 +41,7 @@ class Retain(PrefetchPolicy):
         return PrefetchPlan(open_load_from_first(None).plan(found, adapters).sources, retain=True)
 
 
-class House:
+class StorageHarness:
     """`turn` is one round of every controller."""
 
     def __init__(
@@ -57,7 +57,7 @@ class House:
         self.clock, self.events = FakeClock(), EventRecorder()
         self.arena = anonymous_arena(SLOT * slots)
         self.cache = L1Cache(self.arena, 4096)
-        self.adapters = [MoodyAdapter() for _ in range(adapters)]
+        self.adapters = [ScriptedAdapter() for _ in range(adapters)]
         self.clients = [
             AdapterClient(index, f"cue{index}" if index else "cue", adapter, adapter.capabilities, self.clock, 30.0)
             for index, adapter in enumerate(self.adapters)
@@ -97,7 +97,7 @@ class House:
         """Is the first adapter well, and how many slots are in quarantine?"""
         return self.client.answers, self.cache.contents.state_counts().quarantined
 
-    def jobs(self, verb: str) -> list[tuple[MoodyAdapter, CueJob]]:
+    def jobs(self, verb: str) -> list[tuple[ScriptedAdapter, CueJob]]:
         return [(adapter, job) for adapter in self.adapters for job in adapter.waiting if job.verb == verb]
 
     def finish(self, verb: str) -> None:
@@ -164,18 +164,18 @@ class House:
         return sum(abs(pins) for adapter in self.adapters for pins in adapter.pins.values())
 
 
-def nothing_is_left(house: House) -> bool:
-    status = house.prefetch.status()
-    return (house.held(), house.pins(), status["in_flight"], status["l1_bytes"]) == (0, 0, 0, 0)
+def nothing_is_left(harness: StorageHarness) -> bool:
+    status = harness.prefetch.status()
+    return (harness.held(), harness.pins(), status["in_flight"], status["l1_bytes"]) == (0, 0, 0, 0)
 
 
 @contextmanager
-def open_house(house: House) -> Iterator[House]:
-    yield house
-    assert house.cache.contents.state_counts().is_balanced
-    house.cache.contents.audit()
-    for adapter in house.adapters:
+def open_house(harness: StorageHarness) -> Iterator[StorageHarness]:
+    yield harness
+    assert harness.cache.contents.state_counts().is_balanced
+    harness.cache.contents.audit()
+    for adapter in harness.adapters:
         adapter.close(0)
-    for controller in (house.store, house.prefetch):
+    for controller in (harness.store, harness.prefetch):
         controller._inbox.close()
-    house.arena.close()
+    harness.arena.close()
