@@ -55,7 +55,7 @@ PREFETCH_LOADED: Final = SampleKind(
     "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", is_counter=True
 )
 PREFETCH_WAITS: Final = SampleKind(
-    "lmcache.prefetch.allocation_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
+    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
 )
 
 
