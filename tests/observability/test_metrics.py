@@ -50,8 +50,8 @@ class Listed(NamedTuple):
 
 def listed() -> dict[str, Listed]:
     """What the page lists, by the name in Prometheus."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", metric_docs.PAGE.read_text(), re.MULTILINE)
-    return {name: Listed(type_, frozenset(re.findall(r"`(\w+)`", labels))) for name, type_, labels in rows}
+    items = re.findall(r"^\* `(\w+)` \((\w+)([^)]*)\):", metric_docs.PAGE.read_text(), re.MULTILINE)
+    return {name: Listed(type_, frozenset(re.findall(r"`(\w+)`", labels))) for name, type_, labels in items}
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -224,7 +224,9 @@ def test_a_collector_gets_the_same(site: Site) -> None:
     for name, metric in found.items():
         data = metric.WhichOneof("data")
         assert data is not None
-        assert re.search(rf"\| {types[data]} \|.*\| `{re.escape(name)}`", page), name
+        assert re.search(
+            rf"^\* `\w+` \({types[data]}\b(?:(?!\n\*).)*?In OTLP:\s+`{re.escape(name)}`", page, re.M | re.S
+        ), name
     assert len(found) >= len(listed()) - len(WITHOUT_SERIES) - len(SOMETIMES)
 
 
