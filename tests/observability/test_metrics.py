@@ -224,9 +224,8 @@ def test_a_collector_gets_the_same(site: Site) -> None:
     for name, metric in found.items():
         data = metric.WhichOneof("data")
         assert data is not None
-        assert re.search(
-            rf"^\* `\w+` \({types[data]}\b(?:(?!\n\*).)*?In OTLP:\s+`{re.escape(name)}`", page, re.M | re.S
-        ), name
+        item = rf"^\* `\w+` \({types[data]}\b(?:(?!\n\*).)*\sOTLP:\s+`{re.escape(name)}`"
+        assert re.search(item, page, re.MULTILINE | re.DOTALL), name
     assert len(found) >= len(listed()) - len(WITHOUT_SERIES) - len(SOMETIMES)
 
 
