@@ -45,8 +45,13 @@ def _add(found: dict[str, Any], plugin: str, distribution: str, source: Path, so
             found["operations"] |= dict.fromkeys(getattr(offer, "operations", ()), f"{kind}:{offer.name}")
     for group in hooks.get("lmcache_settings", list)():
         module, _, model = group.model.partition(":")
-        for name, flag in _settings(sources / Path(*module.split(".")).with_suffix(".py"), model):
-            found["settings"][name] = {"flag": flag, "plugin": plugin, "distribution": distribution}
+        for name, flag, is_switch in _settings(sources / Path(*module.split(".")).with_suffix(".py"), model):
+            found["settings"][name] = {
+                "flag": flag,
+                "plugin": plugin,
+                "distribution": distribution,
+                "is_switch": is_switch,
+            }
 
 
 def _run(source: Path) -> dict[str, Any]:
@@ -81,8 +86,8 @@ class _Flags:
         return self
 
 
-def _settings(source: Path, model: str) -> list[tuple[str, str]]:
-    """Name and flag of each field of a settings model."""
+def _settings(source: Path, model: str) -> list[tuple[str, str, bool]]:
+    """Name and flag of each field of a settings model, and whether it is a switch."""
     tree = ast.parse(source.read_text())
     (body,) = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == model]
     fields = [each for each in body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]

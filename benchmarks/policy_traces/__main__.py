@@ -18,8 +18,8 @@ from typing import Any, Final
 from benchmarks.policy_traces.catalog import PATTERNS
 from benchmarks.policy_traces.request_list import RequestList, requests_of, trace_of
 from lmcache_core import EvictionPolicy
+from lmcache_core.app.console.plugin_commands import LoadedCatalog
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
 from lmcache_policies.simulate.replay import BlockSize, Replay
 from lmcache_policies.simulate.trace import Trace
 from lmcache_policies.simulate.trace_file import read_trace

@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from lmcache_admin.settings import HttpFlags
-from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 from lmcache_observability.settings import ObservabilitySettings

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from lmcache_core.app.adapter_specs import adapter_spec, adapter_specs
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind

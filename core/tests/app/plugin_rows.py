@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_row import PluginRow
 from lmcache_core.contracts.server_info import ServerInfo
 
 Install = Callable[..., Path]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.adapter_specs import adapter_specs
-from lmcache_core.app.l2_eviction_spec import NEEDED, check_capabilities
+from lmcache_core.app.adapter_specs import NEEDED, adapter_specs, check_capabilities
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.builtin.memory_l2 import MemorySettings

@@ -19,7 +19,7 @@ from lmcache_core.app.plugins.catalogue import catalogue, not_installed
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_settings import flag_of
+from lmcache_core.app.settings import flag_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
-from lmcache_core.app.log_masking import hide_in_logs
+from lmcache_core.app.log_output import hide_in_logs
 from lmcache_core.app.masking import MASK, Hidden, masked, masked_text, secrets_in, sounds_secret
 
 S = "hunter2-hunter2"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.plugin_rows import Install, row
+from lmcache_core.app.commands.missing_modules import missing_modules
+from lmcache_core.app.commands.plugins_list import as_table
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.missing_modules import missing_modules
-from lmcache_core.app.plugins.plugin_report import as_table
 
 OFFER = """
     from lmcache_core import Offer, hookimpl

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from core.tests.app.test_cli import Environment, lmcache
+from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import Status
 
 Install = Callable[..., Path]
 SOURCE = """

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs
+from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import Status
 
 Install = Callable[..., Path]
 SOURCE = """

@@ -159,8 +159,7 @@ def test_settings_about_cores_memory_do_not_go_with_another_one(install: Install
 
 
 def test_a_plugin_chooses_it_by_a_flag_of_its_own(install: Install) -> None:
-    from lmcache_core.app.configuration import read_settings
-    from lmcache_core.app.flags import ServerFlags
+    from lmcache_core.app.configuration import ServerFlags, read_settings
     from lmcache_core.app.offer_specs import offer_specs
     from lmcache_core.app.plugins.loading import load_plugins
 

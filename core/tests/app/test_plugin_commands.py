@@ -11,8 +11,8 @@ from core.tests.app.test_cli import Environment, lmcache
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.cli import main
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
+from lmcache_core.app.console.plugin_commands import LoadedCatalog
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
 
 Install = Callable[..., Path]
 COMMANDS = """

@@ -11,8 +11,8 @@ from core.tests.app.plugin_rows import Install, adapters, row
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins import loading
 from lmcache_core.app.plugins.catalogue import Catalogue
+from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import Status
 from lmcache_core.model.errors import PluginLoadError
 
 # what is used

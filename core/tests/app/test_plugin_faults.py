@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from core.tests.app.plugin_rows import ONE_ADAPTER, SERVER, Install, adapters, row
+from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import Status
 from lmcache_core.model.errors import PluginContractError
 
 # one plugin's fault

@@ -10,10 +10,9 @@ import pytest
 from core.tests.app.plugin_rows import Install, row
 from lmcache_client.codec import decode_operation_frame
 from lmcache_client.errors import ConfigError, ProtocolError
-from lmcache_core.app.plugins.discovery import Candidate, Origin
+from lmcache_core.app.plugins.discovery import Candidate, Origin, Status
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.plugin_fault import place_of
-from lmcache_core.app.plugins.plugin_row import Status
 from lmcache_core.model.errors import PluginError, PluginLoadError
 
 # what is asked for and not there

@@ -11,13 +11,11 @@ import pytest
 from core.tests.app.plugin_rows import row
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.cli import main
-from lmcache_core.app.configuration import advice, read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, advice, read_settings
 from lmcache_core.app.masking import MASK
 from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs, operation_remedy
 from lmcache_core.app.plugins.catalogue import Catalogue, KnownSetting
-from lmcache_core.app.plugins.discovery import Origin, discover
-from lmcache_core.app.plugins.plugin_row import Status
+from lmcache_core.app.plugins.discovery import Origin, Status, discover
 from lmcache_core.app.plugins.plugin_selection import server_selection
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets, shown_settings
@@ -272,7 +270,7 @@ KNOWN = Catalogue({"acme": "acme-dist"}, {}, {}, {"acme_port": KnownSetting("acm
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("app.flags", "app.configuration", "app.plugins.loaded_plugins"):
+    for module in ("app.configuration", "app.plugins.loaded_plugins"):
         monkeypatch.setattr(f"lmcache_core.{module}.catalogue", lambda: KNOWN)
 
 

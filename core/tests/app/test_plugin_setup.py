@@ -15,9 +15,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from core.tests.app.test_cli import Environment, lmcache
-from lmcache_core.app.plugins import core_requirement
+from lmcache_core.app.plugins import discovery
+from lmcache_core.app.plugins.discovery import SLOW_SETUP_MS, PluginRow
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import SLOW_SETUP_MS, PluginRow
 
 Install = Callable[..., Path]
 OFFERING = "from lmcache_core import Offer, hookimpl\n"
@@ -123,13 +123,13 @@ BOUNDS = st.lists(st.tuples(st.sampled_from([">=", "<"]), NUMBERS).map("".join),
 def test_the_short_way_says_what_the_parser_says(bounds: str, version: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lmcache_core.__version__", version)
-        met = core_requirement._is_plainly_met(f"lmcache-core{bounds}")
+        met = discovery._is_plainly_met(f"lmcache-core{bounds}")
     assert met == Requirement(f"lmcache-core{bounds}").specifier.contains(Version(version), prereleases=True)
 
 
 @pytest.mark.parametrize("text", ["lmcache-core", "lmcache-core==0.1", "lmcache-core>=0.1; python_version>'3'", "x>=a"])
 def test_the_short_way_is_silent_about_the_rest(text: str) -> None:
-    assert not core_requirement._is_plainly_met(text)
+    assert not discovery._is_plainly_met(text)
 
 
 def test_what_only_an_extra_requires_does_not_apply(install: Install) -> None:

@@ -18,9 +18,9 @@ import pytest
 from stevedore import _cache
 from stevedore.extension import ExtensionManager
 
+from lmcache_core.app.plugins.discovery import PluginRow, Status
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts import hookspecs
 
 Install = Callable[..., Path]

@@ -15,15 +15,13 @@ from pydantic import BaseModel, Field, SecretStr, model_validator
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_specs
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.commands.example_line import example_line, example_settings
+from lmcache_core.app.commands.plugins_show import Found, find, find_offer, offer_json, offer_text, plugin_text
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.offer_specs import offer_specs
-from lmcache_core.app.plugins.example_line import example_line, example_settings
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.offer_details import offer_json, offer_text, plugin_text
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.offer_names import Found, find, find_offer
 from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.errors import PluginContractError, PluginLoadError

@@ -9,7 +9,7 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.quota_setting import quota_bytes
+from lmcache_core.app.setting_groups import quota_bytes
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import advice, read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, advice, read_settings
 from lmcache_core.app.settings import GROUPS, ServerSettings, is_loopback
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.adapter_specs import check_shared
-from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, l2_eviction_spec
+from lmcache_core.app.adapter_specs import L2EvictionSpec, check_shared, l2_eviction_spec
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer, StorageFacts

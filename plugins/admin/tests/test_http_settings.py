@@ -11,8 +11,7 @@ from core.tests.app.test_build import built
 from lmcache_admin.service import open_admin
 from lmcache_admin.settings import AdminSettings, HttpFlags, apply, is_loopback
 from lmcache_core import ConfigError
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_devkit import free_port
 from lmcache_devkit.service_suite import FakeServiceContext

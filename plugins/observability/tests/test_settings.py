@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_observability.metrics.settings import MetricsSettings

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import read_settings
-from lmcache_core.app.flags import ServerFlags
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.offer_specs import offer_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.shown_settings import all_secrets, shown_settings

@@ -20,7 +20,7 @@ from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.console.text_table import text_table
 
 if TYPE_CHECKING:
-    from lmcache_core.app.plugins.plugin_commands import PluginCommand
+    from lmcache_core.app.console.plugin_commands import PluginCommand
 
 _HELP: Final = ("-h", "--help")
 _EXIT_CODES: Final = "exit-codes"
@@ -81,7 +81,7 @@ def _run(arguments: list[str]) -> int:
 
 def _run_beyond_core(arguments: list[str]) -> int:
     # here, so that core's own commands do not pay for what looks at plugins
-    from lmcache_core.app.plugins.plugin_commands import missing_commands, plugin_commands, run_plugin_command
+    from lmcache_core.app.console.plugin_commands import missing_commands, plugin_commands, run_plugin_command
     from lmcache_core.app.plugins.plugin_selection import leading_selection
 
     selection, rest = leading_selection(arguments)

@@ -11,7 +11,10 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any, Final, Literal
+
+from lmcache_core.app.masking import Hidden
 
 LogStyle = Literal["text", "json"]
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -82,3 +85,20 @@ def _printable(text: str) -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"  {_printable(line)}" for line in text.split("\n"))
+
+
+class MaskingFormatter(logging.Formatter):
+    """What another formatter writes, tracebacks included, with known secrets taken out."""
+
+    def __init__(self, inner: logging.Formatter, hidden: Hidden) -> None:
+        super().__init__()
+        self._inner, self._hidden = inner, hidden
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._hidden.text(self._inner.format(record))
+
+
+def hide_in_logs(hidden: Hidden, handlers: Iterable[logging.Handler]) -> None:
+    """From now on, whatever `hidden` knows or will come to know."""
+    for handler in handlers:
+        handler.setFormatter(MaskingFormatter(handler.formatter or logging.Formatter(), hidden))

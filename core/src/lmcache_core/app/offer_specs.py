@@ -18,7 +18,7 @@ from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_settings import flag_of
+from lmcache_core.app.settings import flag_of
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import PluginContractError
 

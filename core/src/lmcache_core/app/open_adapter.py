@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from lmcache_core.app.adapter_specs import AdapterSpec
+from lmcache_core.app.commands.plugins_list import capability_words
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_modules import describe
-from lmcache_core.app.plugins.plugin_report import capability_words
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.serdes import open_behind_serdes
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter

@@ -14,7 +14,7 @@ from lmcache_client.memory_calls import bind_memory
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.discovery import Candidate
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock

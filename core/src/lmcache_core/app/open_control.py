@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lmcache_core.app.commands.missing_modules import missing_modules
+from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.log_levels import LogLevels
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.missing_modules import missing_modules
-from lmcache_core.app.plugins.plugin_report import record
 from lmcache_core.app.thread_list import thread_list
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.l2_eviction_spec import L2EvictionSpec, check_capabilities
+from lmcache_core.app.adapter_specs import AdapterSpec, L2EvictionSpec, check_capabilities
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Eviction, RunningAdapter
 from lmcache_core.app.masking import Hidden, secrets_in
 from lmcache_core.app.offer_specs import OfferSpec

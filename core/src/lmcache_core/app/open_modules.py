@@ -12,7 +12,7 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule
 from lmcache_core.model.errors import PluginContractError

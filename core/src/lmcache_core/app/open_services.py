@@ -16,7 +16,7 @@ from lmcache_core.app.masking import Hidden, masked_text, sounds_secret
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.http_route import PluginRoute
 from lmcache_core.contracts.server_control import ServerControl

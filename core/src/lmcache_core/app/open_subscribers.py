@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions

@@ -11,9 +11,9 @@ from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.open_arena import arena_of, open_arena, size_bytes
 from lmcache_core.app.open_l2 import AdapterOpener, open_eviction_policy, open_l2
-from lmcache_core.app.quota_setting import quota_bytes
 from lmcache_core.app.running_settings import RunningSettings
 from lmcache_core.app.serdes import KnownLayouts
+from lmcache_core.app.setting_groups import quota_bytes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import LoadFromFirst, StoreEverywhere
 from lmcache_core.contracts.context import AdapterContext

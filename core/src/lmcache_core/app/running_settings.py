@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, create_model, field_validator
 
-from lmcache_core.app.setting_json import name_or_object
+from lmcache_core.app.setting_groups import name_or_object
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.settings import validate
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits

@@ -11,7 +11,7 @@ from typing import Any, Final
 import lmcache_core
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
-from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.samples.catalogue import SAMPLE_KINDS, samples
 from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status

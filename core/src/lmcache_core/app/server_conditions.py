@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lmcache_core.app.found_objects import FoundObjects
 from lmcache_core.app.parts import Parts
-from lmcache_core.app.plugins.plugin_row import PluginRow
+from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity

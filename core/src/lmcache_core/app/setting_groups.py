@@ -6,12 +6,80 @@ Sizes in GB are GiB.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from lmcache_core.app.quota_setting import LIMIT_GB_MAX
 from lmcache_core.kernels.choice import NativeMode
+from lmcache_core.model.names import parse_salt
+
+
+def name_or_object(value: Any) -> Any:
+    """What names a policy.  Raises ValueError."""
+    given = from_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+    name = given.get("type") if isinstance(given, dict) else given
+    if not isinstance(name, str) or not name:
+        raise ValueError('expected a name, or a JSON object such as {"type": "LRU"}')
+    return given
+
+
+def json_objects(value: Any, example: str) -> tuple[dict[str, Any], ...]:
+    """One object or several, as JSON or as a file has them."""
+    given = from_json(value) if isinstance(value, str) else value
+    items = [given] if isinstance(given, dict) else given
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"expected a JSON object such as {example}")
+    objects = [from_json(item) if isinstance(item, str) else item for item in items]
+    for index, item in enumerate(objects):
+        if not isinstance(item, dict):
+            raise ValueError(f"[{index}] is no JSON object; expected one such as {example}")
+    return tuple(objects)
+
+
+def from_json(text: str) -> Any:
+    """Raises ValueError that says where it is no JSON, or which key is given twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key '{twice}' is given twice")
+    return values
+
+
+GIB: Final = 2**30
+LIMIT_GB_MAX: Final = 2**30
+"""An EiB."""
+QUOTA_EXAMPLE: Final = '{"tenant-a": 2.5}'
+
+
+def check_quotas(quotas: Iterable[Mapping[Any, Any]]) -> None:
+    """Raises ValueError that names the salt: one that is none, one that is given twice, or a limit that is no size."""
+    seen = set()
+    for salt, gigabytes in ((salt, size) for sizes in quotas for salt, size in sizes.items()):
+        try:
+            parse_salt(str(salt))
+        except ValueError as error:
+            raise ValueError(f"salt {str(salt)[:40]!r}: {error}") from None
+        if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 0 <= gigabytes <= LIMIT_GB_MAX:
+            raise ValueError(f"salt '{salt}': {str(gigabytes)[:40]!r} is no number of GiB from 0 to {LIMIT_GB_MAX}")
+        if salt in seen:
+            raise ValueError(f"salt '{salt}' is given twice")
+        seen.add(salt)
+
+
+def quota_bytes(quotas: Iterable[Mapping[str, float]]) -> dict[str, int]:
+    """Limits in bytes by salt, of what `check_quotas` found right."""
+    return {parse_salt(salt): round(gigabytes * GIB) for sizes in quotas for salt, gigabytes in sizes.items()}
+
 
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Threads = Annotated[int, Field(ge=1, le=10_000)]

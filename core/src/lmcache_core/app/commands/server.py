@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
@@ -31,7 +30,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
     try:
         plugins = server_selection(arguments).load(strict=True)
-        settings = read_settings(ServerFlags(plugins).given(arguments), plugins)
+        flags = ServerFlags(plugins, has_help="-h" in arguments or "--help" in arguments)
+        settings = read_settings(flags.given(arguments), plugins)
         return serve(settings, plugins, build_server, hidden)
     except LMCacheError as error:
         error.args = (hidden.text(str(error)),)  # it may quote what a client library said

@@ -14,7 +14,7 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.model.spelling import nearest
 
 if TYPE_CHECKING:
-    from lmcache_core.app.plugins.plugin_commands import AddedWords
+    from lmcache_core.app.console.plugin_commands import AddedWords
 
 
 class CommandGroup:
@@ -42,7 +42,7 @@ class CommandGroup:
 
     def _added(self) -> AddedWords:
         # here, so that core's own words do not pay for what looks at plugins
-        from lmcache_core.app.plugins.plugin_commands import added_words
+        from lmcache_core.app.console.plugin_commands import added_words
 
         return added_words(self._name)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lmcache_core.app.masking import MASK
-from lmcache_core.app.plugins.plugin_settings import LoadedGroup, flag_of
+from lmcache_core.app.settings import LoadedGroup, flag_of
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 

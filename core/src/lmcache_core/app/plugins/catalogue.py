@@ -23,6 +23,8 @@ class KnownSetting(NamedTuple):
     """Without its dashes."""
     plugin: str
     distribution: str
+    is_switch: bool
+    """Its flag takes no value."""
 
 
 class Catalogue(NamedTuple):

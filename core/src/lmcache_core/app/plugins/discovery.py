@@ -1,17 +1,17 @@
-"""Which plugins are installed, from metadata alone: nothing is imported here."""
+"""Which plugins are installed, from metadata alone, and what is known of each: nothing is imported here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import Distribution, PackageMetadata, distributions
 from typing import Final, NamedTuple
 
-from lmcache_core.app.plugins.core_requirement import CORE_DISTRIBUTION, normal_name, unmet_requirement
+import lmcache_core
+from lmcache_core.app.plugins.offer_kind import Offered
 from lmcache_core.contracts.hookspecs import ENTRY_POINT_GROUP
-
-__all__ = ["CORE_DISTRIBUTION", "Candidate", "Origin", "discover"]
+from lmcache_core.contracts.offer import SettingGroup
 
 _GROUP_FAMILY: Final = "lmcache.plugins."
 
@@ -136,3 +136,127 @@ def _other_contract(group: str) -> str:
     return (
         f"made for contract {group.removeprefix(_GROUP_FAMILY)}, this server has {ENTRY_POINT_GROUP.rpartition('.')[2]}"
     )
+
+
+CORE_DISTRIBUTION: Final = "lmcache-core"
+
+
+def normal_name(name: str) -> str:
+    """As package indexes compare names."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def unmet_requirement(requires: Iterable[str]) -> str | None:
+    """What a distribution asks of lmcache-core and does not get."""
+    stated = [text for text in requires if normal_name(text).startswith(CORE_DISTRIBUTION)]
+    if all(_is_plainly_met(text) for text in stated):
+        return None
+    # here, because the parser costs more than everything else in this file
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import Version
+
+    here = Version(lmcache_core.__version__)
+    for text in stated:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return f"its requirement '{text}' cannot be read"
+        if normal_name(requirement.name) != CORE_DISTRIBUTION or not (
+            requirement.marker is None or requirement.marker.evaluate()
+        ):
+            continue
+        allowed = requirement.specifier
+        # a pre-release of 0.2.0 has what 0.2.0 promises, although it sorts before it
+        if not (allowed.contains(here, prereleases=True) or allowed.contains(here.base_version)):
+            return f"requires {CORE_DISTRIBUTION}{allowed}, this is {here}"
+    return None
+
+
+def _is_plainly_met(requirement: str) -> bool:
+    """True where a glance is enough to see that the requirement is met or does not apply; False says nothing.
+
+    A glance is enough for `lmcache-core<0.2,>=0.1`, which is what nearly every plugin asks for, in any order and without a
+    marker, and for what only an extra asks for."""
+    asked, _, marker = requirement.partition(";")
+    if marker.split()[:2] == ["extra", "=="] and len(marker.split()) == 3:
+        return True
+    end = min((asked.find(sign) for sign in "<>" if sign in asked), default=len(asked))
+    bounds = [bound.strip() for bound in asked[end:].split(",")]
+    if marker or normal_name(asked[:end].strip()) != CORE_DISTRIBUTION or not all(map(_is_plain_bound, bounds)):
+        return False
+    here = _numbers(lmcache_core.__version__)
+    return all(
+        here >= _numbers(bound[2:]) if bound.startswith(">=") else here < _numbers(bound[1:]) for bound in bounds
+    )
+
+
+def _is_plain_bound(bound: str) -> bool:
+    version = bound[2:] if bound.startswith(">=") else bound.removeprefix("<")
+    return version != bound and _is_plain_version(version) and _is_plain_version(lmcache_core.__version__)
+
+
+def _is_plain_version(text: str) -> bool:
+    return all(part.isdecimal() for part in text.split("."))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Without zeros at the end, which do not count: 0.1 is 0.1.0."""
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+SLOW_SETUP_MS: Final = 100.0
+"""A plugin module imports in a few milliseconds, and its hooks do nothing but name things; every start pays for it."""
+
+
+class Status(StrEnum):
+    ACTIVE = "active"
+    """Something it offers is in use, or would be without being named."""
+    AVAILABLE = "available"
+    """Loaded; in use once the configuration names what it offers."""
+    BLOCKED = "blocked"
+    """Passed over because of --plugin, --no-plugin or --safe-mode.  Not imported."""
+    INCOMPATIBLE = "incompatible"
+    """Made for another contract or another lmcache-core.  Not imported."""
+    BROKEN = "broken"
+    """Cannot be imported, or breaks the contract."""
+    DUPLICATE = "duplicate"
+    """Two distributions have a plugin of this name.  Neither was imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRow:
+    """One line of `lmcache plugins list`.  `error` says in one line what is wrong, `remedy` what to do about it."""
+
+    candidate: Candidate
+    status: Status
+    offers: tuple[Offered, ...] = ()
+    groups: tuple[SettingGroup, ...] = ()
+    error: str | None = None
+    remedy: str | None = None
+    setup_ms: float | None = None
+    """Time by the clock for its import and its hooks; None where it was not imported."""
+    conflicts: tuple[str, ...] = ()
+    """A sentence for each of its offers whose name is somebody else's, too."""
+    traceback: str | None = None
+    """All of the error, where an exception of the plugin is the reason."""
+
+    @property
+    def slowness(self) -> str | None:
+        """A sentence where setting it up took too long."""
+        if self.setup_ms is None or self.setup_ms <= SLOW_SETUP_MS:
+            return None
+        return (
+            f"took {self.setup_ms:.0f} ms to set up, more than {SLOW_SETUP_MS:.0f} ms, at every start; "
+            "its module should import its libraries where it opens what it offers"
+        )
+
+    @property
+    def unusable(self) -> bool:
+        return self.status in (Status.INCOMPATIBLE, Status.BROKEN, Status.DUPLICATE)
+
+    def __str__(self) -> str:
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"plugin '{self.candidate.name}' ({self.candidate.owner}) is {self.status}: {self.error}{remedy}"

@@ -8,23 +8,22 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.plugins.catalogue import catalogue
-from lmcache_core.app.plugins.discovery import Candidate, Origin
-from lmcache_core.app.plugins.offer_import import cannot_open, resolve
+from lmcache_core.app.plugins.discovery import Candidate, Origin, PluginRow, Status
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_fault import way_around, whole
+from lmcache_core.app.plugins.plugin_fault import describe, install_again, place_of, way_around, whole
 from lmcache_core.app.plugins.plugin_hooks import PluginHooks
-from lmcache_core.app.plugins.plugin_row import PluginRow, Status
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError, PluginError, PluginLoadError
 from lmcache_core.model.spelling import mistyped
 
 if TYPE_CHECKING:
-    from lmcache_core.app.plugins.plugin_settings import LoadedGroup, MissingSetting
+    from lmcache_core.app.settings import LoadedGroup, MissingSetting
     from lmcache_core.contracts.server_info import ServerInfo
     from lmcache_core.contracts.settings import PluginSettings
 
@@ -144,7 +143,7 @@ class LoadedPlugins:
     def missing_setting(self, name: str, subject: str) -> MissingSetting | None:
         """Why a setting that `subject` gives has no effect, and what to do; None for one that is unknown."""
         # here, because listing plugins must not pay for pydantic
-        from lmcache_core.app.plugins.plugin_settings import MissingSetting
+        from lmcache_core.app.settings import MissingSetting
 
         known = catalogue().settings.get(name)
         if known is None:
@@ -158,8 +157,7 @@ class LoadedPlugins:
 
     def _loaded_groups(self) -> tuple[LoadedGroup, ...]:
         # here, because listing plugins must not pay for pydantic
-        from lmcache_core.app.plugins.plugin_settings import clashes, load_group
-        from lmcache_core.app.settings import ServerSettings
+        from lmcache_core.app.settings import ServerSettings, clashes, load_group
 
         groups = []
         for row in self._rows:
@@ -303,3 +301,36 @@ def _clash(key: Key, offers: list[tuple[Candidate, Offer]]) -> str:
         return f"{kind.label} '{name}' is offered by {owners}; the name is that of {kept[0][0].owner}, which is used"
     names = " or ".join(f"--no-plugin {candidate.name}" for candidate, _ in offers)
     return f"{kind.label} '{name}' is offered by {owners}; none of them is used: leave all but one out with {names}"
+
+
+def resolve(candidate: Candidate, kind: OfferKind, offer: Offer, target: str) -> Any:
+    """What `target`, an import string of the offer, names.  Raises PluginLoadError; the server's own errors pass."""
+    module, _, name = target.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except LMCacheError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(candidate.name, cannot_open(candidate, kind, offer, error)) from error
+
+
+def cannot_open(candidate: Candidate, kind: OfferKind, offer: Offer, error: BaseException) -> str:
+    """One line that names the offer, its owner, the error, and where in the plugin's code that happened."""
+    subject = f"{kind.label} '{offer.name}' ({candidate.owner}) cannot be opened"
+    place = place_of(error, candidate)
+    where = f" ({place})" if place else ""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return f"{subject}: {describe(error)}{where}"
+    if error.name.partition(".")[0] == candidate.module.partition(".")[0]:
+        owner = candidate.distribution or f"plugin '{candidate.name}'"
+        return f"{subject}: {_asks_for(offer, error.name)} module {error.name}, which {owner} does not have{where}"
+    remedy = f"; something it needs is not installed: {install_again(candidate)}" if candidate.distribution else ""
+    return f"{subject}: {describe(error)}{where}{remedy}"
+
+
+def _asks_for(offer: Offer, module: str) -> str:
+    """Who asks for a module that is not there: one of the offer's import strings, or the code behind them."""
+    for part, target in (("open", offer.open), ("settings", offer.settings or "")):
+        if f"{target.partition(':')[0]}.".startswith(f"{module}."):
+            return f"{part} names"
+    return "its code imports"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lmcache_core.contracts.offer import Offer
 
 
 class OfferKind(StrEnum):
@@ -22,7 +27,7 @@ class OfferKind(StrEnum):
 
     @property
     def hook(self) -> str:
-        return _HOOKS[self]
+        return HOOKS[self]
 
     @property
     def label(self) -> str:
@@ -34,7 +39,7 @@ class OfferKind(StrEnum):
         return _PREFIXES[self]
 
 
-_HOOKS = {
+HOOKS = {
     OfferKind.L1_MEMORY: "lmcache_l1_memories",
     OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
     OfferKind.SERDE: "lmcache_serdes",
@@ -47,6 +52,7 @@ _HOOKS = {
     OfferKind.SERVICE: "lmcache_services",
     OfferKind.COMMAND: "lmcache_commands",
 }
+"""The hook that returns the offers of a kind."""
 _PREFIXES = {
     OfferKind.L1_MEMORY: "l1",
     OfferKind.L2_ADAPTER: "l2",
@@ -61,3 +67,11 @@ _PREFIXES = {
     OfferKind.COMMAND: "command",
 }
 _LABELS = {OfferKind.L1_MEMORY: "L1 memory", OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One answer to one hook."""
+
+    kind: OfferKind
+    offer: Offer

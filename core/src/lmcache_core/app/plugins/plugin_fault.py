@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.discovery import Candidate, Origin
+from lmcache_core.model.errors import error_message
 
 _MACHINERY: Final = ("lmcache_core", "lmcache_client", "importlib", "pluggy", "stevedore", "pydantic")
 """Packages whose lines say nothing about a fault of a plugin."""
@@ -109,3 +110,9 @@ def _replace(candidate: Candidate, error: BaseException) -> str:
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
+
+
+def describe(error: BaseException) -> str:
+    """The first line of an exception, with its type."""
+    lines = [text for line in error_message(error).splitlines() if (text := " ".join(line.split()))]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

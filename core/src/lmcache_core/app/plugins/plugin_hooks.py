@@ -6,33 +6,25 @@ answers when one plugin raises.  Here each plugin is looked at before it is regi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, signature
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pluggy
 
-from lmcache_core.app.plugins.hook_trace import HookTrace
-from lmcache_core.app.plugins.offer_check import check_groups, check_offers
-from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.offer_kind import HOOKS, Offered, OfferKind
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.contracts import hookspecs
-from lmcache_core.contracts.offer import Offer, SettingGroup
+from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.offer import Offer, SettingGroup, StorageFacts
 from lmcache_core.model.errors import PluginContractError
 from lmcache_core.model.spelling import nearest
 
 _PREFIX = f"{hookspecs.PROJECT}_"
 _SETTINGS = "lmcache_settings"
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """One answer to one hook."""
-
-    kind: OfferKind
-    offer: Offer
 
 
 class Connected(NamedTuple):
@@ -64,7 +56,9 @@ class PluginHooks:
             raise PluginContractError(name, " ".join(str(error).split())) from error
         try:
             hooks = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
-            offers = tuple(offered for kind in OfferKind if kind.hook in hooks for offered in self._offers(name, kind))
+            offers = tuple(
+                offered for kind, hook in HOOKS.items() if hook in hooks for offered in self._offers(name, kind, hook)
+            )
             return Connected(offers, self._groups(name) if _SETTINGS in hooks else ())
         except PluginContractError:
             self._forget(name)
@@ -90,8 +84,8 @@ class PluginHooks:
         if self._manager.has_plugin(name):
             self._manager.unregister(name=name)
 
-    def _offers(self, name: str, kind: OfferKind) -> Iterable[Offered]:
-        offers = self._answer(name, kind.hook, Offer)
+    def _offers(self, name: str, kind: OfferKind, hook: str) -> Iterable[Offered]:
+        offers = self._answer(name, hook, Offer)
         check_offers(name, kind, offers)
         return [Offered(kind, offer) for offer in offers]
 
@@ -163,3 +157,120 @@ def _marks(function: object) -> dict[str, Any] | None:
     """What @hookimpl left on a function."""
     marks: dict[str, Any] | None = getattr(function, f"{hookspecs.PROJECT}_impl", None)
     return marks
+
+
+_MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferKind.HTTP_ROUTES, OfferKind.SERVICE)
+"""Of every other kind, something is used because the configuration names it."""
+
+
+def check_offers(plugin: str, kind: OfferKind, offers: Sequence[Any]) -> None:
+    """Raise PluginContractError for the first fault of the first offer that has one."""
+    seen = set()
+    for offer in offers:
+        if fault := _fault(kind, offer):
+            raise PluginContractError(plugin, fault)
+        if offer.name in seen:
+            raise PluginContractError(plugin, f"{kind.label} '{offer.name}' is offered twice")
+        seen.add(offer.name)
+
+
+def check_groups(plugin: str, hook: str, groups: Sequence[Any]) -> None:
+    """The same for groups of settings."""
+    for group in groups:
+        if not isinstance(group, SettingGroup):
+            raise PluginContractError(plugin, f"{hook} returned {type(group).__name__} where SettingGroup belongs")
+        if not _is_line(group.title):
+            raise PluginContractError(plugin, f"{hook}: title is {_short(group.title)}, not one line of text")
+        for part, text in (("model", group.model), ("apply", group.apply)):
+            if not _is_import_string(text):
+                fault = f"{part} is {text!r}, not an import string 'package.module:name'"
+                raise PluginContractError(plugin, f"settings '{group.title}': {fault}")
+
+
+def _fault(kind: OfferKind, offer: Any) -> str | None:
+    if not isinstance(offer, Offer):
+        return f"{kind.hook} returned {type(offer).__name__} where Offer belongs"
+    if not _is_offer_name(offer.name):
+        return f"{kind.hook} returned an Offer with the name {offer.name!r}; a name is a word such as 'fs'"
+    fault = _fault_of_strings(offer) or _fault_of_values(kind, offer)
+    return f"{kind.label} '{offer.name}': {fault}" if fault else None
+
+
+def _fault_of_strings(offer: Any) -> str | None:
+    optional = [(part, getattr(offer, part)) for part in ("settings", "check") if getattr(offer, part) is not None]
+    for part, text in (("open", offer.open), *optional):
+        if not _is_import_string(text):
+            return f"{part} is {text!r}, not an import string 'package.module:name'"
+    if not _is_line(offer.summary):
+        return f"summary is {_short(offer.summary)}, not one line of text"
+    return None
+
+
+def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
+    for part, flags in (("capabilities", offer.capabilities), ("optional_capabilities", offer.optional_capabilities)):
+        if not isinstance(flags, Capability):
+            return f"{part} is {_short(flags)}, not a Capability such as Capability.NONE"
+    if not isinstance(offer.default, bool):
+        return f"default is {_short(offer.default)}, not True or False"
+    if offer.storage is not None and not isinstance(offer.storage, StorageFacts):
+        return f"storage is {_short(offer.storage)}, not StorageFacts"
+    if not isinstance(offer.operations, tuple) or not all(isinstance(each, str) for each in offer.operations):
+        return f"operations is {_short(offer.operations)}, not a tuple of names"
+    if offer.default and kind not in _MAY_BE_DEFAULT:
+        return (
+            "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out"
+        )
+    return None
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
+
+
+# Without regular expressions, which would cost every listing the time to compile them.
+
+
+def _is_offer_name(name: object) -> bool:
+    """A letter, then letters, digits and any of "_.-"."""
+    if not (isinstance(name, str) and name.isascii() and name[:1].isalpha()):
+        return False
+    return all(each.isalnum() or each in "_.-" for each in name)
+
+
+def _is_line(text: object) -> bool:
+    return isinstance(text, str) and text.isprintable() and not text.isspace() and text != ""
+
+
+def _is_import_string(text: object) -> bool:
+    """`package.module:name`"""
+    if not isinstance(text, str):
+        return False
+    module, _, name = text.partition(":")
+    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+VARIABLE: Final = "LMCACHE_TRACE_HOOKS"
+
+
+class HookTrace:
+    """One line per call that reaches a plugin: which plugin, which hook, how long.  One thread, that of the hooks."""
+
+    def __init__(self) -> None:
+        self._begun: list[float] = []  # a hook may call another one
+
+    def watch(self, manager: pluggy.PluginManager) -> None:
+        """Sees every call through this manager from now on, whoever makes it."""
+        manager.add_hookcall_monitoring(self._before, self._after)
+
+    def _before(self, hook: str, implementations: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        self._begun.append(time.perf_counter())
+
+    def _after(
+        self, outcome: pluggy.Result[Any], hook: str, implementations: Sequence[Any], arguments: Mapping[str, Any]
+    ) -> None:
+        milliseconds = (time.perf_counter() - self._begun.pop()) * 1000
+        end = f" raised={type(outcome.exception).__name__}" if outcome.exception else ""
+        for implementation in implementations:
+            plugin = implementation.plugin_name
+            # in one piece, because other threads write there, too
+            sys.stderr.write(f"lmcache: hook call plugin={plugin} hook={hook} ms={milliseconds:.3f}{end}\n")

@@ -13,14 +13,13 @@ from typing import Any, Final
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core import Command, CommandContext
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
-from lmcache_core.app.configuration import read_settings
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.page import Block, Line, Mood, Table
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.console.waiting import waiting
-from lmcache_core.app.flags import ServerFlags
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_tools.doctor.case import Case

@@ -29,9 +29,9 @@ def adapter_capacity(spec: AdapterSpec) -> Capacity | None:
     """None without such a setting; of several, the one that is set."""
     found = []
     for name in facts_of(spec).capacity:
-        value = getattr(spec.settings, name, None)
-        is_set = isinstance(value, int | float) and value > 0
-        found.append(Capacity(name, int(value * _UNITS.get(name.rpartition("_")[2], 1)) if is_set else None))
+        value: Any = getattr(spec.settings, name, None)
+        unit = _UNITS.get(name.rpartition("_")[2], 1)
+        found.append(Capacity(name, int(value * unit) if isinstance(value, int | float) and value > 0 else None))
     return next((each for each in found if each.bytes is not None), found[0] if found else None)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import seconds_text, size_text
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_tools.doctor.adapter_trial import Trial, try_adapter
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level

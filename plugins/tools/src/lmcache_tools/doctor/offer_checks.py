@@ -9,7 +9,7 @@ from typing import Any
 from lmcache_client.errors import LMCacheError
 from lmcache_core import CheckResult, Offer
 from lmcache_core.app.offer_specs import offer_specs
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 

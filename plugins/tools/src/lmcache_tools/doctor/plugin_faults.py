@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 from lmcache_client.errors import LMCacheError
+from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.configuration import advice
 from lmcache_core.app.offer_specs import offer_specs
-from lmcache_core.app.plugins.missing_modules import missing_modules
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 

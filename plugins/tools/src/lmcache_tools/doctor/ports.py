@@ -11,7 +11,7 @@ from contextlib import suppress
 from pydantic import BaseModel
 
 from lmcache_core.app.machine import Machine
-from lmcache_core.app.plugins.plugin_settings import flag_of
+from lmcache_core.app.settings import flag_of
 from lmcache_tools.doctor.case import Case
 from lmcache_tools.doctor.finding import Finding, Level
 

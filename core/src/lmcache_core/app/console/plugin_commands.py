@@ -6,7 +6,7 @@ import logging
 from argparse import ArgumentParser
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_group import group_usage, unknown_word
@@ -16,11 +16,10 @@ from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_catalog import LoadedCatalog
-from lmcache_core.app.plugins.plugin_fault import place_of
-from lmcache_core.app.plugins.plugin_modules import describe
+from lmcache_core.app.plugins.plugin_fault import describe, place_of
 from lmcache_core.app.plugins.plugin_selection import PluginSelection, command_selection
 from lmcache_core.contracts.command import Command, CommandContext
+from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError, PluginError
 from lmcache_core.model.spelling import nearest
 
@@ -213,3 +212,38 @@ def _failed(name: str, owner: Candidate, error: Exception) -> str:
     place = place_of(error, owner)
     where = f" ({place})" if place else ""
     return f"command '{name}' of plugin '{owner.name}' ({owner.owner}) failed: {describe(error)}{where}"
+
+
+_OPENED_ALONE: Final = (
+    OfferKind.EVICTION_POLICY,
+    OfferKind.STORE_POLICY,
+    OfferKind.PREFETCH_POLICY,
+    OfferKind.SUBSCRIBER,
+)
+
+
+class LoadedCatalog:
+    """The loaded plugins by the words that a command's author knows.  One thread, that of the command."""
+
+    def __init__(self, plugins: LoadedPlugins) -> None:
+        self._plugins = plugins
+
+    def offers(self, kind: str) -> Sequence[Offer]:
+        return self._plugins.offers(_kind(kind))
+
+    def open(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
+        wanted = _kind(kind)
+        if wanted not in _OPENED_ALONE:
+            raise ConfigError(
+                f"{wanted.label} '{name}' needs a running server; a command can open a policy or a subscriber"
+            )
+        # here, because listing commands must not pay for pydantic
+        from lmcache_core.app.offer_specs import offer_spec
+
+        return offer_spec(self._plugins, wanted, name, settings, f"{wanted.label} '{name}'").open(self._plugins)
+
+
+def _kind(word: str) -> OfferKind:
+    if word not in list(OfferKind):
+        raise ConfigError(f"no kind of offer is called '{word}'; known: {', '.join(OfferKind)}")
+    return OfferKind(word)

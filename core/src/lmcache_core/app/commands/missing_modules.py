@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec, resolve_name
 from typing import Final, NamedTuple
 
-from lmcache_core.app.plugins.discovery import Origin
+from lmcache_core.app.plugins.discovery import Origin, PluginRow
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_row import PluginRow
 
 FILES_MAX: Final = 400
 """Of one plugin."""
