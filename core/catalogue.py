@@ -91,7 +91,11 @@ def _settings(source: Path, model: str) -> list[tuple[str, str, bool]]:
     tree = ast.parse(source.read_text())
     (body,) = [each.body for each in tree.body if isinstance(each, ast.ClassDef) and each.name == model]
     fields = [each for each in body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
-    return [(each.target.id, _flag(each)) for each in fields if not each.target.id.startswith("_")]  # type: ignore[union-attr]
+    return [
+        (each.target.id, _flag(each), isinstance(each.annotation, ast.Name) and each.annotation.id == "bool")
+        for each in fields
+        if isinstance(each.target, ast.Name) and not each.target.id.startswith("_")
+    ]
 
 
 def _flag(field: ast.AnnAssign) -> str:

@@ -41,7 +41,12 @@ def test_it_is_what_the_installed_plugins_say() -> None:
     assert ours
     offers = {f"{each.kind}:{each.offer.name}": row.candidate.distribution for row in ours for each in row.offers}
     settings = {
-        name: (flag_of(name, field).removeprefix("--"), group.plugin.name, group.plugin.distribution)
+        name: (
+            flag_of(name, field).removeprefix("--"),
+            group.plugin.name,
+            group.plugin.distribution,
+            field.annotation is bool,
+        )
         for group in plugins.setting_groups()
         if group.plugin and group.plugin.distribution in catalogue().plugins.values()
         for name, field in group.model.model_fields.items()

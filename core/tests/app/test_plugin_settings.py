@@ -190,7 +190,7 @@ def test_names_that_two_plugins_bring_are_those_of_neither(acme: Install, monkey
     assert "setting 'acme_port' is one of" in refusal("--plugin", "acme", "--plugin", "other")
 
 
-@pytest.mark.parametrize(("old", "new"), [("acme_port", "l1_size_gb"), ('"flag": "acme"', '"flag": "http"')])
+@pytest.mark.parametrize(("old", "new"), [("acme_port", "l1_size_gb"), ('"flag": "acme"', '"flag": "plugin"')])
 def test_names_of_core_stay_core_s(install: Install, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     install("acme", SOURCE.replace(old, new))
     hide_others(monkeypatch)
@@ -265,7 +265,7 @@ def test_an_apply_that_fails_names_its_plugin_or_the_flag(
     assert says in refusal("--acme-off")
 
 
-KNOWN = Catalogue({"acme": "acme-dist"}, {}, {}, {"acme_port": KnownSetting("acme-port", "acme", "acme-dist")})
+KNOWN = Catalogue({"acme": "acme-dist"}, {}, {}, {"acme_port": KnownSetting("acme-port", "acme", "acme-dist", False)})
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_a_setting_of_a_plugin_that_is_not_installed_stops_the_start_with_the_re
     assert refusal() == "LMCACHE_ACME_PORT belongs to acme-dist: pip install acme-dist"
 
 
-def test_a_setting_of_a_plugin_that_is_left_out_is_a_warning_where_it_is_no_flag(
+def test_a_setting_of_a_plugin_that_is_left_out_is_a_warning(
     known: None, acme: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.yaml"
@@ -298,9 +298,11 @@ def test_a_setting_of_a_plugin_that_is_left_out_is_a_warning_where_it_is_no_flag
         f"LMCACHE_ACME_PORT {blocked}",
         f"--config {file}: key 'acme_port' {blocked}",
     ]
-    assert refusal("--safe-mode", "--acme-port", "1") == (
-        "--acme-port is a setting of plugin 'acme', which is blocked by safe mode; leave out one of them"
-    )
+    plugins = server_selection(["--safe-mode"]).load(strict=True)
+    assert ServerFlags(plugins).given(["--acme-port", "1", "--port", "0"]) == {"port": "0"}
+    assert plugins.warnings[-1] == "--acme-port is a setting of plugin 'acme', which is blocked by safe mode"
+    with pytest.raises(ConfigError, match="no flag is called --nothing"):
+        ServerFlags(plugins).given(["--acme-port=1", "--nothing"])
 
 
 def test_the_file_chooses_plugins_before_their_settings_are_read(acme: Install, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from lmcache_core.app.settings import (
     GROUPS,
     GroupValues,
     LoadedGroup,
+    MissingSetting,
     ServerSettings,
     SettingSource,
     flag_of,
@@ -240,11 +241,29 @@ class ServerFlags(Parser):
         """The settings among what was given, by field name and unchecked."""
         return {name: value for name, value in vars(given).items() if name in self._names}
 
-    def refuse(self, argument: str) -> NoReturn:
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """As of any parser.  A flag of a plugin that is installed and left out is a warning: `--safe-mode` is added to a
+        command line that works otherwise."""
+        parsed, unknown = self.parse_known_args(list(arguments))
+        while unknown and (missing := self._missing(unknown[0])) and missing.left_out and self._plugins:
+            self._plugins.warn(missing.text)
+            flag, has_value, _ = unknown[0].partition("=")
+            name = catalogue().setting_of_flag(flag)
+            takes_value = not has_value and not (name and catalogue().settings[name].is_switch)
+            unknown = unknown[2 if takes_value else 1 :]
+        if unknown:
+            self.refuse(unknown[0])
+        return parsed
+
+    def _missing(self, argument: str) -> MissingSetting | None:
         flag = argument.partition("=")[0]
         name = catalogue().setting_of_flag(flag)
-        if name and self._plugins and (missing := self._plugins.missing_setting(name, flag)):
-            raise ConfigError(f"{missing.text}; leave out one of them" if missing.left_out else missing.text)
+        return self._plugins.missing_setting(name, flag) if name and self._plugins else None
+
+    def refuse(self, argument: str) -> NoReturn:
+        flag = argument.partition("=")[0]
+        if missing := self._missing(argument):
+            raise ConfigError(missing.text)
         if flag.startswith(_FLAGS_OF_OTHERS):
             raise ConfigError(
                 f"{flag} is a flag of the public LMCache server, for something that this server does not have"

@@ -62,6 +62,10 @@ class LoadedPlugins:
         """Lines for the log: what is wrong with plugins, although the server can do without them."""
         return self._warnings
 
+    def warn(self, line: str) -> None:
+        """One more of the warnings."""
+        self._warnings = (*self._warnings, line)
+
     def rows(self) -> tuple[PluginRow, ...]:
         """Every plugin that was found, loaded or not; those whose offers were opened are active."""
         return tuple(map(self._now, self._rows))
