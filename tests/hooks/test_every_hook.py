@@ -1,4 +1,4 @@
-"""For each hook: a server that is given a stranger's offer uses it.  A hook without a test here is an error."""
+"""For each hook: a server that is given a third party's offer uses it.  A hook without a test here is an error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lmcache_core.app.server import Server
 from lmcache_core.contracts import hookspecs
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
-from tests.hooks import stranger
+from tests.hooks import third_party
 
-PLUGIN = stranger.__name__
+PLUGIN = third_party.__name__
 TOKENS = list(range(64))
 
 
@@ -37,7 +37,7 @@ def server() -> Iterator[Server]:
 
 @contextmanager
 def running(**more: Any) -> Iterator[Server]:
-    stranger.CALLS.clear()
+    third_party.CALLS.clear()
     settings: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": 0,
@@ -68,15 +68,15 @@ def engine(server: Server) -> Iterator[FakeEngine]:
 
 def wait_for(what: str, count: int = 1) -> None:
     end = time.monotonic() + 20
-    while stranger.CALLS.count(what) < count:
-        assert time.monotonic() < end, f"{what} did not come: {stranger.CALLS}"
+    while third_party.CALLS.count(what) < count:
+        assert time.monotonic() < end, f"{what} did not come: {third_party.CALLS}"
         time.sleep(0.01)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not holds():
-        assert time.monotonic() < end, stranger.CALLS
+        assert time.monotonic() < end, third_party.CALLS
         time.sleep(0.01)
 
 
@@ -94,10 +94,10 @@ def test_lmcache_l1_memories() -> None:
             assert engine.lookup(TOKENS) == 4
             reply = engine.worker.prepare_retrieve(engine.key(TOKENS, "r", 0, len(TOKENS)), engine.instance_id)
             assert all(engine.content(TOKENS, chunk) in reply.data for chunk in range(4))
-        assert "memory.fetch" in stranger.CALLS
+        assert "memory.fetch" in third_party.CALLS
         assert server.status()["l1"]["kind"] == "cellar"
-        assert "memory.close" not in stranger.CALLS
-    assert "memory.close" in stranger.CALLS
+        assert "memory.close" not in third_party.CALLS
+    assert "memory.close" in third_party.CALLS
 
 
 def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:
@@ -105,7 +105,7 @@ def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:
     wait_for("adapter.store", 4)
     wait_until(lambda: is_empty_after_clear(server, engine))
     assert engine.lookup(TOKENS) == 4
-    assert stranger.CALLS.count("adapter.load") == 4
+    assert third_party.CALLS.count("adapter.load") == 4
     assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
 
 
@@ -116,8 +116,8 @@ def test_lmcache_serdes(server: Server, engine: FakeEngine) -> None:
     wait_until(lambda: is_empty_after_clear(server, engine))
     assert engine.lookup(TOKENS) == 4
     assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(4)]
-    assert stranger.CALLS.count(f"serde.encode {engine.layout}") == 4
-    assert stranger.CALLS.count(f"serde.decode {engine.layout}") == 4
+    assert third_party.CALLS.count(f"serde.encode {engine.layout}") == 4
+    assert third_party.CALLS.count(f"serde.decode {engine.layout}") == 4
 
 
 def test_lmcache_eviction_policies(server: Server, engine: FakeEngine) -> None:
@@ -127,7 +127,7 @@ def test_lmcache_eviction_policies(server: Server, engine: FakeEngine) -> None:
         engine.store([start, *range(512 * 16 - 1)], request=f"r{start}")
     engine.lookup(TOKENS)
     wait_for("eviction.victims")
-    assert "eviction.on_insert" in stranger.CALLS
+    assert "eviction.on_insert" in third_party.CALLS
 
 
 def test_lmcache_store_policies(engine: FakeEngine) -> None:
@@ -144,7 +144,7 @@ def test_lmcache_request_modules(server: Server) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(server.info.engine_endpoint)
-        socket.send_multipart([b"1", msgspec.msgpack.encode("stranger_greet"), msgspec.msgpack.encode("world")])
+        socket.send_multipart([b"1", msgspec.msgpack.encode("third_party_greet"), msgspec.msgpack.encode("world")])
         assert socket.poll(10_000)
         assert msgspec.msgpack.decode(socket.recv_multipart()[-1]) == "hello world"
 
@@ -157,7 +157,7 @@ def test_lmcache_subscribers(engine: FakeEngine) -> None:
 def test_lmcache_http_routes(server: Server) -> None:
     assert server.info.http_endpoint
     wait_until(lambda: can_be_asked(f"{server.info.http_endpoint}/healthcheck"))
-    with urllib.request.urlopen(f"{server.info.http_endpoint}/stranger/world", timeout=10) as answer:
+    with urllib.request.urlopen(f"{server.info.http_endpoint}/third_party/world", timeout=10) as answer:
         assert json.load(answer) == {"hello": "world", "chunks": 16, "listener": "Listener"}
 
 
@@ -175,26 +175,26 @@ def test_lmcache_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_lmcache_services(server: Server) -> None:
-    assert "service.start stranger://watch 16" in stranger.CALLS
+    assert "service.start third_party://watch 16" in third_party.CALLS
     wait_for("service.runs")
     assert server.status()["services"]["watch"] == {"chunk_size": 16}
     assert server.status()["threads"]["watch-run"]["running"]
     server.stop(5.0)
-    assert stranger.CALLS[-2:] == ["service.stop 5.0", "service.close"]
+    assert third_party.CALLS[-2:] == ["service.stop 5.0", "service.close"]
 
 
 def test_lmcache_settings(server: Server) -> None:
-    assert stranger.CALLS.count("applied heard ['listener_word']") == 1
+    assert third_party.CALLS.count("applied heard ['listener_word']") == 1
 
 
 def test_lmcache_server_started(server: Server) -> None:
-    assert stranger.CALLS.count("started 16") == 1
+    assert third_party.CALLS.count("started 16") == 1
 
 
 def test_lmcache_server_stopping(server: Server) -> None:
-    assert "stopping" not in stranger.CALLS
+    assert "stopping" not in third_party.CALLS
     server.stop(5.0)
-    assert stranger.CALLS.count("stopping") == 1
+    assert third_party.CALLS.count("stopping") == 1
 
 
 def test_every_hook_is_tested_here() -> None:

@@ -47,7 +47,7 @@ class OfferSpec:
     name: str
     settings: PluginSettings | None
     needed: bool = True
-    """False for what a stranger's plugin makes active by being installed: the server starts without it if it must."""
+    """False for what a third party's plugin makes active by being installed: the server starts without it if it must."""
 
     def open(self, plugins: LoadedPlugins, *context: Any) -> Any:
         """As `LoadedPlugins.open`."""

@@ -32,7 +32,7 @@ class ModuleWatch:
         """Of chunks that were asked for with another salt than that of the request."""
         self.refused: set[str] = set()
         """Verbs that were called for a salt that is not admitted."""
-        self.strangers: set[int] = set()
+        self.unknown_workers: set[int] = set()
         """Workers that no registration stands for, and were to be given slots."""
         self.taken_over: set[str] = set()
         """Operations that began a lookup under the request id of the engine, and ended it."""
@@ -61,7 +61,7 @@ class ModuleWatch:
 
     def gives_slots(self, worker: int) -> None:
         if worker not in {each.token for each in self.workers.everybody()}:
-            self.strangers.add(worker)
+            self.unknown_workers.add(worker)
 
     def looks_up(self, connection: bytes, request_id: str) -> None:
         self._begun.add((connection, request_id))

@@ -104,8 +104,8 @@ class ModelledPolicy:
 
     def _check_names(self, victims: Sequence[int]) -> None:
         assert len(set(victims)) == len(victims), f"named twice: {duplicates(victims)}"
-        strangers = [slot for slot in victims if slot not in self.live]
-        assert not strangers, f"named slots that are empty or were never told: {strangers}"
+        unknown = [slot for slot in victims if slot not in self.live]
+        assert not unknown, f"named slots that are empty or were never inserted: {unknown}"
         refused = [slot for slot in victims if slot in self.held]
         assert not refused, f"named slots that may_evict refuses: {refused}"
 

@@ -185,7 +185,9 @@ class RequestModuleSuite(OfferSuite):
     def test_slots_are_given_to_registered_workers_only(self, scene: Scene, under_test: OpenableOffer) -> None:
         """`workers.find` says None for others, and `Worker.token` is what `acquire` and `reserve` want."""
         with self._rounds(under_test, scene) as rounds:
-            assert not rounds.watch.strangers, f"no registered worker has the tokens {rounds.watch.strangers}"
+            assert not rounds.watch.unknown_workers, (
+                f"no registered worker has the tokens {rounds.watch.unknown_workers}"
+            )
 
     @every_scene
     def test_chunks_are_asked_for_with_the_salt_of_the_request(self, scene: Scene, under_test: OpenableOffer) -> None:

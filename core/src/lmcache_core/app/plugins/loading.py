@@ -54,7 +54,7 @@ def load_plugins(
         rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
     if strict:
         _check_needed(rows, selected)
-    advice = [_not_blocked(name, candidates) for name in _strangers(blocked, candidates)]
+    advice = [_not_blocked(name, candidates) for name in _unknown(blocked, candidates)]
     advice += [f"--plugin {name} is not considered in safe mode" for name in ignored]
     return LoadedPlugins(hooks, rows, advice, selected)
 
@@ -69,7 +69,7 @@ def _check_blocked(blocked: Sequence[str]) -> None:
 def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, Import]:
     """The modules that `--plugin package.module` names."""
     modules = {}
-    for name in _strangers(selected, candidates):
+    for name in _unknown(selected, candidates):
         if "." not in name:
             raise ConfigError(_no_plugin(name, candidates))
         with redirect_stdout(sys.stderr):
@@ -77,7 +77,7 @@ def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> 
     return modules
 
 
-def _strangers(names: Sequence[str], candidates: Sequence[Candidate]) -> list[str]:
+def _unknown(names: Sequence[str], candidates: Sequence[Candidate]) -> list[str]:
     known = {candidate.name for candidate in candidates}
     return [name for name in dict.fromkeys(names) if name not in known]
 

@@ -59,7 +59,7 @@ LMCACHE_PLUGIN_API = 1
 CALLS: list[str] = []
 """What was called, in order; tests read and clear it."""
 MASKED = bytes(byte ^ 0x5A for byte in range(256))
-GREET = Operation("stranger_greet", None, (str,), str, "")
+GREET = Operation("third_party_greet", None, (str,), str, "")
 
 
 class Shelf(BlockingL2Adapter):
@@ -161,7 +161,7 @@ def open_greeting(settings: None, context: HttpContext) -> Sequence[HttpRoute]:
             }
         )
 
-    return [HttpRoute("GET", "/stranger/{name}", greet, "Greets.")]
+    return [HttpRoute("GET", "/third_party/{name}", greet, "Greets.")]
 
 
 def open_shelf(settings: None, context: AdapterContext) -> L2Adapter:
@@ -204,7 +204,7 @@ class Watch(Service):
 
     @property
     def endpoints(self) -> Mapping[str, str]:
-        return {"watch": "stranger://watch"}
+        return {"watch": "third_party://watch"}
 
     def start(self, server: ServerInfo) -> None:
         CALLS.append(f"service.start {server.endpoints['watch']} {self._context.server.info.chunk_tokens}")

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def site(clean: CleanEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CleanEnvironment]:
-    """With the stranger's wheel installed."""
-    clean.pip("install", build_wheel(Path(__file__).parent / "distribution", tmp_path_factory.mktemp("stranger")))
+    """With the third party's wheel installed."""
+    clean.pip("install", build_wheel(Path(__file__).parent / "distribution", tmp_path_factory.mktemp("third_party")))
     yield clean
     clean.pip("uninstall", "-y", "lmcache-l2-drawer")
 
