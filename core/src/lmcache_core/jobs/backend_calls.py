@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
@@ -104,7 +103,11 @@ class BackendCalls:
     def _must_pass(self, error: BaseException) -> bool:
         """Is this no fault, but how a coroutine is ended?  On threads none ever is: there it came out of a loop of the
         author's own."""
-        return self._awaits and isinstance(error, asyncio.CancelledError | GeneratorExit)
+        if not self._awaits:
+            return False
+        import asyncio  # only adapters of an event loop have it: its import is a large part of a server's start
+
+        return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
     def _delay(self, author: Author, error: BaseException, failures: int) -> float | None:
         """Seconds until the next attempt; None: leave it."""
