@@ -56,7 +56,7 @@ def check(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEATHS: dict[str, Trip] = {
-    "events-log": at(lambda parts: parts.bus.lane("log"), "_deliver"),
+    "events-log": at(lambda parts: parts.bus.queue_of("log"), "_deliver"),
     "l2-completions": at(lambda parts: parts.tiers.l2.clients[0], "_complete"),
     "store": at(lambda parts: parts.tiers.store, "_enqueue"),
     "prefetch": at(lambda parts: parts.tiers.prefetch, "_handle"),
