@@ -32,6 +32,8 @@ _TEXTS: Final = (
 )
 """By the last words of a field's name."""
 _NUMBERS: Final = ((("port",), 6379), (("gb", "mb", "bytes"), 4096), (("ratio", "share"), 0.5))
+_BY_SETTINGS: Final = (OfferKind.SUBSCRIBER, OfferKind.HTTP_ROUTES, OfferKind.SERVICE, OfferKind.L1_MEMORY)
+"""Kinds that `--offer-settings` asks for, even without a setting."""
 
 
 def example_line(kind: OfferKind, offer: Offer, model: type[PluginSettings] | None) -> str:
@@ -51,7 +53,7 @@ def example_line(kind: OfferKind, offer: Offer, model: type[PluginSettings] | No
     if kind is OfferKind.REQUEST_MODULE and not offer.default:
         is_transfer = offer.name in ("engine_driven", "lmcache_driven")
         line += f" --{'supported-transfer-mode' if is_transfer else 'engine-type'} {offer.name}"
-    if values or (kind in (OfferKind.SUBSCRIBER, OfferKind.HTTP_ROUTES) and not offer.default):
+    if values or (kind in _BY_SETTINGS and not offer.default):
         line += f" --offer-settings {_quoted({f'{kind}:{offer.name}': values})}"
     return line
 
