@@ -22,6 +22,7 @@ from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts.server_info import ServerInfo
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 class RunningServer(Protocol):
     """What `app.build.build` returns, as far as this file needs it."""
+
+    @property
+    def info(self) -> ServerInfo:
+        """Where it answers, as soon as it is built."""
 
     def start(self) -> None:
         """Returns when the engine port answers."""
