@@ -4,6 +4,7 @@ caller's own settings of these programs do not leak in."""
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 FOREIGN_PREFIXES = ("LMCACHE_", "VLLM_", "OMP_", "GOMP_", "KMP_")
 
@@ -15,8 +16,9 @@ TELEMETRY_OFF = {
 }
 
 
-NO_FIXED_PORT = {"LMCACHE_PROMETHEUS_PORT": "0"}
-"""Several servers run beside each other here, and one port is not enough for them.  A flag goes before it."""
+NO_FIXED_PORT = {"LMCACHE_PROMETHEUS_PORT": "0"} if find_spec("lmcache_observability") else {}
+"""Several servers run beside each other here, and one port is not enough for them.  A flag goes before it.  Where
+lmcache-observability is not installed, as for the demo, a server refuses the variable."""
 
 
 def quiet_environment() -> dict[str, str]:
