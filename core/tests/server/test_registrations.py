@@ -262,3 +262,32 @@ def test_workers_that_touch_no_slot_are_ended_at_once() -> None:
         desk.pass_time(121)
         assert desk.ended.pop() == silent.token
     assert desk.quarantined == {}
+
+
+def test_the_revision_is_raised_when_what_is_looked_up_changes() -> None:
+    """Lookups ask for the shards of a model again after each change, and only then."""
+    desk = Desk()
+    revisions = [desk.revision]
+    first = desk.register(worker(1))
+    revisions.append(desk.revision)
+    desk.learn_shard(first, 1)
+    revisions.append(desk.revision)
+    desk.unregister(1, "unregistered")
+    revisions.append(desk.revision)
+    desk.register(worker(2))
+    revisions.append(desk.revision)
+    desk.pass_time(4000)
+    assert desk.find(2) is None
+    revisions.append(desk.revision)
+    assert revisions == sorted(set(revisions)), "it came, its shard is known, it left, another came, that was dropped"
+
+
+def test_the_revision_stays_while_workers_only_speak() -> None:
+    desk = Desk()
+    first = desk.register(worker(1, shard=1))
+    revision = desk.revision
+    assert desk.touch(first)
+    assert desk.seen(1, pinged=True)
+    assert desk.register(worker(1, shard=1)) is first
+    desk.learn_shard(first, 0)
+    assert (desk.revision, first.shard) == (revision, 1), "a shard is learned once"
