@@ -11,8 +11,8 @@ from textwrap import dedent
 
 import pytest
 
-from lmcache_core.app.configuration import variable_of
 from lmcache_core.app.plugins.discovery import Origin, discover
+from lmcache_core.app.setting_sources import variable_of
 from lmcache_core.app.settings import ServerSettings
 
 Install = Callable[..., Path]

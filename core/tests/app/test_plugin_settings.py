@@ -112,7 +112,27 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(
     assert told("--config", str(file))["acme_port"] == 2
     assert told("--config", str(file), "--acme-port", "3") == {"acme_port": 3, "label": "none", "names": ()}
     assert told("--acme", "--acme-names", "x", "--acme-names", "y")["names"] == ("x", "y")
+    monkeypatch.setenv("lmcache_acme_names", "")
+    assert told("--acme")["names"] == ()
     assert configured("--config", str(file))[0].port == 7000
+
+
+def test_a_variable_reaches_the_validators_of_a_plugin_as_the_text_that_it_is(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = "    class AcmeFlags(PluginSettings):\n"
+    assert here in SOURCE
+    parse = """
+        @field_validator("acme_names", mode="before")
+        @classmethod
+        def _split(cls, value):
+            return tuple(value.split("+")) if isinstance(value, str) else value
+    """
+    source = SOURCE.replace("from pydantic import Field", "from pydantic import Field, field_validator")
+    install("acme", source.replace(here, here + parse))
+    hide_others(monkeypatch)
+    monkeypatch.setenv("LMCACHE_ACME_NAMES", '["a"]+b')
+    assert told("--acme")["names"] == ('["a"]', "b")
 
 
 def test_a_setting_makes_an_offer_active_or_switches_it_off(acme: Install) -> None:

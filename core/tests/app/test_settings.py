@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.configuration import ServerFlags, advice, read_settings
@@ -72,6 +73,19 @@ def test_the_file_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: p
     path.write_text("chunk_size = 16")
     monkeypatch.setenv("LMCACHE_CONFIG", str(path))
     assert settings().chunk_size == 16
+
+
+def test_the_settings_of_core_know_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lmcache.toml"
+    file.write_text('port = 1\nchunk_size = 64\nl1_size_gb = 2.0\n"key of a plugin" = 1\n')
+    monkeypatch.setenv("LMCACHE_CONFIG", str(file))
+    monkeypatch.setenv("LMCACHE_PORT", "2")
+    monkeypatch.setenv("LMCACHE_CHUNK_SIZE", "32")
+    flags: dict[str, Any] = {"port": 3}
+    settings = ServerSettings(**flags)
+    assert (settings.port, settings.chunk_size, settings.l1_size_gb) == (3, 32, 2.0)
+    with pytest.raises(ValidationError, match="l1_sise_gb"):
+        ServerSettings(**flags, l1_sise_gb=3.0)
 
 
 def test_switches_go_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_secrets_are_asterisks_wherever_they_stand() -> None:
         ),
         eviction_policy={"type": "LRU", "token": "p-secret-3"},
         offer_settings={"subscriber:log": {"url": "http://u:p-secret-4@h/", "credentials": {"deep": ["p-secret-6"]}}},
-        config="http://user:p-secret-5@collector:4318",
+        instance_id="http://user:p-secret-5@collector:4318",
     )
     text = repr(shown_settings(settings, PLUGINS))
     assert "p-secret" not in text

@@ -22,6 +22,7 @@ from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX, is_set
+from lmcache_core.app.setting_sources import SettingSource, read_values, variable_of
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import (
     GROUPS,
@@ -29,7 +30,6 @@ from lmcache_core.app.settings import (
     LoadedGroup,
     MissingSetting,
     ServerSettings,
-    SettingSource,
     flag_of,
     is_loopback,
 )
@@ -60,15 +60,29 @@ _KUBERNETES_VARIABLE: Final = r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?
 
 
 class _Given(NamedTuple):
-    """One value that was given, unchecked.  `origin` names the flag, the variable or the key, for messages."""
+    """What a command was given, unchecked."""
 
-    value: Any
-    source: SettingSource
-    origin: str
+    flags: Mapping[str, Any]
+    """By field name."""
+    variables: Mapping[str, str]
+    """Those that give a setting, by name in upper case."""
+    path: Path | None
+    """The `--config` file."""
 
+    def source(self, name: str) -> SettingSource:
+        """Who gave this setting, which somebody did."""
+        if name in self.flags:
+            return SettingSource.FLAG
+        return SettingSource.ENVIRONMENT if variable_of(name) in self.variables else SettingSource.FILE
 
-def variable_of(name: str) -> str:
-    return ENV_PREFIX + name.upper()
+    def origin(self, name: str, field: FieldInfo) -> str:
+        """The flag, the variable or the key that gave it, for messages."""
+        match self.source(name):
+            case SettingSource.FLAG:
+                return flag_of(name, field)
+            case SettingSource.ENVIRONMENT:
+                return variable_of(name)
+        return f"--config {self.path}: key '{name}'"
 
 
 def setting_groups(plugins: LoadedPlugins | None = None) -> list[LoadedGroup]:
@@ -81,53 +95,39 @@ def read_settings(flags: Mapping[str, Any], plugins: LoadedPlugins | None = None
     """The settings that `flags` (by field name), the environment and the file add up to; those of `plugins` included.
 
     Raises ConfigError with one line."""
+    variables = {name.upper(): value for name, value in os.environ.items() if is_set(name, value)}
+    path = flags.get("config") or variables.get(variable_of("config"))
+    given = _Given(flags, variables, Path(path) if path else None)
     groups = plugins.setting_groups() if plugins else ()
-    fields = {**ServerSettings.model_fields}
-    for group in groups:
-        fields |= group.model.model_fields
-    unused: list[str] = []
-    given = _given(flags, fields, plugins, unused)
+    unused = _unused(given, groups, plugins)
     faults: list[str] = []
-    settings: Any = _validated(ServerSettings, given, faults)
+    settings = _validated(ServerSettings, given, faults)
     added = [(group, _validated(group.model, given, faults)) for group in groups]
     if faults:
         more = len(faults) - _SHOWN_FAULTS
         raise ConfigError("; ".join(faults[:_SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else ""))
     assert isinstance(settings, ServerSettings)
-    settings._sources = {name: each.source for name, each in given.items()}
+    names = settings.model_fields_set.union(*(values.model_fields_set for _, values in added if values is not None))
+    settings._sources = {name: given.source(name) for name in names}
     settings._unused = tuple(unused)
     settings._added = tuple(GroupValues(group, values) for group, values in added if values is not None)
     return settings
 
 
-def _given(
-    flags: Mapping[str, Any],
-    fields: Mapping[str, FieldInfo],
-    plugins: LoadedPlugins | None,
-    unused: list[str],
-) -> dict[str, _Given]:
-    """By name.  `unused` gets a line for each variable and key of a plugin that is installed and left out.  Raises ConfigError
-    for those of a plugin that cannot be had, and for a key that no plugin has."""
-    variables = {name.upper(): value for name, value in os.environ.items() if is_set(name, value)}
-    path = flags.get("config") or variables.get(variable_of("config"))
-    file = read_config_file(Path(path)) if path else {}
-    where = f"--config {path}"
-    for name in sorted(variables):
+def _unused(given: _Given, groups: Sequence[LoadedGroup], plugins: LoadedPlugins | None) -> list[str]:
+    """A line for each variable and key of a plugin that is installed and left out.  Raises ConfigError for those of a plugin
+    that cannot be had, and for a key that no plugin has."""
+    known = [*ServerSettings.model_fields, *(name for group in groups for name in group.model.model_fields)]
+    unused: list[str] = []
+    for name in sorted(given.variables):
         setting = name.removeprefix(ENV_PREFIX).lower()
-        if setting not in fields and plugins:
+        if setting not in known and plugins:
             _check_owner(setting, name, plugins, unused)
-    for name in file:
-        if name not in fields and not (plugins and _check_owner(name, f"{where}: key '{name}'", plugins, unused)):
-            raise ConfigError(f"{where}: {_no_setting(name, fields)}")
-    given = {}
-    for name, field in fields.items():
-        if name in flags:
-            given[name] = _Given(flags[name], SettingSource.FLAG, flag_of(name, field))
-        elif value := variables.get(variable_of(name)):
-            given[name] = _Given(value, SettingSource.ENVIRONMENT, variable_of(name))
-        elif name in file:
-            given[name] = _Given(file[name], SettingSource.FILE, f"{where}: key '{name}'")
-    return given
+    where = f"--config {given.path}"
+    for name in read_config_file(given.path) if given.path else ():
+        if name not in known and not (plugins and _check_owner(name, f"{where}: key '{name}'", plugins, unused)):
+            raise ConfigError(f"{where}: {_no_setting(name, known)}")
+    return unused
 
 
 def _check_owner(name: str, subject: str, plugins: LoadedPlugins, unused: list[str]) -> bool:
@@ -139,30 +139,29 @@ def _check_owner(name: str, subject: str, plugins: LoadedPlugins, unused: list[s
     return fault is not None
 
 
-def _no_setting(name: str, known: Mapping[str, FieldInfo]) -> str:
-    guess = nearest(name.replace("-", "_"), list(known))
+def _no_setting(name: str, known: Sequence[str]) -> str:
+    guess = nearest(name.replace("-", "_"), known)
     return f"no setting is called '{name}'" + (f"; did you mean '{guess}'?" if guess else "")
 
 
-def _validated(model: type[Any], given: Mapping[str, _Given], faults: list[str]) -> Any:
+def _validated(model: type[BaseModel], given: _Given, faults: list[str]) -> BaseModel | None:
     """The model with its share of what was given; None where that is wrong, which `faults` gets a line for."""
-    share = {name: given[name].value for name in model.model_fields if name in given}
     try:
-        return model.model_validate(share)
+        return read_values(model, given.flags, given.path)
     except ValidationError as error:
         faults += [_fault(fault, given, model) for fault in error.errors(include_url=False)]
     return None
 
 
-def _fault(fault: Mapping[str, Any], given: Mapping[str, _Given], model: type[BaseModel]) -> str:
+def _fault(fault: Mapping[str, Any], given: _Given, model: type[BaseModel]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if not fault["loc"]:
         return message
     name = str(fault["loc"][0])
-    hidden = name in _HIDDEN or is_secret(model.model_fields[name])
+    field = model.model_fields[name]
+    hidden = name in _HIDDEN or is_secret(field)
     shown = "" if hidden else f" is {str(fault['input'])[:80]!r}"
-    origin = given[name].origin if name in given else flag_of(name, model.model_fields[name])
-    return f"{origin}{shown}: {message[:1].lower()}{message[1:]}"
+    return f"{given.origin(name, field)}{shown}: {message[:1].lower()}{message[1:]}"
 
 
 def advice(settings: ServerSettings, environment: Mapping[str, str]) -> list[str]:

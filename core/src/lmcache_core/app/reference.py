@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.configuration import setting_groups, variable_of
+from lmcache_core.app.configuration import setting_groups
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.setting_sources import variable_of
 from lmcache_core.app.setting_text import default_text, type_text
 from lmcache_core.app.settings import flag_of
 

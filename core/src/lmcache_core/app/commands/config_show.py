@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups, shown_names, variable_of
+from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups, shown_names
 from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import CommandOutput
@@ -19,6 +19,7 @@ from lmcache_core.app.console.page import Cell, Line, Mood, Page, Table
 from lmcache_core.app.console.setting_lines import as_flags, as_toml, hides_secrets
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
+from lmcache_core.app.setting_sources import variable_of
 from lmcache_core.app.settings import flag_of
 from lmcache_core.app.shown_settings import shown_settings
 
