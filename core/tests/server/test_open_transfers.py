@@ -4,12 +4,17 @@ name or of several.  Stock workers prepare from several threads, and a commit na
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_engine_driven import quiet
 from lmcache_client.layout import ObjectLayout
 from lmcache_client.messages import SlotDescriptor
 from lmcache_core.app.server import Server
+from lmcache_core.contracts.request_module import Worker
+from lmcache_core.contracts.storage import Hold
+from lmcache_core.server.open_transfers import INSTANCES_MAX, OpenReads, Ticket
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_devkit.stock_pickle import stock_pickle
 
@@ -173,3 +178,28 @@ def wait_for_quarantine(server: Server, slots: int) -> None:
     while server.status()["l1"]["quarantined"] != slots:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_commit_that_outlives_its_registration_ends_no_later_read() -> None:
+    """A stock worker was silent, is registered again under its instance id, and one of its threads, which missed before,
+    commits only now."""
+    reads = OpenReads()
+    silent, again = cast(Worker, SimpleNamespace(instance_id=1)), cast(Worker, SimpleNamespace(instance_id=1))
+    ticket = Ticket("r", "", 0, END, bytes(32))
+    reads.ask(1, ticket)
+    reads.forget(silent)
+    reads.ask(1, ticket)
+    hit = Hold((7,), object())
+    reads.add(again, ticket, hit)
+    assert reads.commit(1, ticket) == (), "this may be the thread that missed"
+    assert reads.commit(1, ticket) == [hit]
+    assert not reads.has(1)
+
+
+def test_what_ended_registrations_leave_is_bounded() -> None:
+    reads = OpenReads()
+    for instance in range(INSTANCES_MAX + 9):
+        reads.ask(instance, Ticket("r", "", 0, END, bytes(32)))
+        reads.forget(cast(Worker, SimpleNamespace(instance_id=instance)))
+    assert sum(reads.has(instance) for instance in range(INSTANCES_MAX + 9)) == INSTANCES_MAX
+    assert reads.has(INSTANCES_MAX + 8), "the latest are kept"

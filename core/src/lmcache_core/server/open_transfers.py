@@ -19,7 +19,7 @@ MISSES_MAX: Final = 8192
 
 
 INSTANCES_MAX: Final = 4096
-"""While the reads of more instance ids are remembered, those of unregistered ones are not."""
+"""Instance ids whose uncommitted reads are remembered after their registration; of more, the oldest are forgotten."""
 
 
 class Ticket(NamedTuple):
@@ -159,11 +159,16 @@ class OpenReads:
             return [hold for _, hold in reads.holds]
 
     def forget(self, worker: Worker) -> None:
-        """The holds of this registration have ended."""
+        """The holds of this registration have ended.  Commits that have not come still count: a thread of a worker that was
+        silent may send one after the worker was registered again, and it must not end a later read."""
         with self._lock:
             by = self._reads.pop(worker.instance_id, {})
             for reads in by.values():
                 reads.holds = [held for held in reads.holds if held[0] is not worker]
-            kept = {ticket: reads for ticket, reads in by.items() if reads.holds}
-            if kept:
-                self._reads[worker.instance_id] = kept
+            if by:
+                self._reads[worker.instance_id] = by  # the latest
+            while len(self._reads) > INSTANCES_MAX:
+                ended = next((each for each, by in self._reads.items() if not any(r.holds for r in by.values())), None)
+                if ended is None:
+                    return
+                del self._reads[ended]
