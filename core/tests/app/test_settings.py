@@ -82,10 +82,11 @@ def test_the_settings_of_core_know_their_sources(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("LMCACHE_PORT", "2")
     monkeypatch.setenv("LMCACHE_CHUNK_SIZE", "32")
     flags: dict[str, Any] = {"port": 3}
+    misspelt: dict[str, Any] = {"l1_sise_gb": 3.0}
     settings = ServerSettings(**flags)
     assert (settings.port, settings.chunk_size, settings.l1_size_gb) == (3, 32, 2.0)
     with pytest.raises(ValidationError, match="l1_sise_gb"):
-        ServerSettings(**flags, l1_sise_gb=3.0)
+        ServerSettings(**misspelt)
 
 
 def test_switches_go_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
