@@ -12,7 +12,7 @@ from typing import Final
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.reference import fields_list
+from lmcache_tools.setting_reference import fields_list
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "operate" / "backends"
 BEGIN: Final = (

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from lmcache_admin.api import api_about, every_core_route
-from lmcache_core.app.reference import entry
 from lmcache_http.application import described_routes
 from lmcache_http.openapi import openapi_document
+from lmcache_tools.setting_reference import entry
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 _LIST = re.compile(r"(<!-- routes: .*? -->\n).*?(<!-- end of routes -->)", re.DOTALL)

@@ -18,10 +18,10 @@ import msgspec
 
 import lmcache_devkit as kit
 from lmcache_client.operations import KNOWN_REQUESTS, OPERATIONS
-from lmcache_core.app.reference import entry
 from lmcache_core.contracts import events
 from lmcache_core.contracts.events import Event
 from lmcache_devkit import OfferSuite
+from lmcache_tools.setting_reference import entry
 from scripts.adapter_fields import pages_with_fields
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"

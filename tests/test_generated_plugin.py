@@ -153,7 +153,7 @@ def test_its_flags_are_in_help_and_completion_and_the_reference(environment: dic
     assert "--gen-times" in script
     assert "--loud" in script
     document = subprocess.run(
-        [sys.executable, "-m", "lmcache_core.app.reference"],
+        [sys.executable, "-m", "lmcache_tools.setting_reference"],
         env=environment,
         capture_output=True,
         text=True,

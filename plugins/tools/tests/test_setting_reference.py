@@ -8,14 +8,14 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.reference import main, server_reference
 from lmcache_core.app.settings import ServerSettings
+from lmcache_tools.setting_reference import main, server_reference
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_the_document_is_what_the_generator_writes() -> None:
-    remedy = "run: python -m lmcache_core.app.reference > docs/reference/configuration.md"
+    remedy = "run: python -m lmcache_tools.setting_reference > docs/reference/configuration.md"
     assert DOCUMENT.read_text() == server_reference(load_plugins()), remedy
 
 
