@@ -88,7 +88,7 @@ def test_what_an_earlier_server_stored_is_brought_back_before_anybody_asks(
         engine.end()
         assert second.status()["prefetch"]["loaded"] == CHUNKS, "the lookup had nothing left to load"
         assert shell.json("pins", "list")["pins"][0]["objects"] == CHUNKS
-        assert "'system' let go of 4 objects" in shell.run("pins", "remove", "system").stdout
+        assert "'system' released 4 objects" in shell.run("pins", "remove", "system").stdout
         added = shell.json("pins", "add", "again", "--ttl", "600", tokens=A)
         assert (added["chunks"], added["total_chunks"]) == (CHUNKS, CHUNKS)
     for options in (("--model", "nobody"), ("--salt", "nobody"), ("--model", "model", "--limit", "3")):

@@ -125,7 +125,7 @@ def test_settings_are_shown_as_they_are_now(start_server: StartServer) -> None:
         "default_quota_gb": 0.001,
     }
     code, problem = ask(server, "PUT", "/settings/eviction_policy", {"value": "LRU"})
-    assert (code, "give up the default quota" in problem["detail"]) == (409, True)
+    assert (code, "remove the default quota" in problem["detail"]) == (409, True)
     config = {row["name"]: row for row in ask(server, "GET", "/config")[1]["settings"]}
     assert (config["eviction_ratio"]["value"], config["eviction_ratio"]["source"]) == (0.1, "runtime")
     assert (config["eviction_policy"]["value"], config["port"]["source"]) == ("IsolatedLRU", "flag")

@@ -60,7 +60,7 @@ ADAPTER = """
     [
         ("forgetful", "__init__ never called super().__init__(context, ...)"),
         ("mute", "completions().fileno() failed: RuntimeError: not yet"),
-        ("pretending", "completions().fileno() is None, which is no file descriptor"),
+        ("pretending", "completions().fileno() is None, which is not a file descriptor"),
     ],
 )
 def test_an_adapter_that_nobody_would_hear_from_stops_the_start(install: Install, name: str, says: str) -> None:

@@ -78,7 +78,7 @@ def test_a_name_is_a_plugin_an_offer_or_both(install: Install) -> None:
         ("zzzzzz", "is called 'zzzzzz'; installed: builtin, acme, "),
         ("nixl_store", "'nixl_store' is not installed: pip install lmcache-l2-nixl"),
         ("simulate", "'simulate' is not installed: pip install lmcache-policies"),
-        ("l2_adaptor:memory", "'l2_adaptor' is no kind; known: plugin, l2_adapter, "),
+        ("l2_adaptor:memory", "'l2_adaptor' is not a kind; known: plugin, l2_adapter, "),
         ("l2_adapter:memry", "no L2 adapter is called 'memry'; did you mean 'memory'?"),
         ("plugin:memory", "no plugin, and nothing that one offers, is called 'memory'"),
     ],

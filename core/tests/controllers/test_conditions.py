@@ -170,8 +170,8 @@ def test_what_a_plugin_reports_gets_its_subject_and_is_no_severer_than_it_may_be
 @pytest.mark.parametrize(
     ("said", "says"),
     [
-        ("full", "'full', which is no Condition"),
-        (FULL._replace(name="Medium full"), "'Medium full' is no name of a condition"),
+        ("full", "'full', which is not a Condition"),
+        (FULL._replace(name="Medium full"), "'Medium full' is not a name of a condition"),
         (FULL._replace(severity="fatal"), "'fatal' is not a valid Severity"),  # type: ignore[arg-type]
         (FULL._replace(counts={"objects": "many"}), "invalid literal"),  # type: ignore[dict-item]
     ],

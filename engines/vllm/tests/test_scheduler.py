@@ -290,7 +290,7 @@ def test_chunks_that_end_within_a_block(caplog: pytest.LogCaptureFixture) -> Non
         rig.load(PROMPT)
         rig.step(0, 32)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert "no multiple of vLLM's blocks of 4" in caplog.text
+    assert "not a multiple of vLLM's blocks of 4" in caplog.text
     assert rig.server.keys == []
 
 

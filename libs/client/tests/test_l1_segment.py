@@ -136,7 +136,7 @@ def made(path: Path, size: int = SIZE, mode: int = 0o600) -> None:
     [
         (lambda path: None, "No such file or directory; server and engine must share /dev/shm"),
         (lambda path: path.mkdir(), "Is a directory"),
-        (lambda path: os.mkfifo(path, 0o600), "it is no file"),
+        (lambda path: os.mkfifo(path, 0o600), "it is not a file"),
         (lambda path: path.symlink_to("/etc/hostname"), "Too many levels of symbolic links"),
         (lambda path: made(path, SIZE - 1), f"it has {SIZE - 1} bytes, where {SIZE} were offered"),
         (lambda path: made(path, mode=0o620), "other users may write to it"),

@@ -138,9 +138,9 @@ def test_a_refusal_that_it_declares_is_told(api: AdminService) -> None:
         ("/acme/exit", "SystemExit: 3"),
         ("/acme/interrupt", "KeyboardInterrupt"),
         ("/acme/refusal?with=410", "it refused with 410, which is none of its refusals"),
-        ("/acme/nothing", "it answered NoneType, which is no HttpAnswer"),
+        ("/acme/nothing", "it answered NoneType, which is not an HttpAnswer"),
         ("/acme/status", "it answered with status 99"),
-        ("/acme/header", "in a header, which is no line of ASCII text"),
+        ("/acme/header", "in a header, which is not a line of ASCII text"),
         ("/acme/object", "TypeError"),
     ],
 )

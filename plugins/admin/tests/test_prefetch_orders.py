@@ -118,7 +118,7 @@ def test_a_pin_that_is_let_go_meanwhile_is_told(harness: StorageHarness) -> None
     harness.storage.pins.unpin("p")
     harness.settle()
     now = view(harness, order)
-    assert (now.found_keys, now.pinned_keys, now.note) == (8, 0, "pin 'p' was let go meanwhile")
+    assert (now.found_keys, now.pinned_keys, now.note) == (8, 0, "pin 'p' was removed meanwhile")
     assert nothing_is_left(harness)
 
 

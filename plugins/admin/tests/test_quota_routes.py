@@ -122,7 +122,7 @@ def test_what_is_no_salt(
         (b"{", 400, "the body is not JSON: "),
         (b"[" * 60_000, 400, "the body is not JSON: "),
         (b'{"limit_gb": NaN}', 400, "the body is not JSON: "),
-        ([], 422, "the body is no JSON object; its fields are: limit_gb"),
+        ([], 422, "the body is not a JSON object; its fields are: limit_gb"),
         ({}, 422, "field 'limit_gb' is required"),
         ({"limit_gb": "much"}, 422, "field 'limit_gb' is 'much': input should be a valid number"),
         ({"limit_gb": True}, 422, "field 'limit_gb' is True: input should be a valid number"),

@@ -208,7 +208,7 @@ def test_what_a_device_that_was_away_holds_from_earlier_is_not_found(
     devices[away].write_bytes(earlier)
     last = open_on(devices[:2], persist_enabled=True)
     assert (
-        f"away while the others were used, what it holds is given up adapter=dax device_path '{devices[away]}'"
+        f"away while the others were used, its content is discarded adapter=dax device_path '{devices[away]}'"
         in caplog.text
     )
     outcomes = [loaded(last, memory, number) for number in range(40)]

@@ -93,7 +93,7 @@ def test_exactly_the_secrets_that_are_named_are_told() -> None:
         (["l2_adapter.0.bucket.0"], "(not at '0')"),
         (["environment.NOWHERE"], "(not at 'NOWHERE')"),
         (["environment"], "there is nothing at 'environment'"),
-        (["l2_adapter.0"], "is no text and no number"),
+        (["l2_adapter.0"], "is neither text nor a number"),
         ([""], "there is nothing at ''"),
     ],
 )

@@ -135,7 +135,7 @@ def test_remove_waits_until_it_is_gone(api: AdminService, adapters: StandInAdapt
     assert main(["adapters", "remove", "memory", *flags, "--url", api.http.endpoint]) == 0
     shown = capsys.readouterr().out
     assert "adapter 'memory' was removed" in shown
-    assert "7 objects were under way, and were given up" in shown
+    assert "7 objects were under way, and were abandoned" in shown
     assert adapters.calls == [("remove", "memory", 2.5, True)]
 
 

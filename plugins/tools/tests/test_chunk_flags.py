@@ -42,7 +42,7 @@ def test_hashes_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"[1, 2", "not JSON"),
         (b"[1, null]", "expected token ids, which are numbers"),
         (b"one two", "expected token ids, which are numbers"),
-        (b"\xff\xfe", "is no text"),
+        (b"\xff\xfe", "is not text"),
         (b"1 " * 20, "more than 16 characters"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_token_that_is_none_is_not_repeated(token: str, capsys: Captured, monk
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://user:hunter2@127.0.0.1:1", "--url: leave out what stands in front of the @"),
+        ("http://user:hunter2@127.0.0.1:1", "--url: leave out what is before the @"),
         ("127.0.0.1:8080", "--url 127.0.0.1:8080: expected an address such as"),
         ("http://", "--url http://: expected an address such as"),
     ],

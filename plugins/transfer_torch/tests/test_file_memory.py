@@ -81,7 +81,7 @@ def test_a_stop_removes_its_own_file_only(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_no_file(tmp_path: Path) -> None:
     """A disk that is not mounted must not become a file of that name on another one."""
     settings = FileMemorySettings(path=f"{tmp_path}/nvme/", use_direct_io=False)
-    with pytest.raises(ResourceError, match=rf"gds_l1_path: '{tmp_path}/nvme/' is no folder; make it, or mount it"):
+    with pytest.raises(ResourceError, match=rf"gds_l1_path: '{tmp_path}/nvme/' is not a folder; make it, or mount it"):
         open_file_memory(settings, L1MemoryContext(MIB, 4096, "node-1", "b00"))
     assert not list(tmp_path.iterdir())
 
@@ -151,7 +151,7 @@ def test_what_is_no_file_of_this_user_alone_is_refused(tmp_path: Path, make: str
         path.touch()
         os.chown(path, 1, -1)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(ResourceError, match=r"^gds_l1_path: '.*slab' (cannot be opened|is no regular file)"):
+    with pytest.raises(ResourceError, match=r"^gds_l1_path: '.*slab' (cannot be opened|is not a regular file)"):
         file_arena(MIB, path, ME)
     assert target.read_bytes() == b""
     assert os.listdir("/proc/self/fd") == before

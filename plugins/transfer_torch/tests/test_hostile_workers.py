@@ -173,7 +173,7 @@ def changed(engine: DrivenEngine, **fields: Any) -> list[dict[str, Any]]:
     ("fields", "reason"),
     [
         ({"type": "npu"}, "'npu' cannot be imported"),
-        ({"shm_name": "/etc/passwd"}, "no name of a worker's segment"),
+        ({"shm_name": "/etc/passwd"}, "not a name of a worker's segment"),
         ({"shm_name": "/lmcache_kv_0_0"}, "cannot be opened"),
         ({"nbytes": 2**40}, "the worker says"),
         ({"nbytes": 100}, "of a storage of 100 bytes"),

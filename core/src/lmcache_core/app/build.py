@@ -28,7 +28,7 @@ from lmcache_core.controllers.threads import CompletionThread, Supervisor
 
 def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
     """Make every part and open every resource, in the order in which they need each other; nothing runs before
-    `Server.start`.  `hidden` is told the secrets of the configuration, and those that come later.  Raises LMCacheError,
+    `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Raises LMCacheError,
     with everything given back, when something cannot be had."""
     hidden = hidden or Hidden()
     hidden.learn(all_secrets(settings, plugins, os.environ))

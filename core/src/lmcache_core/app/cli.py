@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # whoever read standard output has seen enough, as in `lmcache plugins list | head -1`
+    except BrokenPipeError:  # the reader of standard output has closed it, as in `lmcache plugins list | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except Exception:  # the top of the main thread: an own bug, shown whole

@@ -74,7 +74,7 @@ def _fitting(value: Any) -> Any:
     """What came with `extra` may be anything: not a number, a circle, or without a text of its own."""
     try:
         json.dumps(value, default=str, skipkeys=True, allow_nan=False)
-    except Exception:  # noqa: BLE001 - somebody else's object
+    except Exception:  # noqa: BLE001 - an object of other code
         return "?"
     return value
 

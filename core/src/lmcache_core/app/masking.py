@@ -1,4 +1,4 @@
-"""Hides secrets in whatever is shown of settings: `/config`, `/status`, and what programs beside the server are told.
+"""Hides secrets in whatever is shown of settings: `/config`, `/status`, and the environment of programs beside the server.
 
 Three nets, one behind the other.  Types: a field of a settings model that is a `SecretStr`, or says
 `json_schema_extra={"secret": True}`.  Names: keys that sound like a secret, wherever they stand in nested values.
@@ -242,7 +242,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _without_password(rest: str) -> str:
-    """What stands behind a URL's scheme, without its user and password."""
+    """The part of a URL after its scheme, without its user and password."""
     host, slash, path = rest.partition("/")
     if "@" in host:
         return f"{MASK}@{host.rpartition('@')[2]}{slash}{path}"

@@ -82,8 +82,8 @@ class OfferSpecs:
 
 
 def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
-    """Raises ConfigError that names the flag and the field, before anything is opened.  What nobody asked for is left out
-    where its settings are wrong, and `plugins` is told."""
+    """Raises ConfigError that names the flag and the field, before anything is opened.  An offer that was not asked for is
+    left out where its settings are wrong, and `plugins` records that."""
     given = {_key(key, plugins): values for key, values in settings.offer_settings.items()}
     asked = _Asked.of(settings, plugins, given)
     return OfferSpecs(

@@ -58,7 +58,7 @@ def open_adapter(
 
 
 def _fault(adapter: L2Adapter) -> str | None:
-    """Why nobody would ever hear from it."""
+    """Why its completions could never be received."""
     try:
         descriptor = adapter.completions().fileno()
     except Exception as error:  # noqa: BLE001 - a plugin's boundary
@@ -66,5 +66,5 @@ def _fault(adapter: L2Adapter) -> str | None:
             return "__init__ never called super().__init__(context, ...)"
         return f"completions().fileno() failed: {describe(error)}"
     if not isinstance(descriptor, int) or descriptor < 0:
-        return f"completions().fileno() is {descriptor!r}, which is no file descriptor"
+        return f"completions().fileno() is {descriptor!r}, which is not a file descriptor"
     return None

@@ -1,5 +1,5 @@
 """Opens the HTTP routes of plugins and checks them against the contract, core's routes, and each other's.  A group that
-cannot be had stops the start only if somebody asked for it."""
+cannot be opened stops the start only if it was asked for."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def open_http_routes(
     """Those that can be had.  `reserved`: paths that no plugin may have, by their owner.  Raises
     LMCacheError for a group that is needed and cannot."""
     opened: list[PluginRoute] = []
-    # what somebody asked for comes first: whoever comes later cannot take a path from them
+    # what was asked for comes first: a later one cannot take its paths
     for spec in sorted(specs, key=lambda spec: not spec.needed):
         try:
             opened += _group(spec, plugins, context, opened, reserved)
@@ -85,7 +85,7 @@ def _group(
         given = spec.open(plugins, context)
     if not isinstance(given, list | tuple):
         raise PluginContractError(
-            plugin.name, f"{subject} open as {type(given).__name__}, which is no list of HttpRoute"
+            plugin.name, f"{subject} open as {type(given).__name__}, which is not a list of HttpRoute"
         )
     if len(given) > _ROUTES_MAX:
         raise PluginContractError(
@@ -125,20 +125,20 @@ def _fault_of_address(route: Any) -> str | None:
 
 def _fault_of_values(route: Any) -> str | None:
     if not callable(route.answer):
-        return "answer is no function"
+        return "answer is not a function"
     if not _is_line(route.summary):
-        return f"summary is no line of text of at most {_LINE_CHARACTERS} characters"
+        return f"summary is not a line of text of at most {_LINE_CHARACTERS} characters"
     if not isinstance(route.query, Mapping) or not all(_is_line(text) for each in route.query.items() for text in each):
-        return "query is no mapping of names to lines of text"
+        return "query is not a mapping of names to lines of text"
     for part, model in (("body", route.body), ("answers", route.answers)):
         if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
-            return f"{part} is {model!r}, which is no pydantic model"
+            return f"{part} is {model!r}, which is not a pydantic model"
     if route.body is not None and route.method in ("GET", "DELETE"):
         return f"a {route.method} has no body"
     if not isinstance(route.refusals, Mapping) or not all(
         isinstance(status, int) and 400 <= status <= 599 and _is_line(when) for status, when in route.refusals.items()
     ):
-        return "refusals is no mapping of statuses from 400 to 599 to lines of text"
+        return "refusals is not a mapping of statuses from 400 to 599 to lines of text"
     if not _is_line(route.media_type) or "/" not in route.media_type:
         return f"media_type is {route.media_type!r}, not one such as text/plain"
     if route.open and route.method != "GET":

@@ -1,5 +1,5 @@
-"""Opens request modules and collects who answers which operation.  One that cannot be had, or answers what another one
-answers, stops the start only if somebody asked for it."""
+"""Opens request modules and collects their operations.  One that cannot be opened, or answers what another one
+answers, stops the start only if it was asked for."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def open_request_modules(specs: Sequence[OfferSpec], plugins: LoadedPlugins, con
 
 
 def _rank(spec: OfferSpec, plugins: LoadedPlugins) -> tuple[bool, bool]:
-    """Core's first, then what somebody asked for: whoever comes later cannot take an operation from them."""
+    """Core's first, then what was asked for: a later one cannot take their operations."""
     return plugins.owner(spec.kind, spec.name).origin is not Origin.BUILTIN, not spec.needed
 
 

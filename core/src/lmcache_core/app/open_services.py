@@ -86,7 +86,7 @@ class Services:
 
     def open(self, specs: Sequence[OfferSpec], context: ContextOfServices) -> None:
         """Those that can be had.  Raises LMCacheError for one that is needed and cannot, and for one whose settings or
-        resources are at fault; `close` closes the others.  A broken plugin that nobody asked for is set aside."""
+        resources are at fault; `close` closes the others.  A broken plugin that was not asked for is set aside."""
         for spec in specs:
             try:
                 service = spec.open_as(Service, self._plugins, context)

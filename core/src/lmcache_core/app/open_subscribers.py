@@ -1,4 +1,4 @@
-"""Opens subscribers and asks what they subscribe to.  One that cannot be had stops the start only if somebody asked for
+"""Opens subscribers and asks what they subscribe to.  One that cannot be opened stops the start only if it was asked for
 it."""
 
 from __future__ import annotations

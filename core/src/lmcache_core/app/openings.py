@@ -1,4 +1,4 @@
-"""Parts of plugins that are opened beside a running server, for no longer than somebody waits for them."""
+"""Parts of plugins that are opened beside a running server, within a time limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 Opened = TypeVar("Opened")
 
 OPENINGS_MAX: Final = 4
-"""At once; those that are given up and never end are among them."""
+"""Concurrent openings; abandoned ones that have not ended are among them."""
 
 
 class OpeningGivenUpError(NotNowError):
-    """It takes longer than anybody waits.  Whatever comes of it is handed to `too_late`."""
+    """The opening exceeded its time limit.  Its result is handed to `too_late`."""
 
 
 class Openings:
@@ -36,9 +36,9 @@ class Openings:
         seconds: float,
         too_late: Callable[[Opened | None], None] = lambda opened: None,
     ) -> Opened:
-        """What `open_it` returns, which is the caller's from now on.  Raises what it raises, OpeningGivenUpError after so
-        many seconds, and NotNowError where too many are under way.  After it was given up, and only then, `too_late` is
-        called when it has ended: with what was opened, or with None where that failed."""
+        """What `open_it` returns, which is the caller's from now on.  Raises what it raises, OpeningGivenUpError after this
+        number of seconds, and NotNowError where too many are under way.  After OpeningGivenUpError, and only then, `too_late`
+        is called when it has ended: with what was opened, or with None where that failed."""
         opening = _Opening(what, open_it, too_late, self._forget)
         with self._lock:
             if self._stopped:
@@ -54,7 +54,7 @@ class Openings:
         return opening.wait(seconds)
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """Stop waiting."""
         with self._lock:
             self._stopped = True
             under_way = list(self._under_way)
@@ -100,12 +100,12 @@ class _Opening(Generic[Opened]):
         if is_stopping:
             raise OpeningGivenUpError("the server is stopping")
         raise OpeningGivenUpError(
-            f"{self.what} was not opened within {seconds:.0f} s and is given up; "
-            "see whether what it stands on answers, and try again"
+            f"{self.what} was not opened within {seconds:.0f} s and was abandoned; "
+            "see whether what it depends on answers, and try again"
         )
 
     def stop(self) -> None:
-        """Whoever waits, waits no more."""
+        """Wake up the callers that wait."""
         with self._lock:
             self._stopping = True
         self._over.set()
@@ -130,7 +130,7 @@ class _Opening(Generic[Opened]):
 
     def _come_too_late(self, opened: Opened | None, error: BaseException | None) -> None:
         if error is not None:
-            logger.warning("was not opened, after it was given up what=%s error=%s", self.what, error)
+            logger.warning("an abandoned opening failed what=%s error=%s", self.what, error)
         else:
             logger.warning("was opened too late, and is closed again what=%s", self.what)
         self._too_late(opened)

@@ -128,7 +128,7 @@ class KnownLayouts:
             listener(layout)
 
     def elements(self, fingerprint: bytes, payload_bytes: int) -> ObjectLayout | None:
-        """What is known of the elements of a payload: None for a layout that nobody registered, for chunks of several
+        """What is known of the elements of a payload: None for a layout that was not registered, for chunks of several
         shapes, and where the length is another one."""
         layout = self._by_fingerprint.get(fingerprint)
         return layout if isinstance(layout, ObjectLayout) and layout.payload_bytes == payload_bytes else None

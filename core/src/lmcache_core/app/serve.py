@@ -91,7 +91,7 @@ class StopSignals:
 
 
 def serve(settings: ServerSettings, plugins: LoadedPlugins, build: Build, hidden: Hidden | None = None) -> ExitCode:
-    """Run a server until it is told to stop.  `hidden`: secrets that `build` comes to know, and that are kept out of the
+    """Run a server until it is stopped.  `hidden`: secrets that `build` comes to know, and that are kept out of the
     log.  Main thread only.  Raises LMCacheError when it cannot be started."""
     log_to_stderr(settings.log_level, settings.log_style)
     take_turns()
@@ -151,7 +151,7 @@ def _leave_within(seconds: float) -> None:
 
 SWITCH_SECONDS: Final = 0.0002
 """How long a thread may compute while another one waits to: a request must not wait for the router through several turns
-of whoever hashes or copies.  Beside one busy thread, a thread that wakes up begins after 11 ms (median) with Python's own
+of a thread that hashes or copies.  Beside one busy thread, a thread that wakes up begins after 11 ms (median) with Python's own
 5 ms, after 1.2 ms with 1 ms, 0.7 ms with 0.5 ms, and 0.1 ms with this; the busy one gets as much done, down to 0.05 ms."""
 GARBAGE_THRESHOLDS: Final = (2_000, 10, 1_000)
 """Full collections stop all threads for as long as it takes to look at everything that waits somewhere, tens of

@@ -98,7 +98,7 @@ class Server:
         for l2_eviction in parts.tiers.l2.evictions:
             l2_eviction.stop()
         for adapter in parts.tiers.l2.adapters:
-            if adapter.state is not AdapterStage.LINGERING:  # that was closed, and lets go when it does
+            if adapter.state is not AdapterStage.LINGERING:  # which was closed, and releases its buffers later
                 seconds = max(deadline - time.monotonic(), min(drain_seconds, HASTY_CLOSE_SECONDS))
                 adapter.client.close(min(seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()

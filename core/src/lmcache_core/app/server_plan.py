@@ -20,7 +20,7 @@ class ServerPlan:
 
 def server_plan(settings: ServerSettings, plugins: LoadedPlugins) -> ServerPlan:
     """Opens nothing.  Raises ConfigError."""
-    # safe mode imports nothing but core, unless it is told to
+    # safe mode imports nothing but core, unless asked to
     kernels = choose_kernels("off" if settings.safe_mode and settings.native == "auto" else settings.native)
     return ServerPlan(
         kernels,

@@ -1,4 +1,4 @@
-"""What `/status` says of lookups, stores and retrieves: in all, and for whom."""
+"""What `/status` says of lookups, stores and retrieves: in total and by tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every thread of this process, for whoever looks for the one that is busy or stuck."""
+"""Every thread of this process, to find one that is busy or stuck."""
 
 from __future__ import annotations
 

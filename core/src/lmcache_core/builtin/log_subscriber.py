@@ -85,7 +85,7 @@ class LogSubscriber(Subscriber):
         self._rejects.note(kind, 1)
 
     def _write_rejects(self, kind: Kind, amounts: Sequence[int]) -> None:
-        newest = self._newest_reject.pop(kind)  # reasons and ids differ from object to object, so one stands for all
+        newest = self._newest_reject.pop(kind)  # reasons and ids differ from object to object, so one is shown for all
         logger.warning(
             "objects rejected, not served adapter=%s outcome=%s objects=%d newest=%s reason=%s",
             newest.adapter, newest.outcome, amounts[0], newest.object_id, newest.reason,

@@ -17,7 +17,7 @@ class PluginCatalog(Protocol):
         """Every offer of this kind that can be used, sorted by name."""
 
     def open(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
-        """Open something that needs settings alone: a policy, a subscriber.  Raises ConfigError for a name that nobody
+        """Open something that needs settings alone: a policy, a subscriber.  Raises ConfigError for a name that no plugin
         offers and for settings that are not its own."""
 
 
@@ -36,7 +36,7 @@ class Command:
     A command called `GROUP.WORD` is `lmcache GROUP WORD`."""
 
     run: Callable[[Sequence[str], CommandContext], int]
-    """Is given what stands behind the command's name, and returns the exit code, 0 to 255."""
+    """Takes the arguments after the command's name, and returns the exit code, 0 to 255."""
     parsers: Callable[[], Sequence[ArgumentParser]]
     """Their `prog` is the whole command, such as "lmcache trace replay"."""
 

@@ -34,10 +34,10 @@ class Event(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
 
 class Publisher(Protocol):
     def publish(self, event: Event) -> None:
-        """Hand an event to whoever subscribed.  Any thread; never blocks."""
+        """Hand an event to its subscribers.  Any thread; never blocks."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """Does anybody listen?  Ask before building an event that is costly to build."""
+        """True when an event of this kind has a subscriber.  Ask before building an event that is costly to build."""
 
 
 class LookupStarted(Event, frozen=True):
@@ -53,7 +53,7 @@ class LookupStarted(Event, frozen=True):
 
 class LookupHashes(Event, frozen=True):
     """Which chunks a lookup asks for: their hashes, 32 bytes each, in the order of the prompt.  Costly to build, so that
-    it is published only where somebody wants it."""
+    it is published only where it has a subscriber."""
 
     request_id: str
     model_name: str
@@ -155,8 +155,8 @@ class StoreRefused(Event, frozen=True):
 
 
 class ObjectsCame(Event, frozen=True):
-    """Objects are in L1 now: their chunk hashes, 32 bytes each.  `origin` is `worker` or `l2`.  One that leaves at once may
-    be told to have left first.  Costly to build, so that it is published only where somebody wants it."""
+    """Objects are in L1 now: their chunk hashes, 32 bytes each.  `origin` is `worker` or `l2`.  The removal of one that
+    leaves at once may be reported first.  Costly to build, so that it is published only where it has a subscriber."""
 
     model_name: str
     cache_salt: str
@@ -170,7 +170,7 @@ class ObjectsCame(Event, frozen=True):
 
 class ObjectsLeft(Event, frozen=True):
     """Objects are in L1 no more.  `reason` is `evicted`, `quota`, `cleared` or `passing` (loaded for readers that have
-    read it).  Costly to build, so that it is published only where somebody wants it."""
+    read it).  Costly to build, so that it is published only where it has a subscriber."""
 
     model_name: str
     cache_salt: str
@@ -180,7 +180,7 @@ class ObjectsLeft(Event, frozen=True):
 
 
 class ObjectsRead(Event, frozen=True):
-    """A worker was given these objects.  Costly to build, so that it is published only where somebody wants it."""
+    """A worker was given these objects.  Costly to build, so that it is published only where it has a subscriber."""
 
     model_name: str
     cache_salt: str
@@ -386,7 +386,7 @@ class AdapterAdded(Event, frozen=True):
 
 
 class AdapterRemoved(Event, frozen=True):
-    """An operator removed an L2 adapter while the server ran.  `drained` is false when stores to it were given up."""
+    """An operator removed an L2 adapter while the server ran.  `drained` is false when stores to it were cancelled."""
 
     adapter: str
     drained: bool

@@ -1,4 +1,4 @@
-"""A route that a plugin adds to the admin HTTP API, whatever web framework stands behind it."""
+"""A route that a plugin adds to the admin HTTP API, independent of its web framework."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Call(Protocol):
     def others_wait(self) -> bool:
         """Are there requests waiting for the thread that this one is answered on?  (On the router's thread: has another
         connection asked a moment ago?)  A handler that waits for something it can do without looks at this every few
-        milliseconds, and gives up when it becomes true."""
+        milliseconds, and stops when it becomes true."""
 
     def defer(self, seconds: float, fallback: Any) -> None:
         """Answer later, by `reply`, from any thread; with `fallback` if that has not come within `seconds`.

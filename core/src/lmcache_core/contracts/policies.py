@@ -87,14 +87,14 @@ class Policy:
 class EvictionPolicy(Policy, ABC):
     """Which objects go first: of L1, or of one adapter with an `eviction` (where places in prompts are not known, and all
     are 0).  Objects are known by slot number, a small integer that is reused after removal.  One that follows another
-    while the server runs is told of what L1 holds by `on_insert`, object by object, what is to leave first first."""
+    while the server runs gets what L1 holds through `on_insert`, object by object, in order of eviction."""
 
     evicts: bool = True
     """False: it leaves demands unmet although slots could go."""
     keeps_hits: bool = True
     """False: what is hit again and again may be the first to go, as with MRU.  The suite holds all others to it."""
     isolates_salts: bool = False
-    """True: it serves `EvictionDemand.by_salt`, out of nobody else's objects.  Quotas need that."""
+    """True: it serves `EvictionDemand.by_salt` from objects of that salt only.  Quotas need that."""
 
     def use_kernels(self, kernels: Kernels) -> None:
         """Told before anything else, where there is a server: the inner loops that it runs on, compiled where it can.  A
@@ -108,7 +108,7 @@ class EvictionPolicy(Policy, ABC):
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
         """These were hit by one lookup, in prompt order.  Slots that the policy does not know are ignored.
 
-        A hit is told once for each lookup, not again when workers read the chunks."""
+        A hit is reported once for each lookup, not again when workers read the chunks."""
 
     @abstractmethod
     def on_remove(self, slots: Sequence[int]) -> None:
@@ -201,7 +201,7 @@ class PrefetchFacts(NamedTuple):
     sparse: bool
     """Each chunk counts for itself, and not only as part of a prefix."""
     ordered: bool
-    """An operator ordered it: nobody waits, and nothing would be computed instead."""
+    """An operator ordered it: no request waits, and nothing would be computed instead."""
     loading_bytes: Sequence[int]
     """By adapter: bytes that it is loading now, for whomever."""
     objects_at_once: int

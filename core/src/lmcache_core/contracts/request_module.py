@@ -55,7 +55,7 @@ class ObjectGroup(NamedTuple):
 
     layout: ChunkLayout
     window_chunks: int | None = None
-    """None: a hit needs every chunk of a prefix.  Otherwise only so many at its end."""
+    """None: a hit needs every chunk of a prefix.  Otherwise only this number at its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,7 @@ class Worker:
     """Of a worker that copies to and from slots itself, where it registered or pinged last.  When it falls silent, its slots
     are in quarantine until this connection is closed, because a frozen thread of it may go on.  Empty: it touches none."""
     fence_seconds: float = 0.0
-    """It has promised that it begins no copy, and throws away what it has read, when it has not been heard for so long.  0: it
+    """Seconds of silence after which the worker has promised to begin no copy and to throw away what it has read.  0: it
     has promised nothing."""
     token: int = field(default_factory=itertools.count(1).__next__)
     """What its holds are held under: never used twice, so that ending one registration cannot touch the next."""
@@ -158,7 +158,7 @@ class ModuleContext:
     operations: Callable[[], Sequence[str]] = tuple
     """Names of everything that is answered, sorted.  Empty until all modules are open."""
     worker_timeout_seconds: float = 0.0
-    """A worker silent for so long is taken for dead; 0: never."""
+    """Seconds of silence after which a worker counts as dead; 0: never."""
     region: MemoryRegion | None = None
     """L1's memory, for modules that register it with a device; valid until `RequestModule.close` has returned."""
     has_amx: bool = False

@@ -33,7 +33,7 @@ class Serde(ABC):
     error_bound: float = 0.0
     """For lossy serdes: the largest error of an element, as a share of the largest absolute value in its chunk."""
     conceals: bool = False
-    """True: nobody may learn from a header what was given; it then has no digest of the payload."""
+    """True: a header must not reveal the original payload; it then has no digest of the payload."""
 
     def parameters(self) -> bytes:
         """Up to 64 bytes that stand in each object's header and that `decode` is given back: a level, a key's number."""

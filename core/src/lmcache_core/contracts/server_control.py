@@ -172,7 +172,7 @@ class SettingControl(Protocol):
 
     def change(self, values: Mapping[str, Any]) -> list[ChangedSetting]:
         """Change all of these, or none.  Blocks until they apply.  Returns those whose value differs now.  Raises
-        ConfigError for what is no value of a setting, NotNowError for what cannot be changed now, or not at all."""
+        ConfigError for an invalid value of a setting, NotNowError for what cannot be changed now, or not at all."""
 
 
 class LoggerLevel(NamedTuple):

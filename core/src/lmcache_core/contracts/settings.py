@@ -18,7 +18,7 @@ class PluginSettings(BaseModel):
     """Base of every plugin's settings: unknown keys are errors, values are fixed after validation.
 
     Give each field a default or none, a check, a unit as the last word of its name, and a description: the reference is
-    generated from it.  What nobody may see is a `SecretStr`, or a field with `json_schema_extra={"secret": True}`: it is
+    generated from it.  A secret is a `SecretStr`, or a field with `json_schema_extra={"secret": True}`: it is
     never shown by the server, whatever it says of its configuration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

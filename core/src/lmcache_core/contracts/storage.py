@@ -30,7 +30,7 @@ class Shard(NamedTuple):
 
     spaces: tuple[StoredSpace, ...]
     window: int | None = None
-    """None: every chunk of a prefix is needed.  Otherwise only so many at its end, at least one, because the layers attend
+    """None: every chunk of a prefix is needed.  Otherwise only this number at its end, at least 1, because the layers attend
     to no more (sliding windows, recurrent states): only those must be there, are held and loaded."""
 
 
@@ -43,7 +43,7 @@ class PromptFacts(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     """With those of a last partial chunk."""
     chunks: int
-    """Whole chunks that are asked for; so many count as missed where no hashes are given."""
+    """Whole chunks that are asked for; all of them count as missed where no hashes are given."""
     trace_context: str | None = None
     """The W3C `traceparent` of the request."""
     obstacle: str = ""
@@ -53,7 +53,7 @@ class PromptFacts(msgspec.Struct, frozen=True, gc=False):
 class LookupRequest(NamedTuple):
     """Find the longest prefix of `chunk_hashes` of which every shard has what it needs, bring that into L1 and hold it for
     `readers` reads of each chunk.  A newer lookup with the same connection and request id replaces the older one, which
-    lets go of what no worker has picked up."""
+    releases what no worker has picked up."""
 
     connection: bytes
     request_id: str
@@ -88,10 +88,10 @@ class Hold:
 
 
 class Storage(Protocol):
-    """Safe from any thread.  Nothing here waits, but `reserve` when it is told to.  `worker` is the token of a registration.
+    """Safe from any thread.  Only `reserve` waits, and only with `may_wait`.  `worker` is the token of a registration.
 
     What a lookup found stays held until workers have taken it over, it is freed, or its request ends; a request whose
-    scheduler falls silent is let go after a while.  Workers of a request that acquire chunks take over what any of its
+    scheduler falls silent is released after a while.  Workers of a request that acquire chunks take over what any of its
     lookups holds of them, one read each."""
 
     def lookup(self, request: LookupRequest) -> None:
@@ -128,10 +128,10 @@ class Storage(Protocol):
         """The request does not need these chunks of its lookup any more."""
 
     def end_lookup(self, connection: bytes, request_id: str) -> None:
-        """The request is over: let go of what no worker has picked up."""
+        """The request is over: release what no worker has picked up."""
 
     def renew_lookups(self, connection: bytes) -> None:
-        """Whoever asked for these lookups is alive: move their deadlines."""
+        """Move the deadlines of this connection's lookups: its scheduler is alive."""
 
     def acquire(
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
@@ -146,8 +146,8 @@ class Storage(Protocol):
         where the server reads them then (`--l1-verify-reads`): a handler that may not wait leaves it to another thread."""
 
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
-        """Are there free slots for so many chunks that their salt may have, so that `reserve` need neither allocate pages nor
-        wait?"""
+        """True when this number of slots is free and allowed to the salt, so that `reserve` need neither allocate pages nor
+        wait."""
 
     def reserve(
         self,
@@ -156,13 +156,13 @@ class Storage(Protocol):
         chunk_hashes: Sequence[bytes],
         may_wait: Callable[[], bool] | None = None,
     ) -> tuple[Hold, Sequence[int]]:
-        """Slots for those chunks that are not there and nobody is writing, and their indexes: as far as there is room, a
+        """Slots for those chunks that are neither stored nor being written, and their indexes: as far as there is room, a
         prefix of them.  With `may_wait`, it waits for room first, up to `--l1-allocation-wait-ms` and without any lock,
         as long as `may_wait()` is true, which is asked every few milliseconds."""
 
     def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
         """Every slot of the hold is filled: make it visible, and send it on to L2.  False when the hold had run out;
-        nothing was published then.  Policies are told where in which request's prompt it stands."""
+        nothing was published then.  Policies get the request and the position in its prompt."""
 
     def is_live(self, hold: Hold) -> bool:
         """False once its deadline has passed: its slots are in quarantine until it is given back."""
@@ -189,4 +189,5 @@ class Storage(Protocol):
         """Where that payload starts in L1's shared-memory segment."""
 
     def clear(self, force: bool) -> int:
-        """Drop what nobody holds; with `force`, the rest as soon as it is let go.  Returns the number of objects."""
+        """Drop objects without references; with `force`, the others when their last reference is released.  Returns the
+        number of objects."""

@@ -1,4 +1,4 @@
-"""Whoever wants to know what happens."""
+"""Subscribers: plugins that receive events."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class AdapterClient:
         self._retired = False
         self._abandoned = False
         self.given_up = 0
-        """Objects of jobs that were given up when the adapter was removed."""
+        """Objects of jobs that were abandoned when the adapter was removed."""
         self._shut = False
         self._published_healthy = True
         self.timeouts = 0
@@ -200,7 +200,7 @@ class AdapterClient:
 
     @property
     def lent_bytes(self) -> int:
-        """L1 memory that the adapter reads or writes, or may still touch although its job was given up."""
+        """L1 memory that the adapter reads or writes, or may still touch although its job was abandoned."""
         return sum(item.buffer.length for item in self._jobs.subjects(("store", "load")))
 
     def retire(self) -> None:
@@ -274,7 +274,7 @@ class AdapterClient:
             if not isinstance(completion, JobDone | BuffersReleased):
                 self.counters.fault()
                 logger.error(
-                    "l2 adapter completed with %.80r, which is no completion adapter=%s", completion, self.name
+                    "l2 adapter completed with %.80r, which is not a completion adapter=%s", completion, self.name
                 )
                 continue
             if pending := self._jobs.find(completion):
@@ -345,7 +345,7 @@ class AdapterClient:
                     pending.inbox.post(JobReleased(pending.token))
                     return
                 self.counters.fault()
-                logger.error("l2 adapter let go of a job that it had not answered adapter=%s", self.name)
+                logger.error("l2 adapter released a job that it had not answered adapter=%s", self.name)
                 self._answer(pending, (Outcome.FAILED,) * pending.size, released=True)
 
     def _answer(self, pending: PendingJob, outcomes: tuple[Outcome, ...], released: bool) -> None:

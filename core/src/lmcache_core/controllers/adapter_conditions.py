@@ -16,7 +16,7 @@ from lmcache_core.model.results import Outcome
 FAILED_SHARE_MAX: Final = 0.01
 """Of a minute's objects of one kind of job."""
 MOMENT_SECONDS: Final = 10.0
-"""What has gone well for so long is no failure any more."""
+"""After this time without a failure, an adapter no longer counts as failing."""
 _FAILED: Final = (Outcome.FAILED.value, Outcome.TIMED_OUT.value)
 _REFUSED: Final = (Outcome.REJECTED.value,)
 _NOUNS: Final = {"store": "stores", "lookup": "lookups", "load": "loads", "delete": "deletes"}

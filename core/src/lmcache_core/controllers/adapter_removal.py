@@ -3,7 +3,7 @@
     serving -> draining -> removing -> closing -> (lingering) -> removed
 
 While it drains, nothing new is stored there, what waits is stored, and loads go on.  Then nothing is asked of it any more;
-what is under way may end until the deadline and is given up after it.  An adapter that touches L1's memory beyond its
+what is under way may end until the deadline and is abandoned after it.  An adapter that touches L1's memory beyond its
 close lingers: its buffers stay in quarantine, and it is watched until it releases them.
 """
 

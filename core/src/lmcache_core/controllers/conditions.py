@@ -47,7 +47,7 @@ class RecentGrowth:
 ANSWER_SECONDS: Final = 0.2
 """How long the thread that asks waits for one answer.  What comes later counts at the next look."""
 SILENT_SECONDS: Final = 5.0
-"""An object that has not answered for so long is a condition of its own."""
+"""An object that has not answered for this time is a condition of its own."""
 CONDITIONS_MAX: Final = 32
 """Of one object."""
 
@@ -94,9 +94,9 @@ class _Asked:
     def _checked(self, said: Any) -> Condition:
         """Raises TypeError or ValueError."""
         if not isinstance(said, Condition):
-            raise TypeError(f"it reported {said!r:.80}, which is no Condition")
+            raise TypeError(f"it reported {said!r:.80}, which is not a Condition")
         if not NAME_PATTERN.fullmatch(said.name):
-            raise ValueError(f"{said.name!r:.80} is no name of a condition: expected {NAME_PATTERN.pattern}")
+            raise ValueError(f"{said.name!r:.80} is not a name of a condition: expected {NAME_PATTERN.pattern}")
         own = self.reporter.subject
         subject = f"{own}, {said.subject}" if said.subject else own
         severest = self.reporter.severity_max

@@ -214,7 +214,7 @@ class EvictionController:
         self._notify(self._cache.take_access_log())
 
     def _evict_in_steps(self, any_bytes: int, by_slot_bytes: Mapping[int, int]) -> None:
-        """A part at a time, so that what is hit meanwhile is no victim any more, and who waits for room soon has some."""
+        """Evict a part at a time: an object that is hit meanwhile is spared, and an allocation that waits soon gets a slot."""
         step = max(1, self._cache.used_bytes // max(1, self._cache.objects)) * STEP_OBJECTS
         while any_bytes > 0 or by_slot_bytes:
             freed = self._evict(self._victims(EvictionDemand(min(any_bytes, step), by_slot_bytes)))

@@ -222,7 +222,7 @@ PAGES_AHEAD: Final = 8
 """Pages that may wait for the controller."""
 PAUSE_SECONDS: Final = 0.05
 RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
-"""Pauses after a page that could not be had; after the last one the listing is given up."""
+"""Pauses after a page that could not be had; after the last one the listing is abandoned."""
 AGAIN_SECONDS: Final = 600.0
 """Between two listings of a backend to which other servers store, too."""
 
@@ -288,7 +288,7 @@ class L2Listing:
         if self._faults == len(RETRY_SECONDS):
             self.state = "failed"
             logger.warning(
-                "l2 listing given up adapter=%s objects=%d; of the others, those that lookups find can still be evicted",
+                "l2 listing abandoned adapter=%s objects=%d; of the others, those that lookups find can still be evicted",
                 self._client.name,
                 self.objects,
             )

@@ -62,7 +62,7 @@ class LoadJob:
 
 _OWNER: Final = Owner(OwnerKind.CONTROLLER, "prefetch")
 Leases = list[tuple[AdapterClient, Lease]]
-"""What was reserved, and for whom to write.  Added to in place, so that it is known when something fails."""
+"""What was reserved, and the adapter that writes it.  Added to in place, so that it is known when something fails."""
 
 
 class Places:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lmcache_core.model.results import Bitmap
 
 ABSENT = -1
-"""Stands for the slot of a chunk that is not there."""
+"""The slot number of a chunk that is not there."""
 
 Flags = bytes | bytearray
 

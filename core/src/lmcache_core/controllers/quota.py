@@ -78,7 +78,7 @@ class Quotas:
         if not isolates and default_bytes is not None:
             raise QuotaRefusedError(
                 "a default quota needs an eviction policy that takes room from one cache salt alone, and "
-                f"'{policy}' does not; give up the default quota, or choose a policy such as IsolatedLRU"
+                f"'{policy}' does not; remove the default quota, or choose a policy such as IsolatedLRU"
             )
         if not isolates and (count := len(self._limits.by_salt)):
             raise QuotaRefusedError(

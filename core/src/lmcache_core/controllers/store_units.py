@@ -142,7 +142,7 @@ class StoreReferences:
         leaving = []
         for unit in units:
             if unit.remaining <= 0:
-                continue  # given up before
+                continue  # abandoned before
             unit.remaining -= 1
             if unit.remaining > unit.kept:
                 continue

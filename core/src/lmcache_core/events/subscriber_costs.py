@@ -19,13 +19,13 @@ from typing import Final
 from lmcache_core.contracts.events import Event
 
 BURST_SECONDS: Final = 0.2
-"""What was not used is saved up for so long: a batch that comes after a rest is not interrupted."""
+"""Unused time is saved up to this limit: a batch that comes after a rest is not interrupted."""
 SAMPLE_SECONDS: Final = 0.25
 """Time between two samples, on average."""
 QUIET_SECONDS: Final = 2.0
-"""After so long without a sample, the next event is one."""
+"""After this time without a sample, the next event is one."""
 KEPT_SECONDS: Final = 60.0
-"""An event that is still there after so long counts as kept: spans and batches are over by then."""
+"""An event that is still there after this time counts as kept: spans and batches are over by then."""
 SAMPLES_MAX: Final = 512
 KEPT_SAMPLES_MIN: Final = 8
 """Fewer may be chance."""

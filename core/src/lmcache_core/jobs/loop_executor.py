@@ -68,7 +68,7 @@ class LoopThread:
         return True
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the end, at most so long.  Did it come?"""
+        """Wait for the end, at most `timeout_seconds`.  True when the executor has ended."""
         assert self._thread is not None
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
@@ -135,7 +135,7 @@ async def _end_background() -> None:
 
 
 CANCEL_GRACE_SECONDS: Final = 0.5
-"""So long may an operation that was cancelled put things in order before it is reported without its buffer."""
+"""Time that a cancelled operation has to clean up before it is reported without its buffer."""
 
 
 class _Pool:

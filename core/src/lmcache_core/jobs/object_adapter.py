@@ -211,7 +211,7 @@ class ObjectL2Adapter(L2Adapter):
 
     def close(self, deadline_seconds: float) -> None:
         """Stop.  What was not started by the deadline is FAILED; what is still running then is FAILED too, keeps its
-        buffers, and a `BuffersReleased` follows when it has ended.  Calling it again only waits, at most so long,
+        buffers, and a `BuffersReleased` follows when it has ended.  Calling it again only waits, at most that long,
         until that has happened and what was opened is given back."""
         if not self.__closed.acquire(blocking=False):
             self.__executor.wait_stopped(deadline_seconds)

@@ -110,11 +110,11 @@ class SlotTable(Protocol):
     # looking
 
     def state(self, slot: int) -> SlotState | None:
-        """None for a free slot.  Raises IndexError for a number that is no slot."""
+        """None for a free slot.  Raises IndexError for an invalid slot number."""
         ...
 
     def holds(self, slot: int) -> int:
-        """How often it is held.  Raises IndexError for a number that is no slot."""
+        """How often it is held.  Raises IndexError for an invalid slot number."""
         ...
 
     def key(self, slot: int) -> tuple[int, bytes]:
@@ -149,7 +149,7 @@ class Recency(Protocol):
         ...
 
     def scan(self, group: int, position: int, steps: int) -> tuple[list[int], int]:
-        """Go on from `position` for so many steps, of which not every one finds a slot.  Returns the slots of this class,
+        """Go on from `position` for `steps` steps, of which not every one finds a slot.  Returns the slots of this class,
         or of every class for 0, from the oldest on, and the position for the next call: -1 when there is nothing more.
         Start with 0; what changes in between may be missed."""
         ...

@@ -93,7 +93,7 @@ class PureRecency:
             self._sweep(_SWEPT_PER_TOUCH * len(newest_last) + 1)
 
     def _sweep(self, steps: int) -> None:
-        """Look at so many more entries and move those that live."""
+        """Look at `steps` more entries and move those that live."""
         log, places = self._log, self._place
         begin, packed = self._swept, self._packed
         end = min(begin + steps, len(log))

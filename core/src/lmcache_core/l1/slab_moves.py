@@ -137,7 +137,7 @@ class SlabMoves:
         self._index = index
         self._allocator = index.allocator
         self.fixed_slots: Callable[[], Collection[int]] = tuple
-        """Slots that stay referenced for so long that no slab with one of them is to move.  Set before anything runs."""
+        """Slots that stay referenced for a long time: a slab with one of them is not to move.  Set before anything runs."""
 
     @property
     def slab_bytes(self) -> int:

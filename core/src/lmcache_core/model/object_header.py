@@ -1,7 +1,7 @@
 """The header page in front of every object, format version 1 (docs/internals/object-format.md, "Object").
 
-Whoever moves the bytes out of L1 seals them (`seal`), whoever brings them back checks them (`check`): a fault in any bit
-of the page or of the payload is found.  Nothing here copies the payload.
+The code that moves bytes out of L1 seals them (`seal`), the code that brings them back checks them (`check`): a fault in any
+bit of the page or of the payload is found.  Nothing here copies the payload.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INPUT_BYTES = struct.Struct("<Q")
 _DIGEST_AT = HEADER_BYTES - DIGEST_BYTES
 _UNSEALED = bytes(DIGEST_BYTES)
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
-"""Stands for the digest of a payload that does not come back to the bit."""
+"""The digest of a payload that does not come back to the bit."""
 
 SERDES_MAX: Final = 8
 SERDE_NAME_MAX_BYTES: Final = 63
@@ -165,7 +165,7 @@ def check(
 
     `run` has the length that the object must have in L1, and it went through no serde; with `at_most` (`LentBuffer.at_most`)
     `run` may be longer than the object, whose payload may have gone through serdes: undoing them is the caller's part.
-    `payload_digest` is what whoever moved the bytes has computed of them on the way (`digest` of what stands behind the
+    `payload_digest` was computed by the code that moved the bytes (`digest` of the bytes after the
     page); without, it is now."""
     if bytes(run[:8]) != MAGIC:
         return Check(Outcome.FOREIGN, "the magic is not ours")

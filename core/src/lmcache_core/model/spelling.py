@@ -14,7 +14,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def mistyped(word: str, known: Iterable[str]) -> str | None:
     """The known name that `word` is with a letter too many, too few, changed, or in the wrong order; with two of these where
-    it is longer than five letters.  For names that anybody may give: one that is only like it is another one's."""
+    it is longer than five letters.  For names that users choose: one that is only similar belongs to another user."""
     guess = nearest(word, known)
     return guess if guess is not None and _edits(word, guess) <= (2 if len(word) > 5 else 1) else None
 

@@ -68,7 +68,7 @@ _BYTES_ACKED: Final = struct.Struct("=120xQ")
 
 class PeerSocket(NamedTuple):
     """Names a socket by its descriptor in this process and its inode, so that a descriptor that was closed and given to another
-    connection is told apart."""
+    connection has another name."""
 
     descriptor: int
     inode: int

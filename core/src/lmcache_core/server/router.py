@@ -56,7 +56,7 @@ _NAP_SECONDS_MAX: Final = 3600.0
 LAST_CALL_SECONDS: Final = 2.0
 """How long a router goes on answering after `stop`, if engines go on asking."""
 QUIET_MILLISECONDS: Final = 10
-"""Nothing was asked for so long: a moment to close the port in, since engines ask in bursts."""
+"""Silence after which it is a good moment to close the port: engines ask in bursts."""
 
 
 class _Reply(NamedTuple):
@@ -207,7 +207,8 @@ class Router:
     # --- on the router's thread
 
     def _poll(self, polled: list[Any], milliseconds: int) -> bool:
-        """Wait for so long, receive what has arrived, and answer what is due.  False when nothing had arrived."""
+        """Wait for at most `milliseconds`, receive what has arrived, and answer what is due.  False when nothing had
+        arrived."""
         readable = zmq.zmq_poll(polled, milliseconds)
         for source, _ in readable:
             if source is self._port.socket:

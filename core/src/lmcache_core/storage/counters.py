@@ -142,7 +142,7 @@ class Counters:
         seconds: float,
         early_exit: str = "",
     ) -> None:
-        """A lookup has its answer: of `requested` chunks it holds `hit`, `from_l2` of them brought from L2, with so many
+        """A lookup has its answer: of `requested` chunks it holds `hit`, `from_l2` of them brought from L2, with this number of
         `objects` over all shards."""
         from_l1 = hit - from_l2
         tier = "l2" if from_l2 else "l1" if hit else "none"

@@ -1,7 +1,7 @@
 """Pins: chunks that an operator wants to stay in L1.
 
 A pin has a name and holds, by leases without a deadline, what it was given: it is not evicted, and no quota takes it
-away, but it counts as used.  All pins together are bounded.  A pin ends when its time is over, when it is let go, when L1
+away, but it counts as used.  All pins together are bounded.  A pin ends when its time is over, when it is removed, when L1
 is cleared by force, and with the server.
 """
 
@@ -81,7 +81,7 @@ class Pins:
         return pin
 
     def close(self, pin: Pin) -> None:
-        """Once for each `open`.  A pin that holds nothing, and that nobody adds to any more, is none."""
+        """Once for each `open`.  A pin that holds nothing and is not open is removed."""
         with self._lock:
             pin.users -= 1
             self._forget_if_empty(pin)
@@ -108,7 +108,7 @@ class Pins:
         finally:
             self.close(pin)
         if not added:
-            raise PinRefusedError(f"pin '{name}' has just been let go; ask again")
+            raise PinRefusedError(f"pin '{name}' has just been removed; ask again")
         self._renew(pin, ttl_seconds)
         return Pinned(whole, len(held))
 
@@ -187,7 +187,7 @@ class Pins:
     # --- inside
 
     def _claim(self, name: str, subject: PinSubject, ttl_seconds: float | None) -> Pin:
-        """Somebody is about to add to the pin of this name; one that there was stays as it is."""
+        """Open the pin of this name to add to it; an existing one stays as it is."""
         with self._lock:
             pin = self._pins.get(name)
             if pin is not None and pin.subject != subject:
@@ -225,7 +225,7 @@ class Pins:
         return _Held(sum(there), sizes)
 
     def _add(self, pin: Pin, leases: Sequence[Lease], held: Mapping[int, int]) -> bool:
-        """The pin has these leases, which hold these slots, from now on; those that it had before are let go once.
+        """The pin has these leases, which hold these slots, from now on; those that it had before are released once.
         False, and they are ended, when there is no such pin any more."""
         with self._lock:
             is_there = self._pins.get(pin.name) is pin
@@ -244,7 +244,7 @@ class Pins:
         if not is_there:
             self._end_all(leases)
             return False
-        # Whoever drops an object by force has pins let go of it afterwards: one that was not listed here then is let go now.
+        # A forced drop of an object releases its pins afterwards: one that was not listed here then is released now.
         slots = list(held)
         for begin in range(0, len(slots), SLICE):
             self.let_go(self._cache.contents.lost(slots[begin : begin + SLICE]))

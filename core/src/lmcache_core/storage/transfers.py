@@ -142,7 +142,7 @@ def reserve_with_wait(
     may_wait: Callable[[], bool],
 ) -> list[int]:
     """Go on with a reservation that has got `indexes` of these chunks so far, until nothing is missing, `seconds` are
-    over, `may_wait` says no or the server stops.  What has been reserved meanwhile is not filled by anybody yet, and
+    over, `may_wait` says no or the server stops.  What has been reserved meanwhile is not filled yet, and
     others may need it: so no wait is without an end.  Returns all indexes, in order."""
     got = list(indexes)
     deadline = time.monotonic() + seconds

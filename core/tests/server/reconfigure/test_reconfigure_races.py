@@ -210,7 +210,7 @@ def test_the_name_of_what_never_opens_stays_taken_until_it_does(
     server = start()
     adapters = server._parts.changes.adapters
     for name in ("memory", "memory-2"):
-        with pytest.raises(NotNowError, match=f"adapter '{name}' was not opened within 0 s and is given up"):
+        with pytest.raises(NotNowError, match=f"adapter '{name}' was not opened within 0 s and was abandoned"):
             adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
     slow_opening.open.set()
     wait_for(lambda: len(slow_opening.came) == 2 and not adapters._opening)
@@ -226,7 +226,7 @@ def test_what_never_opens_cannot_be_asked_for_again_and_again(
     monkeypatch.setattr(openings, "OPENINGS_MAX", 2)
     server = start()
     for _ in range(2):
-        with pytest.raises(NotNowError, match="is given up"):
+        with pytest.raises(NotNowError, match="was abandoned"):
             server._parts.changes.adapters.add(MEMORY)
     with pytest.raises(
         NotNowError, match="2 are being opened, which is the most: adapter 'memory', adapter 'memory-2'"
@@ -252,7 +252,7 @@ def test_a_policy_that_never_opens_blocks_nothing(
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: gate.wait())
     monkeypatch.setattr(OfferSpec, "open_as", lambda *arguments: gate.wait())
     other = {"eviction_policy": {"type": "LRU"}}.get(name) or {"type": str(before[name])}
-    with pytest.raises(NotNowError, match=f"{says} '{other['type']}' was not opened within 0 s and is given up"):
+    with pytest.raises(NotNowError, match=f"{says} '{other['type']}' was not opened within 0 s and was abandoned"):
         settings.change({name: other, "eviction_ratio": 0.5})
     assert settings.running() == before
     assert [each.name for each in settings.change({"eviction_ratio": 0.5})] == ["eviction_ratio"]

@@ -9,7 +9,7 @@ from lmcache_vllm.placement import CacheGroup
 from lmcache_vllm.request_facts import BlockTable
 
 NULL_BLOCK: Final = 0
-"""vLLM's block without content: it stands where a group has no block, or does not need it any more."""
+"""vLLM's null (padding) block: its id is in a table where a group has no block, or does not need it any more."""
 
 BlockIds = tuple[tuple[int, ...], ...]
 
@@ -37,7 +37,7 @@ def to_store(
     table: BlockTable, groups: Sequence[CacheGroup], start: int, end: int, chunk_tokens: int
 ) -> Iterator[tuple[int, int, BlockIds]]:
     """The longest ranges of chunks within `[start, end)` of which every group has every block. A group with a window
-    may have let go of blocks, whose chunks cannot be stored any more."""
+    may have released blocks, whose chunks cannot be stored any more."""
     run_start = start
     for chunk in range(start, end, chunk_tokens):
         if not all(

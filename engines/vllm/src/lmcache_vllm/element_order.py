@@ -24,7 +24,7 @@ Bits = npt.NDArray[np.bool_]
 """One for each element of a block, in the order of chunks: `[kv][slot][head][element]`."""
 
 Order = npt.NDArray[np.uint32]
-"""For each place in a chunk's block, the number of the element that stands there; in slot order, its own."""
+"""For each place in a chunk's block, the number of the element that is there; in slot order, its own."""
 
 MARK: Final = 256.0
 """A set bit. Not zero in any type, whatever scale it is divided by before it is quantized."""
@@ -115,7 +115,7 @@ def _order(block: _Block, write: Callable[[Bits], None]) -> Order:
 
 
 def _keeps(order: Order, block: _Block, write: Callable[[Bits], None]) -> bool:
-    """Whether one random pattern stands where it should. Other orders show in it: they move thousands of elements."""
+    """Whether one random pattern is where it should be. Other orders show in it: they move thousands of elements."""
     pattern = np.random.default_rng(0).integers(0, 2, len(order)).astype(bool)
     write(pattern)
     return np.array_equal(block.bits(), pattern[order])

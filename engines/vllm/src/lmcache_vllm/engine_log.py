@@ -1,4 +1,4 @@
-"""What the connector writes down stands in vLLM's log."""
+"""The connector's log messages, in vLLM's log."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from lmcache_client import EngineKey, LMCacheError
 from lmcache_vllm.server_port import Question, Server
 
 FRESH_SECONDS: Final = 1.0
-"""A lookup that did not find everything is asked again after so long: others have stored since."""
+"""Seconds until a lookup that did not find everything is asked again: others have stored since."""
 HELD_SECONDS: Final = 60.0
 """One that found everything is asked again as well: what it found is not held for ever."""
 

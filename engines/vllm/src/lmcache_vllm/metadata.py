@@ -30,7 +30,7 @@ class Transfer:
     """Of the server that the transfer was planned for. It may have become another one since."""
     block_ids: tuple[tuple[int, ...], ...]
     """For each KV cache group the blocks of `[start, end)`, in order: `(end - start) // block_tokens` ids. In a load
-    id 0 stands for what must not be written: blocks that vLLM has already, may share, or did not allocate. A store
+    id 0 marks what must not be written: blocks that vLLM has already, may share, or did not allocate. A store
     has no id 0."""
     cache_salt: str = ""
     request_configs: Mapping[str, Any] | None = None

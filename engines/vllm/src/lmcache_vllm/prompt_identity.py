@@ -1,4 +1,4 @@
-"""What stands for a prompt in a cache key: token ids, and whatever else its KV depends on.
+"""The identity of a prompt in a cache key: token ids, and whatever else its KV depends on.
 
 Multimodal placeholders are overwritten with values that follow from the item, by the rule of the stock connector, so that
 both share entries: 31 bits for each token. Where an item has too few tokens to be told from others by that, a digest of it
@@ -16,7 +16,7 @@ from lmcache_client import encode_tokens
 from lmcache_kv_identity import fingerprint
 
 ITEM_TOKENS: Final = 5
-"""So many values tell items apart: 155 bits."""
+"""Number of values that distinguish items: 155 bits."""
 _VALUE_MASK: Final = 0x7FFFFFFF
 _ARRAY32: Final = b"\xdd"
 
@@ -58,7 +58,7 @@ class PromptIdentity:
         self._chunk_tokens = chunk_tokens
         self._overlays = [(item.offset, placeholder_values(item.identifier, item.length)) for item in placeholders]
         self._encoded = bytearray()
-        self._ends = [0]  # of the encoding, after so many chunks
+        self._ends = [0]  # of the encoding, by number of chunks
         # An item counts in the chunk in which it begins: that chunk's KV follows from all of it already, and the hashes of
         # later chunks from that chunk's.
         short = [

@@ -1,7 +1,7 @@
 """The connector in vLLM's scheduler: what is looked up, loaded and stored, and when.
 
 A request is looked up as soon as it is seen, so that the answer is there, or nearly, when vLLM asks for it. What the
-server found is held for the request until its workers have loaded it, or until this side lets go of it: every lookup
+server found is held for the request until its workers have loaded it, or until this side releases it: every lookup
 ends in a load, a `free`, or the request's `end`.
 """
 
@@ -92,7 +92,7 @@ class SchedulerSide:
 
     @property
     def watches_blocks(self) -> bool:
-        """Whether `on_allocated` is to be told of blocks that nobody here loads into."""
+        """Whether `on_allocated` needs blocks that no load here writes."""
         return self._frees_early and bool(self._ledger)
 
     def on_allocated(self, request_id: str, block_table: BlockTable, external: int) -> None:
@@ -145,7 +145,7 @@ class SchedulerSide:
             return frozenset()
         fence = self._ledger.of(step.preempted)
         if self._frees_early:
-            # A window lets go of blocks long before the request is over, and all others may be free: only those that
+            # A window releases blocks long before the request is over, and all others may be free: only those that
             # were given out again are written.
             fence |= self._ledger.reading(self._given_out(step))
         for store, request_id in self._ledger.forget(fence):
@@ -154,7 +154,7 @@ class SchedulerSide:
         return fence
 
     def _given_out(self, step: StepFacts) -> frozenset[int]:
-        """Blocks that this step or its loads may write, and nobody wrote for the same request before."""
+        """Blocks that this step or its loads may write, and that were not written for the same request before."""
         loads = (ids for load in self._planned_loads for ids in load.block_ids)
         tables = (table for request, table in self._allocated.items() if request not in step.scheduled)
         others = (ids for table in tables for ids in table)  # beside another connector, which loads into them
@@ -288,7 +288,7 @@ class SchedulerSide:
             return server
         self._refused = server
         logger.error(
-            "nothing is cached: the server's chunks have %d tokens, which is no multiple of vLLM's blocks of %d; start the "
+            "nothing is cached: the server's chunks have %d tokens, which is not a multiple of vLLM's blocks of %d; start the "
             "server with another --chunk-size, or vLLM with another --block-size",
             server.chunk_tokens,
             span,

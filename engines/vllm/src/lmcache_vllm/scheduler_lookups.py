@@ -21,7 +21,7 @@ from lmcache_vllm.stats import Tally
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 0.002
-"""A step waits so long for lookups that were only just sent, all of them together: most answers come sooner, and the next
+"""How long a step waits for lookups that were only just sent, all of them together: most answers come sooner, and the next
 step is later."""
 _NO_TOKENS: Final = encode_tokens([])
 
@@ -53,7 +53,7 @@ class SchedulerLookups:
         self._placement = replace(self._placement, model_name=model_name)
 
     def send_early(self, state: RequestState, server: Server | None) -> None:
-        """Look up a request that waits in vLLM's queue, unless so many are that it would hold too much."""
+        """Look up a request that waits in vLLM's queue, unless the limit of early lookups is reached."""
         if len(self._early) < self._early_max and self._send(state, server):
             self._early.add(state.facts.request_id)
 
@@ -94,13 +94,13 @@ class SchedulerLookups:
         return hit_tokens
 
     def forget(self, state: RequestState) -> None:
-        """Let go of what was found for it, or will be. Whoever asks for it again has it looked up anew."""
+        """Release what was found for it, or will be. A later question for it is a new lookup."""
         if state.lookup is not None:
             self._port.end(state.facts.request_id)
             state.lookup = None
 
     def free(self, lookup: Lookup, start: int, end: int) -> None:
-        """Let go of the chunks of `[start, end)`."""
+        """Release the chunks of `[start, end)`."""
         if start < end:
             self._port.free(msgspec.structs.replace(lookup.key, token_ids=_NO_TOKENS, start=start, end=end))
 

@@ -1,4 +1,4 @@
-"""The scheduler's connection to the server: one channel, and a heartbeat that says whether anybody is there."""
+"""The scheduler's connection to the server: one channel, and a heartbeat that says whether a server is there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLIENT: Final = "lmcache-vllm scheduler"
 _FIRST_HELLO_SECONDS: Final = 3600.0
 """The first question waits in the connection until a server is there."""
 _LOOKUP_WAIT_SECONDS: Final = 60.0
-"""A request that is looked up early may wait in vLLM's queue before anybody asks for the answer."""
+"""A request that is looked up early may wait in vLLM's queue before vLLM asks for the answer."""
 _CLEAR_SECONDS: Final = 5.0
 
 

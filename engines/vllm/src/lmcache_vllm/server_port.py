@@ -11,7 +11,7 @@ from lmcache_client import EngineKey
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server as it is between two starts of its; another object stands for another one."""
+    """One run of a server, from a start to the next; each run has an object of its own."""
 
     boot_id: str
     chunk_tokens: int
@@ -42,7 +42,7 @@ class ServerPort(Protocol):
         can be expected any more. None: the server cannot be asked."""
 
     def free(self, key: EngineKey) -> None:
-        """Let go of the chunks of the key's range that its lookup holds."""
+        """Release the chunks of the key's range that its lookup holds."""
 
     def end(self, request_id: str) -> None:
         """The request is over, and so are its lookup and what that holds."""

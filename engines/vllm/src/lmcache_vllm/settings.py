@@ -19,15 +19,15 @@ class Settings:
     url: str = DEFAULT_URL
     """Where the server is; also as `lmcache.host` and `lmcache.port`."""
     lookup_timeout_ms: int = 500
-    """A request waits so long for a server to take its lookup, and is computed without the cache then."""
+    """How long a request waits for a server to accept its lookup; it is computed without the cache then."""
     prefetch_timeout_seconds: float = 15.0
-    """A request waits so long for what a server that has taken its lookup brings from its backends."""
+    """How long a request waits for what a server that has accepted its lookup loads from its backends."""
     timeout_seconds: float = 10.0
-    """A worker waits so long for the answer to a store or a retrieve."""
+    """How long a worker waits for the answer to a store or a retrieve."""
     heartbeat_seconds: float = 5.0
     """How often the server is asked whether it is there, and how long it may take to answer."""
     eager_lookups: int = 16
-    """So many requests are looked up while they still wait in vLLM's queue; what is found is held for them."""
+    """Number of requests that are looked up while they still wait in vLLM's queue; what is found is held for them."""
     save_decode: bool = False
     """Store what a model generated as well, not only prompts."""
     share_with_stock: bool = False
@@ -51,7 +51,7 @@ class Settings:
         host, port = given.pop("host", None), given.pop("port", None)
         if host is not None or port is not None:
             if "url" in given:
-                raise ValueError("'lmcache.url' stands beside 'lmcache.host' or 'lmcache.port': give one of them")
+                raise ValueError("'lmcache.url' is given beside 'lmcache.host' or 'lmcache.port': give one of them")
             given["url"] = _joined(host or "127.0.0.1", port or 5555)
         return cls(**given)
 

@@ -17,7 +17,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "store_bytes": "Bytes that workers stored",
     "store_seconds": "Time that workers spent on stores, added up",
     "stores": "Stores that were done",
-    "failed_stores": "Stores that were given up",
+    "failed_stores": "Stores that were abandoned",
     "load_bytes": "Bytes that workers loaded",
     "load_seconds": "Time that workers spent on loads, added up",
     "loads": "Loads that were done",

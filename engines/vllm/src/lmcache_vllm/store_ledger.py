@@ -28,7 +28,7 @@ class StoreCounters:
         return len(self._left)
 
     def new_id(self) -> int:
-        """For a transfer that nobody waits for here."""
+        """For a transfer without a waiter in this process."""
         self._next += 1
         return self._next
 

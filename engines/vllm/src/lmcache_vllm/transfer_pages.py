@@ -13,7 +13,7 @@ from lmcache_vllm.kv_caches import KVCaches, PageGroup
 NULL_BLOCK: Final = 0
 """vLLM's id for a block that is not there."""
 BATCH_BYTES: Final = 64 << 20
-"""So much is copied before anybody looks whether the transfer is still wanted."""
+"""Bytes that are copied between two checks for a cancelled transfer."""
 
 
 class Copier(Protocol):
@@ -84,7 +84,7 @@ class ChunkPages:
         self.payload_bytes = offset
 
     def check(self, tables: Sequence[Sequence[int]], chunks: int) -> None:
-        """Raises ValueError unless there are block ids for just so many chunks in every table that is used."""
+        """Raises ValueError unless every table that is used has block ids for exactly `chunks` chunks."""
         for region in self._regions:
             table = region.group.table
             found = len(tables[table]) if table < len(tables) else 0

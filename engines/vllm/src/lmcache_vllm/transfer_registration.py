@@ -12,7 +12,7 @@ from lmcache_vllm.transfer_pages import ChunkPages
 
 class Registration:
     """One registration: what it is called, a connection for its transfers, and L1 as that server has it. Never changes,
-    and is never used for another server: whoever answers to this instance id is the server whose memory is mapped here."""
+    and is never used for another server: the server that answers to this instance id is the one whose memory is mapped here."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Registration:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the server may not have heard this worker for so long that its slots may soon be another's: no copy begins,
+        """Whether the server may have missed this worker's pings until its slots may soon be another's: no copy begins,
         and what was read is thrown away.  Any thread."""
         return time.monotonic() - self._heard > self.fence_seconds
 

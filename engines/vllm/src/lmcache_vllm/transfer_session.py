@@ -34,7 +34,7 @@ STOP_SECONDS: Final = 1.5
 FENCE_SHARE: Final = 4
 """This part of the time after which the server takes a silent worker for dead is the fence."""
 PINGS_PER_FENCE: Final = 3
-"""At least so many are due within a fence, so that it is not reached by one that is late."""
+"""Pings that are due within a fence, at least: one that is late does not reach it."""
 FIRST_RETRY_SECONDS: Final = 0.2
 """After a failed registration; doubled up to the heartbeat."""
 CLIENT: Final = "lmcache-vllm worker"
@@ -45,7 +45,7 @@ class ServerSession:
 
     The thread pings the server every heartbeat, or more often where the server takes silent workers for dead early. A server
     that does not know the worker, or that was away, gets a new registration under a new instance id. Whatever still waits for
-    an answer to the earlier one is ended at once, and it is unregistered and unmapped when nobody uses it any more.
+    an answer to the earlier one is ended at once, and it is unregistered and unmapped when it is no longer used.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ServerSession:
         self._thread = threading.Thread(target=self._run, name="lmcache-session", daemon=True)
 
     def start(self, wait_seconds: float) -> None:
-        """Begin, and wait so long for the first registration."""
+        """Begin, and wait at most `wait_seconds` for the first registration."""
         self._thread.start()
         with self._condition:
             self._condition.wait_for(lambda: self._healthy or self._stopping, wait_seconds)
@@ -175,7 +175,7 @@ class ServerSession:
         return known
 
     def _retire(self) -> None:
-        """Give the current registration to nobody any more."""
+        """Hand out the current registration no more."""
         with self._condition:
             registration, self._current = self._current, None
             self._healthy = False
@@ -188,7 +188,7 @@ class ServerSession:
             self._on_lost()
 
     def _sweep(self) -> None:
-        """End retired registrations that nobody uses. What the server still holds for them ends with that."""
+        """End retired registrations that are not in use. What the server still holds for them ends with that."""
         with self._condition:
             unused = [registration for registration in self._retired if registration.users == 0]
             self._retired = [registration for registration in self._retired if registration.users]

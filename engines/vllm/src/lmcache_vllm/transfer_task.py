@@ -17,7 +17,7 @@ from lmcache_vllm.placement import Placement
 
 
 class CancelledError(Exception):
-    """Nobody wants this transfer any more."""
+    """The transfer was cancelled."""
 
 
 class TransferTask:

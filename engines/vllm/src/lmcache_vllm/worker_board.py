@@ -69,7 +69,7 @@ class TransferBoard:
             return list(self._stores.values())
 
     def wait_for_stores(self, tasks: Iterable[TransferTask], seconds: float) -> list[TransferTask]:
-        """Those that are not over after so long."""
+        """Those that are not over after `seconds`."""
         ids = {task.transfer.id for task in tasks}
         deadline = time.monotonic() + seconds
         with self._changed:
@@ -101,7 +101,7 @@ class TransferBoard:
         with self._changed:
             return list(self._loads.values())
 
-    # What vLLM is told
+    # What is reported to vLLM
 
     def take_results(self) -> tuple[TransferResults, set[int]]:
         """And the blocks that were not loaded. Everything once."""

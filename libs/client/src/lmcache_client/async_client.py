@@ -103,7 +103,7 @@ class AsyncEngineClient:
     # Management
 
     async def hello(self, client: str = "", timeout_seconds: float = HELLO_SECONDS) -> ServerHello | None:
-        """Which server this is.  None when nobody answers in that time, as servers do that do not know the question."""
+        """Which server this is.  None without an answer in that time: some servers do not know the question."""
         try:
             said: ServerHello | None = await self.call(ops.HELLO, ClientHello(client), timeout_seconds=timeout_seconds)
         except ClosedError:

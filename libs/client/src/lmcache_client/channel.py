@@ -1,9 +1,9 @@
 """A connection that many threads share.
 
-Whoever waits for an answer takes in the answers of all: the first waiting thread leads, reads the socket itself and so
-gets its own answer without a thread switch; others that wait meanwhile are told by it.  While requests are under way that
-nobody waits for, or the leader leaves others behind, a thread of the channel leads.  So a call costs what it costs over a
-connection of one's own, and a future is completed although nobody asks for it.
+A thread that waits for an answer receives the answers of all: the first waiting thread leads, reads the socket itself and so
+gets its own answer without a thread switch; it notifies others that wait meanwhile.  While requests are under way that
+no thread waits for, or the leader leaves others behind, a thread of the channel leads.  So a call costs what it costs over a
+connection of one's own, and a future is completed although no thread waits for it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class EngineChannel(Verbs):
         return self._send(operation, payload, timeout_seconds, waits=False)[0]
 
     def tell(self, operation: Operation, *payload: Any) -> None:
-        """Send a request whose answer nobody wants to know: no thread wakes up for it.  Raises as `submit` does."""
+        """Send a request whose answer is not needed: no thread wakes up for it.  Raises as `submit` does."""
         request = self._exchange.encode(operation, payload)
         with self._lock:
             if self._closed:
@@ -206,6 +206,6 @@ def _complete(outcomes: Sequence[Outcome[Future[Any]]]) -> None:
                 future.set_result(value)
             else:
                 future.set_exception(error)
-        except BaseException:  # Ctrl-C in a callback: nobody else will take in these answers again
+        except BaseException:  # Ctrl-C in a callback: these answers are not received again
             _complete(outcomes[at:])
             raise

@@ -215,8 +215,8 @@ _REFUSALS = MappingProxyType(
 
 
 def refusal(frame: Frame) -> tuple[Frame, ...]:
-    """The result frames that answer an operation which nobody handles: its negative value where the protocol knows
-    it, else none.  Never raises: also a frame that is no operation is answered, so that nobody waits for it."""
+    """The result frames that answer an operation without a handler: its negative value where the protocol knows
+    it, else none.  Never raises: also a frame that is not an operation is answered, so that no client waits for it."""
     try:
         return _REFUSALS.get(decode_operation_frame(frame), NO_RESULT)
     except ProtocolError:

@@ -112,9 +112,9 @@ class Codecs:
 class Exchange(Generic[Owner]):
     """One DEALER, and an owner for each request that was sent and has not ended.
 
-    Owns its socket, and no thread: one thread at a time, any thread.  Nothing waits here.  Whoever waits for
-    `descriptor` must call `arrived` first, and again whenever somebody has called `send` in the meantime, also where it
-    failed: ZMQ's descriptor tells of news, and sending may take note of it."""
+    Owns its socket, and no thread: one thread at a time, any thread.  Nothing waits here.  A thread that waits for
+    `descriptor` must call `arrived` first, and again whenever `send` was called in the meantime, also where it
+    failed: ZMQ's descriptor is edge-triggered, and sending may consume the edge."""
 
     def __init__(self, endpoint: str) -> None:
         """Raises LMCacheError when the endpoint cannot be parsed."""
@@ -145,7 +145,7 @@ class Exchange(Generic[Owner]):
         return Encoded(codec, [codec.frame, *codec.encode_payload(payload)])
 
     def send(self, request: Encoded, seconds: float, owner: Owner) -> bytes:
-        """Its uid.  Raises NoAnswerError where so many requests wait for a server that no more are taken."""
+        """Its uid.  Raises NoAnswerError where the limit of requests that wait for a server is reached."""
         uid = self.tell(request)
         deadline = time.monotonic() + seconds
         self._waiting[uid] = _Waiting(request.codec, owner, seconds, deadline)
@@ -172,7 +172,7 @@ class Exchange(Generic[Owner]):
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             uid, *rest = self._socket.recv_multipart(zmq.NOBLOCK)
             waiting = self._waiting.pop(uid, None)
-            if waiting is not None:  # else nobody waits for it any more, or ever did
+            if waiting is not None:  # else it was forgotten, or its answer is not needed
                 outcomes.append(self._read(waiting, uid, rest))
         return outcomes
 
@@ -193,7 +193,7 @@ class Exchange(Generic[Owner]):
         return outcomes, None
 
     def forget(self, uid: bytes) -> None:
-        """Nobody waits for it any more; an answer that still comes is dropped."""
+        """Stop waiting for it; an answer that still comes is dropped."""
         self._waiting.pop(uid, None)
 
     def abandon(self) -> list[Outcome[Owner]]:

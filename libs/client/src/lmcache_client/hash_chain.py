@@ -28,7 +28,7 @@ _SIZES: Final = bytes(
     {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}.get(lead, 0) if 0x80 <= lead < 0xE0 else 1
     for lead in range(256)
 )
-"""Bytes of an integer by its first one; 0 for what is no integer."""
+"""Bytes of an integer by its first one; 0 for what is not an integer."""
 
 _decode_integers = msgspec.msgpack.Decoder(list[int]).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -104,7 +104,7 @@ def _header_bytes(count: int) -> int:
 
 
 def _sizes(encoded: memoryview, count: int) -> bytearray | None:
-    """Bytes that each of `count` integers takes; None when so many are not there."""
+    """Bytes that each of `count` integers takes; None when fewer are there."""
     sizes: bytearray = bytearray()
     at, end = 0, len(encoded)
     while len(sizes) < count:
@@ -130,7 +130,7 @@ class ReadPrompt(Protocol):
 
         Returns (hashes, offsets relative to `offset` just behind the last token of each hashed chunk, tokens of the
         unfinished rest, offset in the frame just behind the last integer).  Raises ValueError for a frame that ends too
-        early and for anything that is no such integer."""
+        early and for anything that is not such an integer."""
         ...
 
 

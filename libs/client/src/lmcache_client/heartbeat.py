@@ -116,7 +116,7 @@ class Heartbeat:
         return None if not future.done() or future.exception() is not None else future.result()
 
     def _lose(self) -> None:
-        self._asks_hello = True  # whoever comes next may know it
+        self._asks_hello = True  # the next server may know it
         if self._healthy:
             self._healthy = False
             self._tell(ServerChange.LOST)

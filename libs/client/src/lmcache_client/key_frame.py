@@ -93,10 +93,10 @@ def fields_behind(head: bytes) -> int | None:
 
 
 def guess_salt(frame: memoryview, fields: int) -> str | None:
-    """The tenant that so many fields at the end of the frame name, the first of them being `start`.  To be checked against
-    the key; None: no guess.
+    """The tenant that this number of fields at the end of the frame name, the first of them being `start`.  To be checked
+    against the key; None: no guess.
 
-    Whoever chooses only the prompt and the texts of a request cannot have it looked for among another tenant's: no piece
+    A user who chooses only the prompt and the texts of a request cannot have it looked for among another tenant's: no piece
     of the tokens reads as fields, and what comes behind the real `start` is not looked at.  (It would take several KiB of
     request_configs, to hide the real one; and then all it shows is how a comparison adds to a whole decoding.)"""
     tail = bytes(frame[-_TAIL_BYTES_MAX:])

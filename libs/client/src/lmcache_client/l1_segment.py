@@ -49,7 +49,7 @@ class L1Segment:
         self._closed = False
 
     def close(self) -> None:
-        """Unmap it.  Whoever still holds a view of it keeps the mapping; nobody gets a new one.  May be called again."""
+        """Unmap it.  Existing views keep the mapping; there are no new ones.  May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -103,8 +103,8 @@ class L1Segment:
         return self._prefault.done_bytes
 
     def prefault(self, offset: int, length: int) -> None:
-        """Have this stretch mapped on another thread, so that nobody waits for page faults in it.  Returns at once.  What the
-        server has not allocated is allocated by this, so ask for no more than will be used soon."""
+        """Have this stretch mapped on another thread, so that its later users do not wait for page faults.  Returns at once.
+        What the server has not allocated is allocated by this, so ask for no more than will be used soon."""
         self._check_open()
         self._prefault.ask(offset, length)
 
@@ -121,7 +121,7 @@ class L1Segment:
 
 
 def _open(path: Path, size_bytes: int) -> int:
-    """A descriptor of a regular file of this user that is large enough and that nobody else can cut short."""
+    """A descriptor of a regular file of this user that is large enough and that no other user can truncate."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -131,7 +131,7 @@ def _open(path: Path, size_bytes: int) -> int:
         ) from None
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        fault = "it is no file"
+        fault = "it is not a file"
     elif found.st_uid != os.geteuid():
         fault = f"it belongs to user {found.st_uid}; run server and engine as the same user"
     elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

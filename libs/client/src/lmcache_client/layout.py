@@ -1,4 +1,4 @@
-"""The shape of a stored chunk object, and the fingerprint that stands for it in keys."""
+"""The shape of a stored chunk object, and the fingerprint that keys have for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ObjectLayout:
 
     Some engines keep the elements of a block in an order of their own, for example with K transposed. Such a chunk is a row of
     blocks of `block_slots` slots, and only within a block the elements of its slots are anywhere. `order` names their order;
-    it is empty where the engine does not say it, and stands for the only order that engines of this machine have then.
+    it is empty where the engine does not say it, and then means the only order that engines of this machine have.
     `block_slots` 0: each slot has its own elements, whatever blocks they came from.
     """
 
@@ -128,7 +128,7 @@ ChunkLayout = ObjectLayout | CompositeLayout
 
 
 def joined_layout(parts: Sequence[ObjectLayout]) -> ChunkLayout:
-    """The layout of a chunk of these regions.  One region is no composite: all paths that write it must agree."""
+    """The layout of a chunk of these regions.  One region is not a composite: all paths that write it must agree."""
     return parts[0] if len(parts) == 1 else CompositeLayout(tuple(parts))
 
 

@@ -15,9 +15,9 @@ from lmcache_client.tokens import TokenSequence
 
 
 class EngineKey(msgspec.Struct, frozen=True):
-    """Which tokens of which request, for whom.  On engine side this is the cache key of every transfer.
+    """Which tokens of which request, for which tenant.  On engine side this is the cache key of every transfer.
 
-    `token_ids` is the whole token sequence so far, still encoded: for whoever sends a key the msgpack array
+    `token_ids` is the whole token sequence so far, still encoded: for the sender of a key the msgpack array
     (`encode_tokens`), in a key that was received always a `TokenSequence`, which is a view of the received frame and
     keeps it alive.  A key is a whole frame: msgspec cannot read it, nor a type that it is part of; `key_frame` does.
     """
@@ -61,7 +61,7 @@ class ServerHello(msgspec.Struct, frozen=True):
     operations: tuple[str, ...] = ()
     """Names of what is answered by more than its negative value, sorted."""
     worker_timeout_seconds: float = 0.0
-    """A worker silent for so long is taken for dead; 0: never."""
+    """Seconds of silence after which a worker counts as dead; 0: never."""
 
 
 class EngineDrivenRegistration(msgspec.Struct, frozen=True):
@@ -104,8 +104,8 @@ class WorkerRegistration(msgspec.Struct, frozen=True):
     parts: tuple[LayoutPart, ...]
     """One region behind the other, without padding, in the order of the engine's groups of layers."""
     fence_seconds: float = 0.0
-    """The worker begins no copy, and throws away what it has read, when the server has not heard it for so long; at most half
-    of the server's time-out, or it counts as 0: no promise."""
+    """Seconds of silence towards the server after which the worker begins no copy and throws away what it has read; at most
+    half of the server's time-out, or it counts as 0: no promise."""
 
 
 class SharedMemoryOffer(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""Maps pages of shared memory into this process before somebody waits for them.
+"""Maps pages of shared memory into this process before they are needed.
 
-The first touch of a page costs a fault each, and where nobody else has touched it, the kernel clears it as well: ten times
+The first touch of a page costs a fault each, and where it is the first touch of all, the kernel clears it as well: ten times
 the time of copying into it.  In one call for many pages, on another thread, it costs the caller nothing.
 """
 
@@ -61,7 +61,7 @@ class Prefault:
             self._news.notify()
 
     def end(self) -> None:
-        """Give up what is not mapped yet.  When this returns, the memory is not touched any more."""
+        """Cancel what is not mapped yet.  When this returns, the memory is not touched any more."""
         with self._lock:
             self._ended = True
             self._news.notify()

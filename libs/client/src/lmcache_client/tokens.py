@@ -1,7 +1,7 @@
 """Token ids in their wire form, a msgpack array of integers.
 
 Engines send the whole sequence with every request about it, and it can be long (131,072 tokens take 520 KB and 5 ms to
-decode), so it stays encoded until somebody asks for what is not known yet.
+decode), so it stays encoded until a part that is not known yet is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTHING_KNOWN: Final = KnownPrefix((), 0, 0)
 class TokenSequence:
     """The token ids of a request, as they came.  Never changed.
 
-    Nobody has looked at all of them: that they are token ids is known once they were hashed or decoded."""
+    The contents are not validated: that they are token ids is known once they were hashed or decoded."""
 
     __slots__ = ("cache_salt", "count", "encoded", "known")
 
@@ -49,7 +49,7 @@ class TokenSequence:
         self.cache_salt = cache_salt
         """The tenant: what is remembered of a sequence is for requests with the same salt."""
         self.known = known
-        """None: nobody has looked."""
+        """None: not validated yet."""
 
     def __eq__(self, other: object) -> bool:
         """The same integers in the same form, wherever they came from."""

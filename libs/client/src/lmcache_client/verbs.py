@@ -39,7 +39,7 @@ def required(value: Any, operation: Operation, endpoint: str) -> Any:
 
 
 def says_no_hello(endpoint: str) -> None:
-    """Write down that nobody answered `hello`."""
+    """Log that `hello` got no answer."""
     logger.info("client got no answer to hello, this may be a server that does not know it endpoint=%s", endpoint)
 
 
@@ -61,7 +61,7 @@ class Verbs(ABC):
     # Management
 
     def hello(self, client: str = "", timeout_seconds: float = HELLO_SECONDS) -> ServerHello | None:
-        """Which server this is.  None when nobody answers in that time, as servers do that do not know the question."""
+        """Which server this is.  None without an answer in that time: some servers do not know the question."""
         try:
             said: ServerHello | None = self.call(ops.HELLO, ClientHello(client), timeout_seconds=timeout_seconds)
         except ClosedError:

@@ -83,10 +83,10 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn, which says it in plain text, for what is no HTTP or has too long headers."""
+        """As uvicorn, which says it in plain text, for what is not HTTP or has too long headers."""
         self._hang_up(
             HTTPStatus.BAD_REQUEST,
-            f"this is no HTTP request, or one with more than {self.limits.header_bytes} bytes of headers",
+            f"this is not an HTTP request, or one with more than {self.limits.header_bytes} bytes of headers",
         )
 
     def _await_request(self) -> None:

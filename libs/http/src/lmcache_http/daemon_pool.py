@@ -59,7 +59,7 @@ def _settle(future: Future[Value], call: Callable[[], Value]) -> None:
         return
     try:
         value = call()
-    except BaseException as error:  # noqa: BLE001 - whoever waits is told
+    except BaseException as error:  # noqa: BLE001 - handed to the waiter
         future.set_exception(error)
     else:
         future.set_result(value)

@@ -1,4 +1,4 @@
-"""What stands in front of every route: limits, checks against browsers that are used against their user, and headers."""
+"""What every request passes before its route: limits, checks against browsers that are used against their user, and headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmcache_http.server import HttpLimits
 
 _READING: Final = frozenset(("GET", "OPTIONS"))
 _SECOND_SPELLINGS: Final = (b"//", b"%2f")
-"""What routing takes for one slash: whoever allows or forbids paths in front of this server does not."""
+"""What routing takes for one slash, and a proxy that allows or forbids paths in front of this server does not."""
 _WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _NOBODYS: Final = "TRACE"
 """A method that no route has: it is refused with those that the path has."""
@@ -41,7 +41,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 class Gate:
     """An ASGI application around another one.
 
-    `local_only`: nobody needs a token and only this machine reaches the port.  Then a web page that has its own name point to
+    `local_only`: no token is needed and only this machine reaches the port.  Then a web page that has its own name point to
     this machine could do whatever its visitor may, so that only names of this machine are answered.
     `tokenless`: then browsers are let change nothing on behalf of other pages."""
 

@@ -27,7 +27,7 @@ def _at_most_a_page(size: int) -> int:
 
 
 class PageQuery(QueryParameters):
-    """Of a list that comes in pages.  Its answer has `next_page_token`, null at the end of the list; whoever asks with it, and
+    """Of a list that comes in pages.  Its answer has `next_page_token`, null at the end of the list; a request with it, and
     with the same other parameters, gets the next page."""
 
     page_size: Annotated[int, AfterValidator(_at_most_a_page)] = Field(

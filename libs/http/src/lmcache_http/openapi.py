@@ -42,7 +42,7 @@ class Operation:
     open: bool = False
     """Answered without a token, too."""
     tag: str = "server"
-    """The heading that it stands under in the description."""
+    """Its heading in the description."""
 
 
 PROBLEM: Final = "application/problem+json"

@@ -25,7 +25,7 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def read(cls, text: str, listing: str) -> PageToken:
-        """Raises PageTokenError for what is no token of this listing.  The place may still be one that nobody has given."""
+        """Raises PageTokenError for what is not a token of this listing.  The position in it is not verified."""
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             token = _decode(data)

@@ -13,12 +13,12 @@ from lmcache_core import HttpAnswer
 def fault_of_answer(answer: Any) -> str | None:
     """What keeps an answer from being sent, in words; None where nothing does."""
     if not isinstance(answer, HttpAnswer):
-        return f"it answered {type(answer).__name__}, which is no HttpAnswer"
+        return f"it answered {type(answer).__name__}, which is not an HttpAnswer"
     if not (isinstance(answer.status, int) and 200 <= answer.status <= 599):
         return f"it answered with status {answer.status!r}; 200 to 599 are statuses of answers"
     for text in (answer.media_type, *answer.headers, *answer.headers.values()):
         if not (isinstance(text, str) and text.isascii() and text.isprintable()):
-            return f"it answered with {text!r} in a header, which is no line of ASCII text"
+            return f"it answered with {text!r} in a header, which is not a line of ASCII text"
     return None
 
 

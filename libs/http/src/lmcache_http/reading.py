@@ -18,7 +18,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_body(request: Request[Any, Any, Any], model: type[Body], *, may_be_empty: bool = False) -> Body:
-    """The body as `model`.  Raises ProblemError, 400 for what is no JSON and 422 for what is not allowed in it."""
+    """The body as `model`.  Raises ProblemError, 400 for what is not JSON and 422 for what is not allowed in it."""
     data = await request.body()
     if not data and may_be_empty:
         return model()
@@ -28,7 +28,7 @@ async def read_body(request: Request[Any, Any, Any], model: type[Body], *, may_b
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
     if not isinstance(values, dict):
         fields = ", ".join(model.model_fields)
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is no JSON object; its fields are: {fields}")
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"the body is not a JSON object; its fields are: {fields}")
     try:
         return model.model_validate(values, strict=True)
     except ValidationError as error:

@@ -142,7 +142,7 @@ class HttpServer:
         ending = asyncio.Event()
 
         class Server(uvicorn.Server):
-            """uvicorn looks ten times a second whether it should end; this one is told, and idles meanwhile."""
+            """uvicorn looks ten times a second whether it should end; this one is notified, and idles meanwhile."""
 
             async def main_loop(self) -> None:
                 await self.on_tick(0)

@@ -18,9 +18,9 @@ from lmcache_client.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE: Final = "LMCACHE_HTTP_TOKEN"
-"""A token that is no setting, so that no list of settings has it."""
+"""The variable of a token.  It is not a setting, so that no list of settings has it."""
 LOOK_SECONDS: Final = 1.0
-"""A token file that has changed counts after so long."""
+"""Time until a token file that has changed is read again."""
 
 
 class Scope(StrEnum):
@@ -83,7 +83,7 @@ class Tokens:
 
 
 def open_tokens(path: str | None, environment: Mapping[str, str]) -> Tokens | None:
-    """None where nobody needs one.  Raises ConfigError."""
+    """None where no token is needed.  Raises ConfigError."""
     spoken = environment.get(TOKEN_VARIABLE)
     return Tokens(path, spoken) if path or spoken else None
 

@@ -195,8 +195,8 @@ class ObjectFiles:
     # --- storing and deleting
 
     def admit(self, key: ObjectKey, size: int) -> PendingFile | Outcome:
-        """A file to write, with room for it; or DONE where it is there already, REJECTED where there is no room or something
-        foreign stands there.  A damaged file is moved aside for the new one."""
+        """A file to write, with room for it; or DONE where it is there already, REJECTED where there is no room or a
+        foreign file is there.  A damaged file is moved aside for the new one."""
         if self._index.may_hold(key.object_id):
             standing = self.standing(key, size)
             if standing is not Outcome.MISSING:
@@ -213,7 +213,7 @@ class ObjectFiles:
         return PlacedFile(key, size, self.directory, self._index, durable=self._durable, standing=self.standing)
 
     def must_look(self, key: ObjectKey) -> bool:
-        """Before `place`: there may be a file of this object, or nobody has looked for LOOK_SECONDS whether the directory is
+        """Before `place`: there may be a file of this object, or it was not checked for LOOK_SECONDS whether the directory is
         still this server's.  Never blocks.  One thread."""
         now = self._context.clock.monotonic()
         if now < self._next_look:
@@ -291,12 +291,12 @@ class ObjectFiles:
 
     def close(self) -> None:
         """Give back the directory.  No other method may run or follow.  Where objects are not kept, it removes them first:
-        every file whose name and header say that it is one.  A directory that is no longer this server's is left as it is."""
+        every file whose name and header say that it is one.  A directory of another server is left as it is."""
         self._recovery.stop()
         try:
             if not self._keep and not self.directory.is_ours:
                 self._context.logger.warning(
-                    "objects are left, the directory is no longer this server's adapter=%s path=%s",
+                    "objects are left, this server no longer has the directory adapter=%s path=%s",
                     self._context.name, self.directory.root,
                 )  # fmt: skip
             elif not self._keep:

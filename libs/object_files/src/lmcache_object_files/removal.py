@@ -18,7 +18,7 @@ def remove_objects(
     """Every file whose name and header say that it is an object of ours, in whatever format version, damaged ones that were
     moved aside, and directories that are empty then; or files of other format versions alone.  `removed_one` gets the id of
     each.  Returns how many files it were.  Reads one header page for each.  Raises OSError, when all else is gone, where a file
-    cannot be read or removed, and at once where the directory is no longer this server's."""
+    cannot be read or removed, and at once where this server no longer has the directory."""
     removed = 0
     faults: list[OSError] = []
     for file in directory.files():

@@ -88,7 +88,7 @@ def _object_routes(cache: AdminParts) -> list[BaseRouteHandler]:
 
 
 class _NoServer:
-    """Stands for every port where routes are only described."""
+    """The placeholder for every port where routes are only described."""
 
     def __getattr__(self, name: str) -> Any:
         return self

@@ -1,4 +1,4 @@
-"""Which objects somebody means: those of a model, of a tenant, or all."""
+"""Filters of objects by key: those of a model, of a tenant, or all."""
 
 from __future__ import annotations
 

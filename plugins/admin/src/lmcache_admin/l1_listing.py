@@ -62,7 +62,7 @@ class L1Listing:
 
     def remove(self, keys: Sequence[ObjectKey], force: bool) -> L1Removal:
         """Drop these objects.  With `force` those that are held are found no more and leave with their last hold, and pins
-        let go of them at once."""
+        release them at once."""
         by_space: dict[KeySpace, list[bytes]] = {}
         for key in dict.fromkeys(keys):
             by_space.setdefault(key.space, []).append(key.chunk_hash)

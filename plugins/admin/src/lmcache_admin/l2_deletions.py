@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 SLICE: Final = 256
 """Objects of one job."""
 FAILED_SLICES_MAX: Final = 4
-"""After so many slices in a row of which nothing could be deleted because the adapter failed, it is left alone."""
+"""Slices in a row of which nothing could be deleted because the adapter failed, until the deletion stops."""
 KEPT_MAX: Final = 64
 KEPT_SECONDS: Final = 3600.0
 """How long, and for how many, what came of a deletion can be asked for."""
@@ -128,7 +128,7 @@ class L2Deletions:
         except LMCacheError as error:
             deletion.error = str(error)
             deletion.state = DeletionState.FAILED
-        except Exception:  # the top of a thread: whoever asks must not be told that it still runs
+        except Exception:  # the top of a thread: the deletion must not be shown as running
             logger.exception("deletion failed adapter=%s", port.name)
             deletion.error = "the server failed; its log says why"
             deletion.state = DeletionState.FAILED

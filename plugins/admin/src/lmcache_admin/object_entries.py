@@ -20,7 +20,7 @@ from lmcache_http.problem import ProblemError
 
 
 def read_keys(keys: Sequence[str]) -> list[ObjectKey]:
-    """Raises ProblemError, 422, for what is no key."""
+    """Raises ProblemError, 422, for an invalid key."""
     try:
         return [parse_canonical(bytes.fromhex(key)) for key in keys]
     except ProtocolError as error:
@@ -30,7 +30,7 @@ def read_keys(keys: Sequence[str]) -> list[ObjectKey]:
 
 
 def read_filter(model_name: str | None, cache_salt: str | None) -> KeyFilter:
-    """Raises ProblemError, 422, for what is no salt."""
+    """Raises ProblemError, 422, for an invalid salt."""
     return KeyFilter(model_name, None if cache_salt is None else read_salt(cache_salt))
 
 

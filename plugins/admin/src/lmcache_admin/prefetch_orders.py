@@ -73,7 +73,7 @@ class OrderView(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """Written by whoever holds the orders' lock."""
+    """Written under the orders' lock."""
 
     request_id: str
     shards: Sequence[Shard]
@@ -205,7 +205,7 @@ class PrefetchOrders:
             pinned = load.pin(pin, slots)
         except PinRefusedError as error:
             return 0, str(error)
-        return (0, f"pin '{pin.name}' was let go meanwhile") if pinned is None else (pinned, "")
+        return (0, f"pin '{pin.name}' was removed meanwhile") if pinned is None else (pinned, "")
 
     def _end(self, order: _Order, state: OrderState) -> None:
         """Under the lock."""

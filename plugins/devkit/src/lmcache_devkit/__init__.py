@@ -1,4 +1,4 @@
-"""For plugin authors' tests: the laws of each kind of offer, and what stands in for a server.
+"""For plugin authors' tests: the conformance suites of each kind of offer, and test doubles of a server.
 
     from lmcache_devkit import L2AdapterSuite
 

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     kind, name = offered.kind, offered.offer.name
     path = check_file(kind)
     settings, where = _settings(given.settings, given.settings_file)
-    if settings.get("type") == name:  # as it stands in a configuration
+    if settings.get("type") == name:  # as it is in a configuration
         settings = {field: value for field, value in settings.items() if field != "type"}
     spec = offer_spec(plugins, kind, name, settings, where)
     secrets = sorted(_secrets(spec.settings), key=len, reverse=True)

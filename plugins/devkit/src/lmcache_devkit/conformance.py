@@ -44,7 +44,7 @@ _MISUSED: Final = 4
 _EXIT_SECONDS: Final = 5.0
 """How long a process whose tests are over may take to end; threads that its tests left may keep it for ever."""
 _STUCK_SECONDS: Final = 15.0
-"""How much later than its limit a law that hangs is given up: it could not be interrupted then."""
+"""How much later than its limit a check that hangs is abandoned: it could not be interrupted then."""
 _STUCK: Final = "it took longer than {:g} s and could not be interrupted: native code that does not return"
 _WRONG_EXPRESSION: Final = "ERROR: Wrong expression passed to '-k': "
 _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
@@ -97,7 +97,7 @@ class NotOpenedError(LMCacheError):
 
 
 class KitFailedError(LMCacheError):
-    """The kit itself cannot run, or has died: that is no verdict on what is checked."""
+    """The suite itself cannot run, or has died: that says nothing about what is checked."""
 
 
 def check_file(kind: OfferKind, checks: Path = CHECKS) -> Path:

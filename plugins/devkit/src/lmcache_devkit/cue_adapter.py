@@ -1,4 +1,4 @@
-"""An L2 adapter that does nothing until it is told to."""
+"""An L2 adapter that completes jobs on the test's cue only."""
 
 from __future__ import annotations
 

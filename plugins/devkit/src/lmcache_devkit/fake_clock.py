@@ -1,4 +1,4 @@
-"""Time that stands still until a test moves it."""
+"""Time that moves only when a test advances it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class FaultPlan:
         self._cues: dict[Verb, deque[Fault | None]] = defaultdict(deque)
 
     def cue(self, verb: Verb, *faults: Fault | None) -> None:
-        """What happens to the next operations of this kind; None is no fault."""
+        """What happens to the next operations of this kind; None: no fault."""
         with self._lock:
             self._cues[verb].extend(faults)
 

@@ -33,7 +33,7 @@ from lmcache_http.admin_api.paths import ADMIN_PATHS
 from lmcache_http.plugin_answer import encoded, fault_of_answer
 
 WARM_REQUESTS = 10_000
-"""So many names a route may remember before it has to forget, or to refuse."""
+"""Number of names a route may remember before it has to forget, or to refuse."""
 WARM_SECONDS = 60.0
 MEMORY_REQUESTS = 500
 SAMPLES = 3
@@ -133,8 +133,8 @@ class HttpRoutesSuite(OfferSuite):
         assert failed == []
 
     def test_a_get_changes_nothing(self, routes: Sequence[HttpRoute]) -> None:
-        """Whoever may read may send it, and browsers send it by themselves.  While the server says the same, every GET answers
-        the same, whatever other GETs came before; times, floats and numbers in texts are not compared."""
+        """Every client that may read may send it, and browsers send it by themselves.  While the server says the same, every
+        GET answers the same, whatever other GETs came before; times, floats and numbers in texts are not compared."""
         gets = [route for route in routes if route.method == "GET"]
         before = [self._answers(route) for route in gets]
         for route in gets:

@@ -14,7 +14,7 @@ class InnerJobs:
     """Jobs of one object each.  Belongs to the event loop on which it is made."""
 
     def __init__(self, inner: L2Adapter, hurry: Callable[[], None]) -> None:
-        """`hurry` is called, at least once, when somebody is cancelled who waits for `inner`."""
+        """`hurry` is called, at least once, when a task that waits for `inner` is cancelled."""
         self._inner = inner
         self._hurry = hurry
         self._loop = asyncio.get_running_loop()

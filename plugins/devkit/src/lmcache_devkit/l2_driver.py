@@ -51,7 +51,7 @@ class L2Driver:
 
     def verified_load(self, *items: tuple[ObjectKey, LentBuffer]) -> tuple[Outcome, ...]:
         """Load as core does: nothing is DONE that does not pass the check (where the adapter declares VERIFIES, its own
-        answer is taken for it), and the adapter is told what is not to be offered again."""
+        answer is taken for it), and the adapter gets the keys that are not to be offered again."""
         verifies = Capability.VERIFIES in self.adapter.capabilities
         outcomes = []
         for (key, buffer), outcome in zip(items, self.load(*items), strict=True):

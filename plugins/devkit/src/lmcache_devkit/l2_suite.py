@@ -10,7 +10,7 @@
 `offer` is the name of an installed one, or an `Offer` itself.  Laws of optional behaviour run where the capability is
 declared.  Give `media`, `stalled`, `failing` and `small_settings` (l2/fixtures.py), and their laws run, too.
 
-Every test works on keys that nobody else has and deletes what it stored, so that the suite may be run against a backend
+Every test works on keys of its own and deletes what it stored, so that the suite may be run against a backend
 that is in use.
 """
 

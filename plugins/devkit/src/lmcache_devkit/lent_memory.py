@@ -31,7 +31,7 @@ class LentMemory:
         self._next = 0
 
     def lend(self, length: int) -> LentBuffer:
-        """A buffer that is full of 0xEE, so that bytes which nobody wrote are seen."""
+        """A buffer that is full of 0xEE, so that bytes which were not written are seen."""
         end = self._next + -(-length // ALIGN_BYTES) * ALIGN_BYTES
         if end > self.region.length:
             raise ValueError(

@@ -80,7 +80,7 @@ class BenchCall:
 
 class ModuleBench:
     """Storage, hasher and registrations as a server has them, with 4 MiB of L1, an L2 adapter if it is wanted, and worker 1
-    of model "model" registered.  Time stands still until `clock.advance`, and L2 until `settle`."""
+    of model "model" registered.  Time is stopped until `clock.advance`, and L2 until `settle`."""
 
     def __init__(self, *, l2: bool = False) -> None:
         self.clock, self.events = FakeClock(), EventRecorder()

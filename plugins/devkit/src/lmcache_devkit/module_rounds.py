@@ -56,7 +56,7 @@ class ModuleRounds:
         self.bench.__exit__(kind, error, trace)
 
     def run(self, scene: Scene, rounds: int) -> None:
-        """So many requests, one after the other.  Each operation is asked once about each; then the engine ends it."""
+        """`rounds` requests, one after the other.  Each operation is asked once about each; then the engine ends it."""
         for _ in range(rounds):
             request = EngineRequest(scene, self._next)
             self._next += 1

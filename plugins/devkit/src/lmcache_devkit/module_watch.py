@@ -33,7 +33,7 @@ class ModuleWatch:
         self.refused: set[str] = set()
         """Verbs that were called for a salt that is not admitted."""
         self.unknown_workers: set[int] = set()
-        """Workers that no registration stands for, and were to be given slots."""
+        """Workers without a registration that were to be given slots."""
         self.taken_over: set[str] = set()
         """Operations that began a lookup under the request id of the engine, and ended it."""
         self.stuck: set[str] = set()

@@ -78,7 +78,7 @@ class Peer:
             self._child.stdin.write(json.dumps(words) + "\n")
             self._child.stdin.flush()
         except BrokenPipeError:
-            pass  # its end is told where its answer is missed
+            pass  # its end is reported where its answer is missed
 
 
 def run(opener: OpenableOffer, key: ObjectKey) -> None:

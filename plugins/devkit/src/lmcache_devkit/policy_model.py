@@ -110,7 +110,7 @@ class ModelledPolicy:
         assert not refused, f"named slots that may_evict refuses: {refused}"
 
     def _check_salts(self, victims: Sequence[int], demand: EvictionDemand) -> None:
-        """What a salt has too much costs nobody else anything, whether it has enough that may go or not."""
+        """An excess of one salt costs other salts nothing, whether it has enough evictable objects or not."""
         if not self.policy.isolates_salts or demand.any_bytes or any(demand.by_slot_bytes.values()):
             return
         others = [slot for slot in victims if self.live[slot].salt not in demand.by_salt]

@@ -13,11 +13,11 @@ _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports of the loopback interface that nobody listens on now.
+    """Different TCP ports of the loopback interface without a listener now.
 
     They are below those that the kernel hands to outgoing connections, any of which could take a port between this call and
     the server's start, and drawn at random, so that tests that run side by side do not meet.  Raises OSError when there are
-    not so many."""
+    fewer."""
     found: list[int] = []
     for port in random.SystemRandom().sample(range(_LOWEST, _first_of_outgoing()), k=100 + count):
         if is_free(port):
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there, nor has just ceased to."""
+    """Whether the port has no listener, and had none a moment ago."""
     with socket.socket() as probe:
         try:
             probe.bind((HOST, port))

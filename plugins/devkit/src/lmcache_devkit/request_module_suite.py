@@ -210,8 +210,8 @@ class RequestModuleSuite(OfferSuite):
             assert not waiting, f"{', '.join(waiting)}: a deferred call was not replied to; the chunks are {scene.name}"
 
     def test_a_request_keeps_its_own_lookup(self, under_test: OpenableOffer) -> None:
-        """Under the request id of the engine, a lookup of the module takes the place of the engine's, and ending it lets go
-        of what a worker is about to read."""
+        """Under the request id of the engine, a lookup of the module takes the place of the engine's, and ending it releases
+        what a worker is about to read."""
         with self._rounds(under_test, IN_L1) as rounds, self._rounds(under_test, IN_L2) as from_l2:
             names = sorted(rounds.watch.taken_over | from_l2.watch.taken_over)
             assert not names, (
@@ -254,7 +254,7 @@ class RequestModuleSuite(OfferSuite):
             assert len(left) <= 1, f"`hasher.end_session` was not called for {left[:3]} and {len(left) - 1} more"
 
     def test_what_runs_on_the_routers_thread_does_not_wait(self, under_test: OpenableOffer) -> None:
-        """Every engine waits for that thread.  Of many calls the fastest counts: a busy machine is no slow handler."""
+        """Every engine waits for that thread.  Of many calls the fastest counts: a busy machine is not a slow handler."""
         with self._rounds(under_test, IN_L1) as rounds:
             rounds.run(NOWHERE, ROUNDS)
             slow = {name: min(seconds) for name, seconds in rounds.seconds.items()}
@@ -303,7 +303,7 @@ class RequestModuleSuite(OfferSuite):
         assert threading.active_count() <= before
 
     def _rounds(self, under_test: OpenableOffer, scene: Scene, rounds: int = ROUNDS) -> ModuleRounds:
-        """So many requests were there."""
+        """The state after `rounds` requests."""
         opened = ModuleRounds(under_test.open, self.request_about)
         opened.run(scene, rounds)
         return opened
@@ -315,7 +315,7 @@ class RequestModuleSuite(OfferSuite):
     def assert_nothing_is_held(bench: ModuleBench) -> None:
         census = bench.storage.census()
         assert census.is_balanced
-        assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "holds that nobody gives back"
+        assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "references that were not released"
         bench.cache.contents.audit()
 
 

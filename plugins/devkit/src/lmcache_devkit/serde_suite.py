@@ -59,7 +59,7 @@ class SerdeSuite(OfferSuite):
     def test_its_bound_does_not_fall_where_the_payload_grows(self, serde: Serde) -> None:
         """Behind another serde, room is set aside for the most that it may be given; what comes is mostly less."""
         if serde.needs_elements:
-            pytest.skip("the serde only ever stands first")
+            pytest.skip("the serde is always first in a chain")
         lengths = (*range(1, 300), *range(2**20 - 9, 2**20 + 9))
         bounds = [serde.stored_bytes_max(opaque_layout(length)) for length in lengths]
         assert bounds == sorted(bounds)

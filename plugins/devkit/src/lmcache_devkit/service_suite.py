@@ -107,9 +107,9 @@ class ServiceSuite(OfferSuite):
 
     def test_its_endpoints_are_addresses_by_name(self, service: Service) -> None:
         for name, address in service.endpoints.items():
-            assert isinstance(name, str), f"{name!r} is no name of an endpoint"
-            assert isinstance(address, str), f"endpoint {name}: {address!r} is no text"
-            assert "://" in address, f"endpoint {name}: {address!r} is no address"
+            assert isinstance(name, str), f"{name!r} is not a name of an endpoint"
+            assert isinstance(address, str), f"endpoint {name}: {address!r} is not text"
+            assert "://" in address, f"endpoint {name}: {address!r} is not an address"
 
     def test_its_status_is_json_at_any_time(self, under_test: OpenableOffer, context: FakeServiceContext) -> None:
         """Before the start, while it runs, and when all is over."""
@@ -230,7 +230,7 @@ def _check_status(service: Service) -> None:
 
 def _check_conditions(service: Service) -> None:
     for condition in service.conditions():
-        assert isinstance(condition, Condition), f"{condition!r} is no Condition"
+        assert isinstance(condition, Condition), f"{condition!r} is not a Condition"
         assert condition.remedy, f"{condition.name}: it says no remedy"
 
 

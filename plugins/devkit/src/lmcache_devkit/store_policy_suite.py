@@ -152,7 +152,7 @@ class _Hash(bytes):
 
 
 def _steps_per_object(policy: StorePolicy, batch: int, passed: int = 0) -> float:
-    """Lines of Python and comparisons of chunk hashes for one batch, after so many other objects in batches of 64."""
+    """Lines of Python and comparisons of chunk hashes for one batch, after `passed` other objects in batches of 64."""
     adapters = tuple(AdapterFacts(f"l2-{index}", Capability.NONE, healthy=True) for index in range(2))
     for first in range(1_000_000, 1_000_000 + passed, 64):
         policy.plan(stored(range(first, first + 64)), adapters)

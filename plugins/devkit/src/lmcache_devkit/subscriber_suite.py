@@ -33,7 +33,7 @@ from lmcache_devkit.fuzzing import FUZZ
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 
 WARM_EVENTS = 10_000
-"""So many names a subscriber may remember before it has to forget."""
+"""Number of names a subscriber may remember before it has to forget."""
 MEMORY_EVENTS = 500
 """In each of the samples that memory is measured after."""
 _SAMPLES = 3
@@ -175,7 +175,7 @@ class SubscriberSuite(OfferSuite):
 
         logging.disable()  # test runners keep every record
         try:
-            tracemalloc.start()  # from the start on: what takes the place of what was forgotten is no growth
+            tracemalloc.start()  # from the start on: what takes the place of what was forgotten is not growth
             feed(0, WARM_EVENTS)
             sizes = []
             for sample in range(2 * _SAMPLES):

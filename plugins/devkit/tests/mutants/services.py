@@ -58,7 +58,7 @@ class AsksTheServerAtOnce(Right):
         super().__init__(context)
 
 
-@PLANTED.killed_by("its_endpoints_are_addresses_by_name", "endpoint acme: .* is no address")
+@PLANTED.killed_by("its_endpoints_are_addresses_by_name", "endpoint acme: .* is not an address")
 class SaysAPort(Right):
     @property
     def endpoints(self) -> Mapping[str, str]:
@@ -77,7 +77,7 @@ class AsksAClosedSocket(Right):
         return {"port": self.socket.getsockname()[1]}
 
 
-@PLANTED.killed_by("its_conditions_are_conditions_at_any_time", "is no Condition")
+@PLANTED.killed_by("its_conditions_are_conditions_at_any_time", "is not a Condition")
 class ReportsText(Right):
     def conditions(self) -> Sequence[Any]:
         return ["it runs"]

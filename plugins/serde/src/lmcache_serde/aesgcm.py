@@ -2,7 +2,7 @@
 
     nonce, 24 random bytes | ciphertext, as long as what was given | tag, 16
 
-Object key, length and the serde's parameters are associated data: what was stored for one object is no other's.
+Object key, length and the serde's parameters are associated data: what was stored for one object is not accepted for another.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AesGcmSerde(Serde):
         try:
             decryptor.finalize_with_tag(tag)
         except InvalidTag:
-            np.frombuffer(into, np.uint8)[:] = 0  # what was not authenticated is nobody's business
+            np.frombuffer(into, np.uint8)[:] = 0  # what was not authenticated must not be read
             raise DamagedObjectError(
                 f"aesgcm: the tag does not fit: altered, or another object's bytes (key {master.key_id.hex()})"
             ) from None

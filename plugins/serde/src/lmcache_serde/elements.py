@@ -17,7 +17,7 @@ Raw = NDArray[Any]
 Floats = NDArray[np.float32]
 
 LARGEST: Final = 2.0**14
-"""A plane with this or more in it is no key or value that works; it is kept as it is."""
+"""A plane with this or more in it is not a working key or value; it is kept as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ _TOP = 14
 _LEAST, _MOST = 18, 140
 """Exponents of channels.  Smaller ones (below 2^-108) count as the least; `FloatType.within` keeps larger ones away."""
 _NORMAL = 8
-"""The first code that is no subnormal."""
+"""The first code that is not a subnormal."""
 _RARE_SHARE = 8
-"""Elements outside the fast path, one in so many, up to which they are mended one by one."""
+"""With more than one element in this number outside the fast path, they are not corrected one by one."""
 
 
 class Fp8Planes:

@@ -67,8 +67,8 @@ class MasterKey:
 
 
 def read_key(source: KeySource, name: str) -> MasterKey:
-    """Raises ResourceError where the file or variable is not there, ConfigError where it holds no key.  `name` stands for
-    the source in messages, which never show a byte of it."""
+    """Raises ResourceError where the file or variable is not there, ConfigError where it holds no key.  `name` is the
+    source in messages, which never show a byte of it."""
     if source.value is not None:
         return MasterKey.of(_parsed(source.value.get_secret_value().encode(), f"{name}.value"))
     if source.env is not None:

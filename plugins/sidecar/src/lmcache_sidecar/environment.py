@@ -19,7 +19,7 @@ _ENVIRONMENT: Final = "environment"
 
 
 def named_secrets(config: Mapping[str, Any], context: ServiceContext) -> dict[str, Any]:
-    """By the place that names it.  Raises ConfigError for a place without a value, and for anything that is no place."""
+    """By the place that names it.  Raises ConfigError for a place without a value, and for anything that is not a place."""
     places = config.get(SECRETS, [])
     if not isinstance(places, list) or not all(isinstance(place, str) for place in places):
         raise ConfigError(
@@ -60,7 +60,7 @@ def _at(place: str, context: ServiceContext) -> str | int | float:
     if value is None:
         raise ConfigError(f"{FLAG}: \"{SECRETS}\": there is nothing at '{place}' (not at '{_missing(place, context)}')")
     if not isinstance(value, str | int | float):
-        raise ConfigError(f"{FLAG}: \"{SECRETS}\": '{place}' is no text and no number; name one value inside of it")
+        raise ConfigError(f"{FLAG}: \"{SECRETS}\": '{place}' is neither text nor a number; name one value inside of it")
     return value
 
 

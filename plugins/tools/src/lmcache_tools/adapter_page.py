@@ -27,7 +27,7 @@ def add_wait(parser: Parser) -> None:
 
 
 def adapter_path(name: str, action: str = "") -> str:
-    """The route of an adapter, percent-encoded.  Raises ConfigError for what is no name."""
+    """The route of an adapter, percent-encoded.  Raises ConfigError for an invalid name."""
     if not name or "/" in name:
         raise ConfigError(f"NAME {name[:40]!r}: no adapter is called so; `lmcache adapters list` shows them")
     return f"{ADAPTERS}/{quote(name, safe='')}{action}"
@@ -61,8 +61,8 @@ def adapter_table(states: Sequence[AdapterState]) -> Table:
 
 
 def adapter_page(text: str, state: AdapterState) -> list[Block]:
-    """What was done with one, and where it stands."""
+    """What was done with an adapter, and its state."""
     blocks: list[Block] = [Line(text), adapter_table([state])]
     if state.given_up:
-        blocks.append(Line(f"{state.given_up} objects were under way, and were given up", Mood.DOUBTFUL))
+        blocks.append(Line(f"{state.given_up} objects were under way, and were abandoned", Mood.DOUBTFUL))
     return [*blocks, Line(UNTIL_RESTART, Mood.QUIET)]

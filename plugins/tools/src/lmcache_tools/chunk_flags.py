@@ -46,7 +46,7 @@ def _items(flag: str, path: str) -> list[Any]:
     except OSError as error:
         raise ConfigError(f"{flag} {path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{flag} {path}: is no text") from None
+        raise ConfigError(f"{flag} {path}: is not text") from None
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{flag} {path}: more than {FILE_BYTES_MAX} characters")
     if not text.lstrip().startswith("["):

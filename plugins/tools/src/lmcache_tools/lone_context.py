@@ -1,4 +1,4 @@
-"""What an adapter is told where no server is around it: it is measured, or tried."""
+"""The context of an adapter that is measured or tried without a server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
 
 
-class _Nobody:
-    """Whom its events go to."""
+class _NoEvents:
+    """Drops every event."""
 
     def publish(self, event: Event) -> None:
         pass
@@ -31,6 +31,6 @@ def lone_context(name: str, instance_id: str, region: MemoryRegion) -> AdapterCo
         regions=(region,),
         align_bytes=mmap.PAGESIZE,
         clock=SystemClock(),
-        events=_Nobody(),
+        events=_NoEvents(),
         logger=logging.getLogger(f"lmcache.l2.{name}"),
     )

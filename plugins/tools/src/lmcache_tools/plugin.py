@@ -29,7 +29,7 @@ _SUMMARIES: Final = {
     "quota.get": "show one salt's limit and use",
     "quota.list": "show every salt that has a limit or anything in L1",
     "quota.set": "limit what a cache salt may use of L1",
-    "status": "show how a running server is, what it holds and for whom",
+    "status": "show how a running server is, what it holds and for which tenants",
 }
 """By name; the command `quota.set` is in `commands/quota_set.py`."""
 

@@ -17,7 +17,7 @@ def add_salt(parser: argparse.ArgumentParser) -> None:
 
 
 def salt_path(text: str) -> str:
-    """The route of a salt's quota, percent-encoded.  Raises ConfigError for what is no salt."""
+    """The route of a salt's quota, percent-encoded.  Raises ConfigError for an invalid salt."""
     try:
         return f"/quota/{quote(salt_text(parse_salt(text)), safe='')}"
     except ValueError as error:

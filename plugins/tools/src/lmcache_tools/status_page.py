@@ -1,4 +1,4 @@
-"""`/status` on one screen: is it well, what does it hold and for whom, what did it do, and what is not as it should be."""
+"""`/status` on one screen: health, contents by tenant, work done, and open conditions."""
 
 from __future__ import annotations
 

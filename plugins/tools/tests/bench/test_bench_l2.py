@@ -176,7 +176,7 @@ def test_what_cannot_be_deleted_is_not_stored_unless_asked(capsys: Captured, ins
         (["--l2-adapter", "{"], 2, "--l2-adapter[1]: not JSON"),
         (["--l2-adapter", "[]"], 2, "--l2-adapter[1]: expected a JSON object"),
         (["--l2-adapter", '{"type": "memroy"}'], 2, "did you mean 'memory'"),
-        (["--medium", "/nonexistent"], 2, "--medium '/nonexistent' is no directory"),
+        (["--medium", "/nonexistent"], 2, "--medium '/nonexistent' is not a directory"),
         (["--png", "/nonexistent/a.png"], 2, "--png /nonexistent/a.png: there is no such directory"),
         (["--bytes", "200MiB"], 2, "free, and a pass stores 200 MiB"),
         (["--sizes", "9999GiB"], 3, "needs 29.3 TiB more memory"),

@@ -218,7 +218,7 @@ def test_the_medium_is_read_from_the_settings_of_any_adapter(tmp_path: Path, ins
     assert of({"type": "remote", "endpoint": "e"}, str(tmp_path)) == Yardstick(tmp_path, False, True)
     assert of(files, "none").reason == "not asked for"
     assert of(files, "memory") == Yardstick()
-    with pytest.raises(ConfigError, match="is no directory"):
+    with pytest.raises(ConfigError, match="is not a directory"):
         of(files, str(image))
 
 

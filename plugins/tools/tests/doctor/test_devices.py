@@ -103,7 +103,7 @@ def test_without_direct_io(make_case: MakeCase, device: Path, monkeypatch: pytes
 
 def test_neither_device_nor_file(make_case: MakeCase, tmp_path: Path) -> None:
     (found,) = found_in(make_case, tmp_path)
-    assert (found.level, found.text) == (Level.FAIL, f"{tmp_path} is no device and no file")
+    assert (found.level, found.text) == (Level.FAIL, f"{tmp_path} is not a device or a file")
 
 
 def test_one_that_this_user_may_not_have(make_case: MakeCase, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ class TransferSettings(PluginSettings):
     isolated_ipc: bool = Field(
         False, description="GPU memory and events are shared as plain CUDA handles; engines must be told the same."
     )
-    null_block_id: int = Field(0, ge=0, description="Block of an engine's cache that stands for none.")
+    null_block_id: int = Field(0, ge=0, description="ID of an engine's null (padding) block.")
     separate_object_groups: bool = Field(
         False, description="Layers that attend to a window only are objects of their own."
     )

@@ -1,6 +1,6 @@
 """What a worker says of its tensors: where each lies and how it is laid out.  Read strictly, and as data only.
 
-One extension value of type 1 stands for each registered tensor; its content is a msgpack map with the tag `type`.
+Each registered tensor is one extension value of type 1; its content is a msgpack map with the tag `type`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class DeviceError(Exception):
 
 
 class AbortedTransferError(DeviceError):
-    """A job failed on its way, and something of it may still run.  `done` is told when nothing does any more."""
+    """A job failed on its way, and something of it may still run.  `done` is called when nothing does any more."""
 
     def __init__(self, reason: str, event: bytes) -> None:
         super().__init__(reason)
@@ -59,7 +59,7 @@ class WorkerMemory(Protocol):
 
     @property
     def swift_bytes(self) -> int:
-        """A job of at most so many bytes takes no longer than handing it to another thread does, and waits for nothing:
+        """Largest job in bytes that takes no longer than handing it to another thread does, and waits for nothing:
         it may be submitted on the thread that receives requests.  0: none may."""
 
     def submit_gather(self, job: TransferJob, done: Done) -> bytes:
@@ -71,7 +71,7 @@ class WorkerMemory(Protocol):
         """Copy from L1 into the worker's blocks, as `submit_gather` does in the other direction."""
 
     def close(self) -> None:
-        """The worker has left: take no more jobs.  Each job under way is still called back, and its memory is let go after
+        """The worker has left: take no more jobs.  Each job under way is still called back, and its memory is released after
         the last of them.  Does not wait."""
 
 
@@ -80,7 +80,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """What detection of a layout is told: `cpu` or `cuda`."""
+        """The kind of device for the detection of a layout: `cpu` or `cuda`."""
 
     def open_memory(self, storages: Sequence[Storage], groups: Sequence[PagedGroup], chunk_tokens: int) -> WorkerMemory:
         """Import the storages that a worker described; `PagedGroup.bases` name them by their index.  Raises DeviceError,
@@ -90,4 +90,4 @@ class Device(Protocol):
         """What an operator should see of it."""
 
     def close(self) -> None:
-        """The server stops: calls back whatever is under way, and lets go of everything.  Blocks until no copy runs."""
+        """The server stops: calls back whatever is under way, and releases everything.  Blocks until no copy runs."""

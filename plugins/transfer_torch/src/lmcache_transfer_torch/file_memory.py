@@ -97,12 +97,12 @@ class FileMemory(L1Memory):
 
 def open_file_memory(settings: FileMemorySettings, context: L1MemoryContext) -> FileMemory:
     """Where the file system has no direct I/O, a warning says so.  Raises ResourceError when another server has the file,
-    when it is no file of ours, or when it cannot be allocated in this size; the file of a server that was killed is taken
+    when it is not a file of ours, or when it cannot be allocated in this size; the file of a server that was killed is taken
     over, empty."""
     where = Path(settings.path)
     if settings.path.endswith("/") and not where.is_dir():
         raise ResourceError(
-            f"gds_l1_path: '{settings.path}' is no folder; make it, or mount it, or leave out the slash for a file"
+            f"gds_l1_path: '{settings.path}' is not a folder; make it, or mount it, or leave out the slash for a file"
         )
     path = (where / SLAB_NAME if where.is_dir() else where).absolute()
     size_bytes = context.size_bytes
@@ -154,7 +154,7 @@ def _locked(path: Path) -> int:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
                 raise ResourceError(
-                    f"gds_l1_path: '{path}' is no regular file of this user alone; name a new file, or a folder"
+                    f"gds_l1_path: '{path}' is not a regular file of this user alone; name a new file, or a folder"
                 )
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,7 +68,7 @@ class RegisteredWorker:
             raise ProtocolError(str(error)) from None
 
     def skipped(self, tables: Sequence[ChunkBlocks], tokens: int) -> list[ChunkBlocks]:
-        """Without the blocks that lie wholly in the first so many tokens of the range."""
+        """Without the blocks that lie wholly in the first `tokens` tokens of the range."""
         return [
             _without(table, tokens // group.tokens_per_block) for group, table in zip(self.groups, tables, strict=True)
         ]

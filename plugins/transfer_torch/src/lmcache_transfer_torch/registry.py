@@ -123,7 +123,7 @@ class Registry:
         return len(self._claims)
 
     def close(self) -> None:
-        """Let go of everybody's memory."""
+        """Release the memory of every worker."""
         with self._lock:
             left = list(self._registered.values())
             self._registered.clear()

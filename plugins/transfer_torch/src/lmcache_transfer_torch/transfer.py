@@ -79,7 +79,7 @@ class Transfers:
             return len(self._under_way.get(token, ())) < IN_FLIGHT_MAX
 
     def moved(self, stored: int = 0, retrieved: int = 0) -> None:
-        """So many bytes have arrived."""
+        """Count bytes that have arrived."""
         with self._lock:
             self._stored += stored
             self._retrieved += retrieved

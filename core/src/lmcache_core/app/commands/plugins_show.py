@@ -88,15 +88,15 @@ def find(plugins: LoadedPlugins, text: str) -> Found:
     if word == PLUGIN:
         return _only(plugins, name, _plugins_called(plugins, name))
     if word not in list(OfferKind):
-        raise ConfigError(f"'{word}' is no kind; known: {PLUGIN}, {', '.join(OfferKind)}")
+        raise ConfigError(f"'{word}' is not a kind; known: {PLUGIN}, {', '.join(OfferKind)}")
     offer = plugins.offer(word, name)
     offers = [each for each in _offers_called(plugins, name) if each.offered and each.offered.offer is offer]
     return offers[0]
 
 
 def find_offer(plugins: LoadedPlugins, text: str) -> Found:
-    """As `find`, but a plugin stands for the one thing that it offers.  Raises PluginLoadError for a plugin that cannot be
-    used."""
+    """As `find`, but the name of a plugin selects the one thing that it offers.  Raises PluginLoadError for a plugin that
+    cannot be used."""
     found = find(plugins, text)
     if found.offered is not None:
         return found

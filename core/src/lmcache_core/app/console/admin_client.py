@@ -59,7 +59,7 @@ class AdminClient:
 
     def __init__(self, url: str, token: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         if "@" in url.partition("://")[2].partition("/")[0]:
-            raise ConfigError("--url: leave out what stands in front of the @; a token goes into --http-token-file")
+            raise ConfigError("--url: leave out what is before the @; a token goes into --http-token-file")
         if not is_http_url(url):
             raise ConfigError(f"--url {url}: expected an address such as {_URL}")
         self.url = url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Nobody but the address that was given gets the token: an answer that sends us elsewhere is an error."""
+"""Only the given address gets the token: a redirect is an error."""
 
 from __future__ import annotations
 

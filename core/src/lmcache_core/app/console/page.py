@@ -73,7 +73,7 @@ def plain_page(page: Page) -> Iterator[str]:
 
 
 def bar_cells(bar: Bar, cells: int = _BAR_CELLS) -> list[int]:
-    """How many of so many cells each part takes: whatever is there has at least one, and together they fit."""
+    """How many of `cells` cells each part takes: a part that is not empty has at least one, and together they fit."""
     left, taken = cells, []
     for _, size in bar.parts:
         share = min(1.0, size / bar.whole) if bar.whole > 0 else 0.0

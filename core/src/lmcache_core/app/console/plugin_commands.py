@@ -33,7 +33,7 @@ class PluginCommand:
     """A command as users see it."""
 
     name: str
-    """What stands behind `lmcache`: one word, or a group and a word."""
+    """The words after `lmcache`: one word, or a group and a word."""
     summary: str
     parsers: Sequence[ArgumentParser]
     """Empty where only the command knows its flags."""
@@ -92,7 +92,7 @@ def _checked_parsers(name: str, owner: Candidate, plugins: LoadedPlugins) -> Seq
         raise PluginContractError(owner.name, f"its parsers cannot be had: {describe(error)}") from error
     for parser in parsers:
         if not (isinstance(parser, ArgumentParser) and f"{parser.prog} ".startswith(f"{program} ")):
-            raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is no parser of {program}")
+            raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is not a parser of {program}")
     if len({parser.prog for parser in parsers}) < len(parsers):
         raise PluginContractError(owner.name, f"two parsers of {program} have one prog")
     return parsers
@@ -171,7 +171,7 @@ def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
     run = plugins.opener(OfferKind.COMMAND, name)
     try:
         code = run(tuple(arguments), CommandContext(LoadedCatalog(plugins)))
-    except (LMCacheError, BrokenPipeError):  # said well already, and no fault of anybody
+    except (LMCacheError, BrokenPipeError):  # already a clear message, and not a fault of the plugin
         raise
     except Exception as error:
         raise LMCacheError(_failed(name, owner, error)) from error

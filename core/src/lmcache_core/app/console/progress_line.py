@@ -8,7 +8,7 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Writes nothing where the stream is no terminal.  One thread."""
+    """Writes nothing where the stream is not a terminal.  One thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None

@@ -11,7 +11,7 @@ from typing import Final
 from lmcache_core.app.console.progress_line import ProgressLine
 
 PATIENCE_SECONDS: Final = 1.0
-"""Nobody wonders before that."""
+"""A wait shorter than this shows nothing."""
 
 
 @contextmanager

@@ -30,9 +30,9 @@ class RemovalQuery(QueryParameters):
         ge=0,
         le=REMOVAL_SECONDS_MAX,
         allow_inf_nan=False,
-        description="How long stores that wait, and jobs that are under way, may take; the rest is given up.",
+        description="How long stores that wait, and jobs that are under way, may take; the rest is abandoned.",
     )
-    force: bool = Field(False, description="Wait for nothing: what is under way is given up at once.")
+    force: bool = Field(False, description="Wait for nothing: what is under way is abandoned at once.")
 
 
 _STATE: Final = {
@@ -67,16 +67,16 @@ class AdapterState(Answer):
     type: str
     index: int = Field(description="No other adapter of this server has it, or had it.")
     state: Literal["serving", "draining", "removing", "closing", "lingering", "removed"] = Field(
-        description="`lingering`: it was closed and still has memory of L1, which stays in quarantine until it lets go."
+        description="`lingering`: it was closed and still has memory of L1, which stays in quarantine until it is released."
     )
     healthy: bool
     objects_left: int = Field(description="Stores on their way to it, waiting or handed over.")
     bytes_left: int
     jobs_in_flight: int
-    lent_bytes: int = Field(description="Memory of L1 that it reads or writes just now, or has not let go of.")
+    lent_bytes: int = Field(description="Memory of L1 that it reads or writes just now, or has not released.")
     seconds_left: float | None = Field(description="Until the deadline of its removal.")
     drained: bool | None = Field(description="Of a removal: did everything that waited get there?  Null until then.")
-    given_up: int = Field(description="Objects of jobs that were given up at the deadline.")
+    given_up: int = Field(description="Objects of jobs that were abandoned at the deadline.")
     eviction_policy: str | None
     settings: dict[str, Any] = Field(description="As they were given, without secrets.")
     note: str = UNTIL_RESTART

@@ -103,7 +103,7 @@ class OrderPrefetch(ChunkSelection):
     target_tier: Literal["l1"] = "l1"
     pin: bool = Field(False, description="Pin what comes, under `name`.")
     name: PinName | None = None
-    ttl_seconds: PinSeconds | None = Field(None, description="How long the pin stays; none: until it is let go.")
+    ttl_seconds: PinSeconds | None = Field(None, description="How long the pin stays; none: until it is removed.")
 
     @model_validator(mode="after")
     def _a_pin_has_a_name(self) -> Self:
@@ -151,7 +151,7 @@ class PinChunks(ChunkSelection):
     model_config = ConfigDict(json_schema_extra={"examples": [{**_SELECTION, "name": "system-prompt"}]})
 
     name: PinName
-    ttl_seconds: PinSeconds | None = Field(None, description="How long; none: until it is let go.")
+    ttl_seconds: PinSeconds | None = Field(None, description="How long; none: until it is removed.")
 
 
 class ChunksPinned(Answer):
@@ -168,7 +168,7 @@ class ChunksPinned(Answer):
 
 
 class Unpin(RequestBody):
-    """The pin to let go."""
+    """The pin to remove."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "system-prompt"}]})
 

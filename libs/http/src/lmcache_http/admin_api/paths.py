@@ -39,4 +39,4 @@ ADMIN_PATHS: Final = (
     "/threads",
     "/version",
 )
-"""`{name}` stands for one part.  A plugin has no method of any of them."""
+"""`{name}` matches one part of a path.  A plugin has no method of any of them."""

@@ -101,7 +101,7 @@ class QuotaWasDeleted(Answer):
 
 
 class Clear(RequestBody):
-    """What is dropped.  What L2 holds is left to its adapters.  `force`: what is held, too, as soon as it is let go."""
+    """What is dropped.  What L2 holds is left to its adapters.  `force`: what is held, too, as soon as it is released."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tier": "l1", "force": False}]})
 

@@ -42,7 +42,7 @@ class Serving(Answer):
 
 
 class Unhealthy(Answer):
-    """`reason` is told to those who are let in, and null to others."""
+    """`reason` is null for clients that are not let in."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -216,7 +216,7 @@ class Plugins(Answer):
 
 class ThreadRow(Answer):
     """`state` is the kernel's word (R runs, S sleeps, D waits for a disk); `cpu_seconds` what it has used so far; both are null
-    where the kernel does not say.  `supervised` is null for a thread that nobody starts again.  `stack` names functions,
+    where the kernel does not say.  `supervised` is null for a thread that is not started again.  `stack` names functions,
     innermost last, and never values."""
 
     name: str
@@ -279,7 +279,7 @@ class LoggerLevels(Answer):
 
 
 class SetLevel(RequestBody):
-    """From now on and until the server ends.  Loggers of libraries can be made to tell what they are told, secrets included, so
+    """From now on and until the server ends.  Loggers of libraries can be made to log what they are given, secrets included, so
     that levels below INFO are for a short while."""
 
     model_config = ConfigDict(

@@ -1,4 +1,4 @@
-"""Bringing chunks from L2 into L1 before anybody asks for them."""
+"""Bringing chunks from L2 into L1 before a request asks for them."""
 
 from __future__ import annotations
 

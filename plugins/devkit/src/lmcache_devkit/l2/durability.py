@@ -20,7 +20,7 @@ DONE, MISSING = Outcome.DONE, Outcome.MISSING
 CHILD_OBJECTS: Final = 300
 CHILD_PAYLOAD_BYTES: Final = 50_000
 KILL_AFTER_OBJECTS: Final = (0, 9, 60)
-"""A child is killed when it has reported so many, and up to `JITTER_SECONDS` later."""
+"""Numbers of reported objects after which a child is killed, up to `JITTER_SECONDS` later."""
 JITTER_SECONDS: Final = 0.01
 
 

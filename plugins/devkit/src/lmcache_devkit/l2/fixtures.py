@@ -59,7 +59,7 @@ class L2Fixtures(OfferSuite):
 
     @classmethod
     def teardown_class(cls) -> None:
-        """The descriptor of a completion queue goes with its last owner; whoever counts descriptors next finds none."""
+        """The descriptor of a completion queue goes with its last owner; a later count of descriptors finds none."""
         gc.collect()
 
     @pytest.fixture

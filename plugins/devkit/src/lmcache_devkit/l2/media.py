@@ -12,15 +12,15 @@ class Media(ABC):
 
     @abstractmethod
     def read(self, key: ObjectKey) -> bytes | None:
-        """What stands in the place of this object; None: nothing."""
+        """The bytes in the place of this object; None: nothing."""
 
     @abstractmethod
     def write(self, key: ObjectKey, data: bytes) -> None:
-        """Put these bytes in the place of this object, whatever stands there."""
+        """Put these bytes in the place of this object, and replace what is there."""
 
     @abstractmethod
     def remove(self, key: ObjectKey) -> None:
-        """Take away what stands in its place, if anything does."""
+        """Remove what is in its place, if anything is."""
 
     def truncate(self, key: ObjectKey, length: int) -> None:
         self.write(key, self._bytes(key)[:length])

@@ -33,7 +33,7 @@ class Stored(NamedTuple):
 
 
 class Rig:
-    """Keys of a rig are nobody else's, so that it can work on a backend that is in use.  One thread."""
+    """Keys of a rig are its own, so that it can work on a backend that is in use.  One thread."""
 
     def __init__(self, under_test: OpenableOffer, memory: LentMemory, wait_seconds: float) -> None:
         token = secrets.token_hex(8)
@@ -107,7 +107,7 @@ class Rig:
         return key, self.memory.lend(HEADER_BYTES + payload_bytes)
 
     def put(self, count: int, first: int = 0, payload_bytes: int = PAYLOAD_BYTES) -> list[ObjectKey]:
-        """Store the right objects of so many keys.  Fails where one is not DONE."""
+        """Store the right objects of `count` keys.  Fails where one is not DONE."""
         self.require_room(count * (HEADER_BYTES + payload_bytes))
         keys = self.keys(count, first)
         outcomes = self.driver.store(*(self.whole(key, payload_bytes) for key in keys))

@@ -2,7 +2,7 @@
 
 Shah, Mitra, Matani: An O(1) algorithm for implementing the LFU cache eviction scheme (2010), https://arxiv.org/abs/2110.11602
 
-One list per number of uses, so that every step is O(1); uses are counted up to 255. Counts are halved after so many
+One list per number of uses, so that every step is O(1); uses are counted up to 255. Counts are halved after a number of
 hits per object, because otherwise what was popular once would stay for ever.
 """
 

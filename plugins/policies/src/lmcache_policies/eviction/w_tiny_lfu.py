@@ -6,7 +6,7 @@ https://arxiv.org/abs/1512.00727
 New objects pass through a small LRU window.  What leaves the window meets the oldest object of the main cache
 (segmented LRU): a sketch of recent uses, which knows evicted objects too, says which of the two is the victim; a tie is
 for the one that was there.  Here room is made later than objects come, so they wait in between as arrivals until
-somebody asks for victims.
+victims are asked for.
 """
 
 from __future__ import annotations

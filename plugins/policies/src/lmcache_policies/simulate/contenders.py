@@ -84,7 +84,7 @@ def choose(
 
 def _evicts(policy: EvictionPolicy) -> bool:
     """Does it name the one object there is when one has to go?  A policy that fails here fails in its replay, where it
-    is told."""
+    is reported."""
     space = KeySpace("probe", 0, 0, "", 1, HashChain.BLAKE3, bytes(16))
     try:
         policy.on_insert((0,), InsertFacts(1, space, 0, (b"probe",)))

@@ -78,7 +78,7 @@ class OpenWorks:
             self._closing = True
 
     def wait(self, seconds: float) -> None:
-        """After `begin_close`: until all are settled, or so long."""
+        """After `begin_close`: until all are completed, or `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count, seconds)
 
@@ -90,7 +90,7 @@ class OpenWorks:
 INNER_CLOSE_SHARE: Final = 0.25
 """Of the deadline of `close`, for the adapter inside."""
 STOP_SECONDS: Final = 1.0
-"""Beyond its deadline, `close` waits so long at most for what only has to be answered."""
+"""Beyond its deadline, `close` waits at most this time for what only has to be answered."""
 
 
 class ChainedAdapter(SerdeAdapter):
@@ -109,7 +109,7 @@ class ChainedAdapter(SerdeAdapter):
         layouts: SerdeLayouts,
         workers: int,
     ) -> None:
-        """`region` is one that `inner` was opened with, and nobody else's.  Where this raises, `inner` is still the
+        """`region` is one that `inner` was opened with, and is not shared.  Where this raises, `inner` is still the
         caller's."""
         self.inner: Final = inner
         self.chain: Final = chain

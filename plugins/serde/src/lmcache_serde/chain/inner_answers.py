@@ -1,4 +1,4 @@
-"""Listens to an adapter and tells whoever submitted a job what came of it."""
+"""Polls an adapter's completion queue and calls the submitter of each job with its outcome."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _Asked:
 
 
 class InnerAnswers:
-    """One daemon thread, on which the callbacks run.  It ends when it was told to and every job is over, which may be long
-    after the adapter was closed: until then somebody's memory is lent.  What a callback raises is logged, and so is
+    """One daemon thread, on which the callbacks run.  It ends after `end` when every job is over, which may be long
+    after the adapter was closed: until then buffers are borrowed.  What a callback raises is logged, and so is
     whatever the adapter answers that the contract does not allow: the job is FAILED then."""
 
     def __init__(self, name: str, inner: L2Adapter, faults: FaultLog) -> None:
@@ -37,15 +37,15 @@ class InnerAnswers:
         """Held while `inner` is given a job, so that no answer comes before it is known whose it is.  Guards the next."""
         self._asked: dict[JobId, _Asked] = {}
         self._over = False
-        """Nobody listens any more.  Guarded by the lock, too."""
+        """The thread has ended.  Guarded by the lock, too."""
         self._ending = False
         self._wakes = Inbox[None]()
         self._thread = threading.Thread(target=self._listen, name=f"{name}-answers", daemon=True)
         self._thread.start()
 
     def submit(self, call: Callable[[], JobId], size: int, told: Told, freed: Callable[[], None]) -> bool:
-        """Give `inner` a job of so many objects.  `told` is called once; `freed` is called once after a `told` that says that
-        buffers are still in use.  False where `inner` raised, or nobody listens any more: then neither is."""
+        """Give `inner` a job of `size` objects.  `told` is called once; `freed` is called once after a `told` that says that
+        buffers are still in use.  False where `inner` raised, or the thread has ended: then neither is."""
         with self._lock:
             if self._over:
                 return False
@@ -99,7 +99,7 @@ class InnerAnswers:
         self._wakes.clear_wakes()
 
     def _pause(self) -> None:
-        """Where a poll would return at once, for ever: the adapter names a descriptor that somebody has closed, or raises."""
+        """Where a poll would return at once, for ever: the adapter names a closed descriptor, or raises."""
         poll = select.poll()
         poll.register(self._wakes.fileno(), select.POLLIN)
         poll.poll(_PERIOD_SECONDS * 1000)
@@ -107,7 +107,7 @@ class InnerAnswers:
 
     def _take(self, completion: object) -> None:
         if not isinstance(completion, JobDone | BuffersReleased):
-            self._faults.error(f"the adapter inside completed with {completion!r:.80}, which is no completion")
+            self._faults.error(f"the adapter inside completed with {completion!r:.80}, which is not a completion")
             return
         with self._lock:
             asked = self._asked.get(completion.job) if isinstance(completion.job, int) else None
@@ -119,7 +119,7 @@ class InnerAnswers:
             if asked.answered:
                 asked.freed()
             else:
-                self._faults.error("the adapter inside let go of a job that it had not answered")
+                self._faults.error("the adapter inside released a job that it had not answered")
                 asked.told((Outcome.FAILED,) * asked.size, True)
             return
         if asked.answered:

@@ -110,7 +110,7 @@ class SerdeChain:
             if name == PAD or not 0 < len(name.encode()) <= SERDE_NAME_MAX_BYTES:
                 raise ValueError(
                     f"a serde cannot be called '{name}': headers hold names of 1 to {SERDE_NAME_MAX_BYTES} bytes, and "
-                    f"'{PAD}' stands for padding there"
+                    f"'{PAD}' means padding there"
                 )
         self._links = tuple(links)
         self.names: Final = tuple(link.name for link in links)

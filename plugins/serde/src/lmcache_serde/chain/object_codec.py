@@ -86,8 +86,8 @@ class ObjectCodec:
     """Any thread."""
 
     def __init__(self, chain: SerdeChain, faults: FaultLog, *, pads: bool, trusts: bool, is_shared: bool) -> None:
-        """`pads`: all objects of a plan are stored with one length.  `trusts`: whoever loaded an object has checked its
-        header and the digest of what was stored.  `is_shared`: other servers may store there, through the same serdes with
+        """`pads`: all objects of a plan are stored with one length.  `trusts`: the adapter that loaded an object has checked
+        its header and the digest of what was stored.  `is_shared`: other servers may store there, through the same serdes with
         other keys."""
         self.chain: Final = chain
         self._faults = faults
@@ -96,7 +96,7 @@ class ObjectCodec:
         self._is_shared = is_shared
 
     def encode(self, work: StoreWork, area: memoryview) -> tuple[Outcome, int]:
-        """DONE, and the length of the object that stands at the start of `area` now; or why there is none.  What is not
+        """DONE, and the length of the object that is at the start of `area` now; or why there is none.  What is not
         whole is refused: encoded, its fault could not be seen any more."""
         payload = work.buffer.view[HEADER_BYTES:]
         verdict = check(work.buffer.view, work.key)
@@ -125,7 +125,7 @@ class ObjectCodec:
         return Outcome.DONE, HEADER_BYTES + length
 
     def decode(self, work: LoadWork, area: memoryview) -> Outcome:
-        """DONE, and the object stands whole and plain in the lent buffer; or why it does not."""
+        """DONE, and the object is whole and plain in the borrowed buffer; or why it is not."""
         run = area[: HEADER_BYTES + work.plan.stored_bytes_max]
         if not self._trusts and (outcome := check(run, work.key, at_most=True).outcome) is not Outcome.DONE:
             return outcome

@@ -53,7 +53,7 @@ class ScratchRoom:
         return sum(extent.length for extent in self._free)
 
     def take(self, length: int) -> Extent | None:
-        """So many bytes, whole pages; None where there is no such place now."""
+        """`length` bytes, rounded up to whole pages; None where there is no free place of that size now."""
         wanted = pages(length)
         for index, free in enumerate(self._free):
             if free.length >= wanted:

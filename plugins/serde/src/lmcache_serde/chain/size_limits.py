@@ -13,8 +13,8 @@ class SizeLimits:
     """Any thread."""
 
     def __init__(self, chain: SerdeChain, scratch_bytes_max: int, stored_bytes_max: int | None) -> None:
-        """One object may take so much memory on its way, and may be so long at most when it is stored, header page
-        included."""
+        """`scratch_bytes_max`: memory that one object may take on its way.  `stored_bytes_max`: its length when stored,
+        header page included."""
         self._chain = chain
         self._scratch_bytes_max: Final = scratch_bytes_max
         self._stored_bytes_max: Final = stored_bytes_max

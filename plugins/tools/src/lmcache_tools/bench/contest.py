@@ -83,7 +83,7 @@ class Contest:
         """What is known so far, also after it ended early."""
 
     def hold(self) -> Results:
-        """Raises BenchFailedError when a lane fails.  Everything that was stored is given up before each new round, and
+        """Raises BenchFailedError when a lane fails.  Everything that was stored is deleted before each new round, and
         is left to `clear` of the lanes after the last."""
         numbers = any(contestant.lane.lossy for contestant in self._contestants)
         for size, depth in self._plan.grids():

@@ -74,5 +74,5 @@ def ratios(score: Score) -> Spread | None:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least of these, which are in order, that so many percent of them do not exceed."""
+    """The smallest value of `ordered` that `percent` percent of them do not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -14,7 +14,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
-        """Did somebody ask for an end?"""
+        """True after a signal that asks for the end."""
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:

@@ -52,4 +52,4 @@ class Lane(Protocol):
         """Each step once."""
 
     def clear(self) -> None:
-        """Give up everything that was stored.  Nothing may be on its way."""
+        """Delete everything that was stored.  Nothing may be on its way."""

@@ -38,7 +38,7 @@ class BenchMemory:
             shared_arena(size_bytes, f"bench-{uuid.uuid4().hex}") if shared else anonymous_arena(size_bytes)
         )
         self.is_lent = False
-        """Set where somebody may still write to it: it is then left to the end of the process."""
+        """Set where an adapter may still write to it: it is then left to the end of the process."""
 
     def touch(self) -> None:
         """Allocate every page and map it.  Takes long.  Raises ResourceError when the machine has less."""
@@ -50,7 +50,7 @@ class BenchMemory:
         populate(self.arena.region.address, self.arena.size_bytes)
 
     def close(self) -> None:
-        """Give it back; of memory that somebody may still write to, only the name."""
+        """Give it back; of memory that an adapter may still write to, only the name."""
         if not self.is_lent:
             self.arena.close()
         elif self.arena.segment is not None:

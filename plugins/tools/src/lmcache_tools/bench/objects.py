@@ -18,8 +18,8 @@ from lmcache_tools.bench.plan import spaced
 from lmcache_tools.number_layouts import as_numbers
 
 SPACE: Final = KeySpace("lmcache-bench", 0, 0, "", 256, HashChain.BLAKE3, b"lmcache-bench-l2")
-"""Of all keys: a model that no engine serves, so that nothing of anybody is met, and what should ever be left behind says
-where it comes from."""
+"""Of all keys: a model that no engine serves, so that no other object is touched, and objects that are left behind by
+accident say where they come from."""
 _FILL_BYTES: Final = 4 << 20
 
 
@@ -36,7 +36,7 @@ class Slot:
 class BenchObjects:
     """`count` objects of one size in memory, no two pages of them alike.
 
-    A load goes into a slot in which another object lies, so that a byte that nobody wrote is a byte of the wrong object, and
+    A load goes into a slot in which another object lies, so that a byte that was not written is a byte of the wrong object, and
     `wrong` sees it.  One thread."""
 
     def __init__(
@@ -54,7 +54,7 @@ class BenchObjects:
         """Of the payload of each object, as it was sealed."""
 
     def renew(self) -> None:
-        """New objects in every slot: keys that nobody has seen, headers that name them."""
+        """New objects in every slot: keys that were never used, headers that name them."""
         self._digests.clear()
         for slot in self._slots:
             self._seal(slot)
@@ -86,7 +86,7 @@ class BenchObjects:
         return steps
 
     def wrong(self, steps: Sequence[Step], *, lossy: bool = False) -> Iterator[str]:
-        """What is wrong with each object that did not come back byte for byte; where a serde is `lossy`, that is no whole
+        """What is wrong with each object that did not come back byte for byte; where a serde is `lossy`, that is not a whole
         object of its key."""
         for step in steps:
             if step.verb is Verb.LOAD and (fault := self._fault(step, lossy=lossy)):
@@ -96,7 +96,7 @@ class BenchObjects:
         found = check(step.buffer.view, step.key)
         if found.outcome is not Outcome.DONE:
             return found.reason
-        # Who undoes serdes writes a header anew: that it fits what stands there does not say that it is what was stored.
+        # Decoding through serdes writes a new header: that it fits the bytes does not prove that they are what was stored.
         is_same = lossy or _payload_digest(step.buffer) == self._digests.get(step.key)
         return None if is_same else "a whole object with another payload than was stored"
 

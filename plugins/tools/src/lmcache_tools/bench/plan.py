@@ -9,9 +9,9 @@ from typing import Final
 from lmcache_core.model.object_header import HEADER_BYTES
 
 OBJECT_BYTES_MIN: Final = 2 * HEADER_BYTES
-"""A header page and as much again: less is no object of any use."""
+"""A header page and as much again: a smaller object is of no use."""
 OBJECTS_MIN: Final = 2
-"""A load goes where another object lies, so that bytes which nobody wrote are seen."""
+"""A load goes where another object lies, so that bytes which were not written are seen."""
 STORES, LOADS = 0, 100
 """Shares of loads in percent: nothing else, and nothing but."""
 

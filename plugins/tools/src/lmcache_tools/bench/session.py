@@ -78,7 +78,7 @@ class Session:
 
 
 def _check(name: str, adapter: L2Adapter, plan: Plan, may_leave: bool) -> None:
-    """Raises ConfigError where a pass could only fail, or would leave behind what nobody asked for."""
+    """Raises ConfigError where a pass could only fail, or would leave objects behind unasked."""
     if Capability.DELETE not in adapter.capabilities and not may_leave:
         raise ConfigError(
             f"{name}: cannot delete, so everything that is stored would stay there; --leave-behind allows that"

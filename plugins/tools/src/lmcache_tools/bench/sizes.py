@@ -18,11 +18,11 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def size_of(text: str) -> int:
-    """Bytes, of `4MiB` or `4194304`.  Raises ConfigError for what is no size above 0."""
+    """Bytes, of `4MiB` or `4194304`.  Raises ConfigError for what is not a size above 0."""
     match = _SIZE.fullmatch(text.strip())
     factor = _UNITS.get(match[2].lower(), 0) if match else 0
     if match is None or (size := int(float(match[1]) * factor)) < 1:
-        raise ConfigError(f"'{text}' is no size; expected one such as 4194304, 512KiB or 4MiB")
+        raise ConfigError(f"'{text}' is not a size; expected one such as 4194304, 512KiB or 4MiB")
     return size
 
 
@@ -32,7 +32,7 @@ def number_in(least: int, most: int) -> Callable[[str], int]:
     def number_of(text: str) -> int:
         word = text.strip()
         if not (word.isascii() and word.isdigit() and least <= int(word) <= most):
-            raise ConfigError(f"'{text}' is no whole number from {least} to {most}")
+            raise ConfigError(f"'{text}' is not a whole number from {least} to {most}")
         return int(word)
 
     return number_of

@@ -1,4 +1,4 @@
-"""Keeps a lane busy with so many steps at a time, and takes the time."""
+"""Keeps a lane busy with a number of concurrent steps, and measures the time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Traffic:
                 return ended
         raise BenchFailedError(
             f"{lane.name}: nothing has ended within {self._patience_seconds:g} s, with {count} objects on their way; "
-            "see whether what it stands on answers, or raise --timeout-seconds"
+            "see whether what it depends on answers, or raise --timeout-seconds"
         )
 
 

@@ -29,7 +29,7 @@ class Yardstick:
 
 def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
     """`asked` is `auto`, `none`, `memory`, or a directory on a medium like the adapter's.  Nothing is written to a device that
-    the adapter owns.  Raises ConfigError for what is no directory."""
+    the adapter owns.  Raises ConfigError for what is not a directory."""
     given, facts = spec.settings, facts_of(spec)
     is_direct = bool(facts.direct_io and getattr(given, facts.direct_io, False))
     engine = _KINDS.get(str(getattr(given, facts.io_engine, "")), "auto") if facts.io_engine else "auto"
@@ -42,7 +42,7 @@ def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
     if asked != AUTO:
         if not Path(asked).is_dir():
             raise ConfigError(
-                f"--medium '{asked}' is no directory; name one on a medium like the adapter's, or auto, memory, none"
+                f"--medium '{asked}' is not a directory; name one on a medium like the adapter's, or auto, memory, none"
             )
         return Yardstick(Path(asked).absolute(), is_direct, device is None, engine)
     if files is not None:

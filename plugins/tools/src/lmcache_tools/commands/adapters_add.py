@@ -25,7 +25,7 @@ def parsers() -> list[Parser]:
     parser.add_argument(
         "adapter",
         metavar="JSON",
-        help='as --l2-adapter takes it, such as {"type": "memory"}; @FILE reads it from a file, for what nobody may see',
+        help='as --l2-adapter takes it, such as {"type": "memory"}; @FILE reads it from a file, for secrets',
     )
     add_admin_flags(parser)
     return [parser]

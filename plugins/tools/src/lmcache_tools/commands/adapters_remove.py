@@ -27,9 +27,9 @@ def parsers() -> list[Parser]:
         type=float,
         default=REMOVAL_SECONDS,
         metavar="N",
-        help=f"how long what waits and what is under way may take; the rest is given up (default: {REMOVAL_SECONDS:g})",
+        help=f"how long what waits and what is under way may take; the rest is abandoned (default: {REMOVAL_SECONDS:g})",
     )
-    parser.add_argument("--force", action="store_true", help="wait for nothing: give up what is under way")
+    parser.add_argument("--force", action="store_true", help="wait for nothing: abandon what is under way")
     add_wait(parser)
     add_admin_flags(parser)
     return [parser]

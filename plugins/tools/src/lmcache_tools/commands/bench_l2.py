@@ -54,7 +54,7 @@ def parsers() -> list[Parser]:
     add("--bytes", default="512MiB", metavar="SIZE", help="what one pass moves (default: %(default)s)")
     add("--rounds", type=int, default=5, metavar="N", help="passes of each that are counted (default: %(default)s)")
     add("--warmup", type=int, default=1, metavar="N", help="passes before them (default: %(default)s)")
-    add("--seconds", type=float, metavar="S", help="begin no other round of a size and depth after so long")
+    add("--seconds", type=float, metavar="S", help="begin no other round of a size and depth after S seconds")
     add("--medium", default="auto", metavar="WHAT", help=_MEDIUM_HELP)
     add("--no-verify", action="store_true", help="do not check what was loaded")
     add("--leave-behind", action="store_true", help="measure adapters that cannot delete, and leave objects there")

@@ -18,7 +18,7 @@ from lmcache_tools.output import output_of
 _LIMIT: Final = 1000
 _PAGE: Final = 5000
 _HASH_DIGITS: Final = 16
-"""So many of a chunk hash tell chunks apart for people; JSON has all of them."""
+"""Digits of a chunk hash that are shown to people; JSON has all of them."""
 
 
 def parsers() -> list[Parser]:
@@ -28,7 +28,7 @@ def parsers() -> list[Parser]:
     parser.add_argument("--model", help="objects of this model alone: its served name, or what an engine sends")
     parser.add_argument("--salt", help="objects of this cache salt alone; _default is the empty one")
     parser.add_argument(
-        "--limit", type=int, default=_LIMIT, metavar="N", help=f"list at most so many; 0: all (default: {_LIMIT})"
+        "--limit", type=int, default=_LIMIT, metavar="N", help=f"list at most N; 0: all (default: {_LIMIT})"
     )
     add_admin_flags(parser)
     return [parser]

@@ -26,7 +26,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     client = AdminClient.of(given)
     answer = client.ask("POST", "/cache/unpin", {"name": given.name})
     pin = client.read(answer, PinAnswer)
-    output_of(given).show(answer, lambda: [Line(f"pin '{pin.name}' let go of {pin.objects} objects")])
+    output_of(given).show(answer, lambda: [Line(f"pin '{pin.name}' released {pin.objects} objects")])
     return ExitCode.STOPPED
 
 

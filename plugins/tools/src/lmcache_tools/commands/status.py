@@ -20,7 +20,9 @@ from lmcache_tools.status_page import Sample, status_page
 
 
 def parsers() -> list[Parser]:
-    parser = Parser("lmcache status", "Show how a running server is, what it holds and for whom, and what it does.")
+    parser = Parser(
+        "lmcache status", "Show how a running server is, what it holds and for which tenants, and what it does."
+    )
     parser.add_argument(
         "--watch", type=float, metavar="SECONDS", help="again and again, with rates; until Ctrl-C or --times"
     )

@@ -29,7 +29,7 @@ from lmcache_tools.number_layouts import NumberLayouts, as_numbers, lossy_serdes
 ROUNDS: Final = 3
 _CLOSE_SECONDS: Final = 5.0
 _MODEL: Final = "lmcache-doctor"
-"""Of the keys, so that what should ever be left behind says where it comes from."""
+"""Of the keys, so that what should ever be left behind says where they come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def try_adapter(spec: AdapterSpec, plugins: LoadedPlugins, object_bytes: int, ti
         finally:
             adapter.close(_CLOSE_SECONDS)
     finally:
-        with suppress(BufferError):  # an adapter that does not let go keeps the memory as long as this process lives
+        with suppress(
+            BufferError
+        ):  # an adapter that does not release it keeps the memory as long as this process lives
             region.view.release()
             memory.close()
 

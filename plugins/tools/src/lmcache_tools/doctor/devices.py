@@ -41,7 +41,7 @@ def _device(case: Case, spec: AdapterSpec, path: Path) -> Iterator[Finding]:
         return
     kind = _kind(found.st_mode)
     if kind is None:
-        yield Finding(probe, Level.FAIL, f"{path} is no device and no file", "name a device or a file")
+        yield Finding(probe, Level.FAIL, f"{path} is not a device or a file", "name a device or a file")
         return
     if fault := _access_fault(path, found.st_mode):
         text, remedy = fault

@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`text` is what is so, `remedy` what to do about it, `fix` the same as a command or flags for whom it is clear.
+    """`text` is what was found, `remedy` what to do about it, `fix` the same as a command or flags, where there is one.
     `facts` are the numbers behind it, for JSON."""
 
     probe: str

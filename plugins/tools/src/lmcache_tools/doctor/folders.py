@@ -45,7 +45,7 @@ def _folder(case: Case, spec: AdapterSpec, path: Path) -> Iterator[Finding]:
         yield Finding(probe, Level.OK, f"{path} does not exist yet, and can be made in {there} ({kind})", facts=facts)
     elif not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         yield Finding(
-            probe, Level.FAIL, f"{path} is no folder that this user may write to", "", f"chmod u+wx {path}", facts
+            probe, Level.FAIL, f"{path} is not a folder that this user may write to", "", f"chmod u+wx {path}", facts
         )
         return
     if mount and "ro" in mount.options:

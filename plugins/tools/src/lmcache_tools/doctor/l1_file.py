@@ -23,7 +23,7 @@ def l1_file(case: Case) -> Iterator[Finding]:
     path = Path(given).absolute()
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        text = f"{folder} is no folder that this user may write to"
+        text = f"{folder} is not a folder that this user may write to"
         yield Finding(_PROBE, Level.FAIL, text, "make it, and let this user write to it", f"mkdir -p {folder}")
         return
     mount = mount_of(case.machine, folder.resolve())

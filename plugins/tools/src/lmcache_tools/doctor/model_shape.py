@@ -37,7 +37,7 @@ class ModelShape:
         return self.layers * self.hidden * ITEM_BYTES[self.dtype]
 
     def chunk(self, tokens: int, shards: int, align_bytes: int) -> ChunkSize:
-        """As it is stored by so many workers.  Heads are never cut: where there are more workers than heads, several keep
+        """As it is stored by `shards` workers.  Heads are never cut: where there are more workers than heads, several keep
         the same one.  What MLA keeps cannot be divided, and is stored once."""
         if self.is_mla:
             return chunk_size(self.bytes_per_token * tokens, tokens, 1, align_bytes)

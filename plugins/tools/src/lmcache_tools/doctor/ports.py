@@ -32,7 +32,7 @@ def ports(case: Case) -> Iterator[Finding]:
 def _ports_of(values: BaseModel) -> Iterator[tuple[str, str, str, int, Level]]:
     """The ports of a plugin's settings: fields that say `listens_on` (the setting with the host) and the `word` for them, and
     maybe `unless`, a switch with which nothing listens, or `only_with`, one without which nothing does.  A port that
-    `stops_the_start` of the server fails the check even if nobody gave it."""
+    `stops_the_start` of the server fails the check even if it was not given."""
     for name, field in type(values).model_fields.items():
         extra = field.json_schema_extra
         if not isinstance(extra, dict) or "listens_on" not in extra:

@@ -62,7 +62,7 @@ class CpuMemory:
                 copied = True
             except (OSError, ValueError) as error:
                 logger.error("a worker's KV cache could not be copied reason=%s", error)
-            except Exception:  # whatever a copier raises, its copy has ended with it: nobody may wait for this job
+            except Exception:  # whatever a copier raises, its copy has ended with it: no caller may wait for this job
                 logger.exception("a copy in host memory failed")
         finally:
             self._leave()

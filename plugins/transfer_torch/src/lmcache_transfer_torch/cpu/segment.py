@@ -24,7 +24,7 @@ class CpuSegment:
         """Raises DeviceError unless `name` is a worker's segment of at least `size` bytes, owned by our user."""
         matched = _NAME.fullmatch(name)
         if matched is None:
-            raise DeviceError(f"'{name[:80]}' is no name of a worker's segment; those begin with lmcache_kv_")
+            raise DeviceError(f"'{name[:80]}' is not a name of a worker's segment; those begin with lmcache_kv_")
         self.name: Final = matched.group(1)
         self.size: Final = size
         try:
@@ -42,7 +42,7 @@ class CpuSegment:
 
     def _check_file(self, facts: os.stat_result) -> None:
         if not stat.S_ISREG(facts.st_mode):
-            raise DeviceError(f"segment {self.name} is no shared memory")
+            raise DeviceError(f"segment {self.name} is not shared memory")
         if facts.st_uid != os.geteuid():
             raise DeviceError(f"segment {self.name} belongs to user {facts.st_uid}; only our own are mapped")
         if facts.st_nlink > 1:
@@ -51,7 +51,7 @@ class CpuSegment:
             raise DeviceError(f"segment {self.name} has {facts.st_size} bytes, the worker says {self.size}")
 
     def check(self) -> None:
-        """Raises DeviceError when the worker has made it smaller: whoever touched what is gone would be killed."""
+        """Raises DeviceError when the worker has made it smaller: a thread that touched the missing part would be killed."""
         size = self._map.size()
         if size < self.size:
             raise DeviceError(f"segment {self.name} was cut from {self.size} to {size} bytes")

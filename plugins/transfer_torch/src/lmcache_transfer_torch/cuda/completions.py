@@ -77,7 +77,7 @@ class Completions:
         except DeviceError:
             if self._drop(line, pending):
                 raise
-            return  # somebody else's end made the thread look, and it was over
+            return  # another completion woke the thread, which found this one completed
         if alone:
             self._semaphore.post()  # from now on it looks by itself, too
 
@@ -93,7 +93,7 @@ class Completions:
         self._semaphore.post()
 
     def worker_left(self, lines: set[int]) -> None:
-        """What still waits for its events is given up after a while.  The lines are this worker's until this returns."""
+        """What still waits for its events is abandoned after a while.  The lines are this worker's until this returns."""
         now = time.monotonic()
         with self._lock:
             for line in lines:
@@ -107,7 +107,7 @@ class Completions:
         self._semaphore.post()
 
     def close(self, seconds: float) -> bool:
-        """After `give_up`, when nobody adds any more.  False when a transfer has not ended in time."""
+        """After `give_up`, when nothing is added any more.  False when a transfer has not ended in time."""
         with self._lock:
             self._closing = True
         self._semaphore.post()
@@ -138,7 +138,7 @@ class Completions:
 
     def _rescue(self) -> None:
         """A worker that died between its handle and its event would hold its stream for ever.  Only the first of a line
-        can be waiting; and it is told again each time, because the worker may overwrite what frees it."""
+        can be waiting; and its event is signalled again each time, because the worker may overwrite what frees it."""
         limit = time.monotonic() - RESCUE_SECONDS
         with self._lock:
             lines = [self._lines[line] for line in (list(self._lines) if self._giving_up else self._left)]
@@ -173,7 +173,7 @@ class Completions:
 
     def _end(self, line: int, pending: Pending, arrived: bool) -> None:
         if not self._drop(line, pending):
-            return  # whoever added it was told of a failure, and adds it anew
+            return  # its caller got an error, and adds it anew
         try:
             pending.end(pending, arrived)
         except Exception:  # the thread must outlive what others do in it

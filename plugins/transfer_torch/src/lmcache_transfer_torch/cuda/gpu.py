@@ -77,7 +77,7 @@ class Gpu:
             self._gone.notify_all()
 
     def take_lane(self, plane_bytes: int) -> Lane:
-        """One that can move planes of so many bytes; give it back with `give_lane`.  Raises DeviceError."""
+        """One that can move planes of `plane_bytes` bytes; give it back with `give_lane`.  Raises DeviceError."""
         size = max(STAGING_BYTES, 1 << (plane_bytes - 1).bit_length())
         if size > STAGING_MAX:
             raise DeviceError(f"one layer of a chunk has {plane_bytes} bytes; at most {STAGING_MAX} can be staged")
@@ -111,14 +111,14 @@ class Gpu:
         }
 
     def drain(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """End all transfers.  False when one still runs: then nothing may be let go, and the process should end."""
+        """End all transfers.  False when one still runs: then no memory may be released, and the process should end."""
         with self._lock:
             self._stopping = True
             users = list(self._users)
         for user in users:
             user.close()
         self.parts.completions.give_up()
-        # Somebody may be submitting right now: completions end after the last one has left.
+        # Another thread may be submitting right now: completions end after the last one has left.
         with self._gone:
             gone = self._gone.wait_for(lambda: not self._users, seconds)
         ended = self.parts.completions.close(seconds if gone else 0)
@@ -145,5 +145,5 @@ class Gpu:
 
 
 def _closed(close: Callable[[], None]) -> None:
-    with suppress(DeviceError):  # a GPU that is broken has let go of everything
+    with suppress(DeviceError):  # a GPU that is broken has released everything
         close()

@@ -72,7 +72,7 @@ class Lane:
         self._parts = parts
         self.number = number
         self.staging_bytes = staging_bytes
-        self._turn = threading.Lock()  # held while calling the driver, by those who want this lane and nobody else
+        self._turn = threading.Lock()  # held while calling the driver, by users of this lane only
         self._bounce: tuple[int, int] | None = None
         self._aborted: Pending | None = None
         """One that failed on its way and is not over."""
@@ -102,7 +102,7 @@ class Lane:
         self, job: TransferJob, groups: Sequence[MappedGroup], gather: bool, peer: Peer, end: Callable[[bool], None]
     ) -> bytes:
         """The handle of the event behind it; `end` is called once then.  Raises DeviceError, and `end` is not called, when
-        nothing was begun, and AbortedTransferError when it failed later: `end` is told when nothing of it runs any more."""
+        nothing was begun, and AbortedTransferError when it failed later: `end` is called when nothing of it runs any more."""
         completions = self._parts.completions
         blocks = [block for part in job.parts for block in part.blocks]
         with self._turn:

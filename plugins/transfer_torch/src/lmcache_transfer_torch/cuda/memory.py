@@ -115,7 +115,7 @@ class CudaMemory:
         try:
             self._owned.close()
         except DeviceError as error:
-            logger.warning("memory of a worker could not be let go reason=%s", error)
+            logger.warning("memory of a worker could not be released reason=%s", error)
         finally:
             self._gpu.left(self)
 

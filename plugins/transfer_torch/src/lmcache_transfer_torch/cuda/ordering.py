@@ -13,7 +13,7 @@ from lmcache_transfer_torch.cuda.semaphore_handle import BUFFER_BYTES, SLOT_BYTE
 from lmcache_transfer_torch.device import DeviceError
 
 RESTING: Final = 256
-"""Events that wait for their next use.  A worker that asks for one late is told of the event's next use, so that is far off."""
+"""Events that wait for their next use.  A worker that asks for one late waits for the event's next use, so that is far off."""
 
 
 SHARED_BYTES: Final = 2 << 20
@@ -30,7 +30,7 @@ class Ready(Protocol):
         """Work that is submitted to `stream` from now on happens behind it."""
 
     def give_up(self) -> None:
-        """The worker is gone: whoever waits goes on, as far as that can be had."""
+        """The worker is gone: let its waiters continue, as far as possible."""
 
     def close(self) -> None:
         """The job is over."""
@@ -160,7 +160,7 @@ class EventOrdering:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ReadyValue:
-    """An `address` of 0 stands for what has happened already."""
+    """An `address` of 0: the event has happened already."""
 
     driver: GpuDriver
     address: int
@@ -173,7 +173,7 @@ class _ReadyValue:
 
     def give_up(self) -> None:
         if self.address:
-            self.driver.write_value(self.rescue, self.address, self.sequence)  # nobody else will any more
+            self.driver.write_value(self.rescue, self.address, self.sequence)  # the worker will not
 
     def close(self) -> None:
         """The worker's buffer stays mapped until it leaves."""

@@ -30,7 +30,7 @@ def move_pages(
 ):
     """One program moves TILE words of one page: `[plane][BLOCKS][SLOTS][HEADS][HEAD_WORDS]` of each object, strides and
     sizes in words.  `bases` and `blocks` are the addresses of int64 tables: where each plane's block 0 lies, and the block
-    ids.  A negative id stands for no block: it is gathered as zeros, and nothing is scattered to it."""
+    ids.  A negative id is the null (padding) block: it is gathered as zeros, and nothing is scattered to it."""
     tile = tl.program_id(0)
     numbered = tl.program_id(1)
     plane = tl.program_id(2)

@@ -1,4 +1,4 @@
-"""Event handles of workers that share no process namespace: a sequence number in the memory of whoever signals.
+"""Event handles of workers that share no process namespace: a sequence number in the memory of the signaller.
 
 81 bytes in network order: version 1, the handle of a buffer of 4096 numbers of 8 bytes, the byte offset of one of them, and
 the value that it reaches when the event has happened.  Slot 0 is never used; the value 0 has been reached from the start.
@@ -39,5 +39,5 @@ class SemaphoreHandle(NamedTuple):
         if version != VERSION:
             raise DeviceError(f"an event handle of version {version}; known is {VERSION}")
         if sequence and (offset % SLOT_BYTES or not SLOT_BYTES <= offset < BUFFER_BYTES):
-            raise DeviceError(f"an event handle names byte {offset}, which is no slot of a buffer of {SLOTS}")
+            raise DeviceError(f"an event handle names byte {offset}, which is not a slot of a buffer of {SLOTS}")
         return cls(memory, offset, sequence)
