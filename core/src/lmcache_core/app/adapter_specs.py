@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field
 
 from lmcache_client.errors import ConfigError
@@ -136,8 +137,7 @@ class L2EvictionSettings(PluginSettings):
     eviction_ratio: Annotated[Ratio, Field(description="Share of what is used that one eviction frees.")] = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class L2EvictionSpec:
+class L2EvictionSpec(msgspec.Struct, frozen=True):
     """Its settings, and the policy to open."""
 
     policy: OfferSpec

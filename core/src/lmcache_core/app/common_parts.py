@@ -5,8 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.offer_specs import OfferSpecs
@@ -24,8 +25,7 @@ SUBSCRIBERS_CLOSE_SECONDS: Final = 2.0
 """How long subscribers may take to close where the server cannot be built."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommonParts:
+class CommonParts(msgspec.Struct, frozen=True):
     """What all parts are given."""
 
     settings: ServerSettings

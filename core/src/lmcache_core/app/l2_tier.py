@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
@@ -16,8 +18,7 @@ from lmcache_core.controllers.l2_eviction import L2EvictionController
 ADAPTER_CLOSE_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class L2Eviction:
+class L2Eviction(msgspec.Struct, frozen=True, eq=False):
     """The controller of one adapter, and the listing that it begins with, if the adapter has one."""
 
     adapter: str

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """`root` is where its /proc, /sys and /dev are."""
 
     root: Path = Path("/")

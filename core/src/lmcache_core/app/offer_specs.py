@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Origin
@@ -66,8 +68,7 @@ class OfferSpec:
         return opened
 
 
-@dataclass(frozen=True, slots=True)
-class OfferSpecs:
+class OfferSpecs(msgspec.Struct, frozen=True):
     """Everything that is opened besides adapters."""
 
     l1_memory: OfferSpec | None
@@ -118,8 +119,7 @@ def _policy(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, A
     return offer_spec(plugins, kind, given if isinstance(given, str) else given["type"], values, _BY_THEIR_FLAG[kind])
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """What `--offer-settings` and the settings of plugins ask of offers, by kind and name."""
 
     values: Mapping[Key, Mapping[str, Any]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_tiers import Tiers
@@ -12,8 +12,7 @@ from lmcache_core.controllers.threads import CompletionThread, Supervisor
 from lmcache_core.server.request_fields import SaltGate
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Changes:
+class Changes(msgspec.Struct, frozen=True, eq=False):
     adapters: AdapterChanges
     settings: SettingChanges
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from lmcache_client.messages import EngineKey
 from lmcache_core.app.common_parts import CommonParts
@@ -34,8 +35,7 @@ HASH_SEED = "vllm-none-hash"
 """Seed of the sha256_cbor chain where PYTHONHASHSEED is not set (docs/internals/engine-protocol.md, "Chunk hashes")."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EnginePort:
+class EnginePort(msgspec.Struct, frozen=True, eq=False):
     workers: Registrations
     prompts: PromptMemory
     gate: SaltGate

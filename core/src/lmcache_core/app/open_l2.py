@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from lmcache_core.app.adapter_specs import AdapterSpec, L2EvictionSpec, check_capabilities
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Eviction, RunningAdapter
@@ -63,8 +65,7 @@ def open_l2_eviction(
     return L2Eviction(client.name, spec.policy.name, controller, listing)
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterOpener:
+class AdapterOpener(msgspec.Struct, frozen=True):
     """Opens adapters of this server, each with a context of its own made from `context`.  Any thread."""
 
     plugins: LoadedPlugins

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from lmcache_client.errors import LMCacheError
@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 _SETTINGS_PREFIX = "LMCACHE_"
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOfServices:
+class ContextOfServices(msgspec.Struct, frozen=True):
     """The `ServiceContext` of a server."""
 
     common: CommonParts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.common_parts import CommonParts
@@ -34,8 +35,7 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tiers:
+class Tiers(msgspec.Struct, frozen=True, eq=False):
     arena: Arena
     l2: L2Tier
     opener: AdapterOpener

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_engine_port import EnginePort
@@ -22,8 +23,7 @@ from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Preallocation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, eq=False):
     """Everything that `build` made, in the groups in which it was made.  The server owns all of it."""
 
     info: ServerInfo

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
+
+import msgspec
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
@@ -38,8 +40,7 @@ REMEMBERED: Final = 32
 """Adapters that are gone and can still be asked about."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class L2Parts:
+class L2Parts(msgspec.Struct, frozen=True, eq=False):
     """What uses adapters."""
 
     store: StoreController

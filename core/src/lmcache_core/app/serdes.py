@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_client.layout import ChunkLayout, ObjectLayout
@@ -22,8 +23,7 @@ SERDE: Final = "serde"
 _EXAMPLE: Final = '"zstd", {"type": "zstd", "level": 3}, or a list of these'
 
 
-@dataclass(frozen=True, slots=True)
-class SerdeSpecs:
+class SerdeSpecs(msgspec.Struct, frozen=True):
     """The serdes in the order in which stores go through them, one at least."""
 
     serdes: tuple[OfferSpec, ...]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from msgspec import structs
+
 import lmcache_core
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
@@ -145,7 +147,7 @@ class Server:
                 "segment": parts.tiers.arena.segment,
                 "file": str(parts.tiers.arena.file) if parts.tiers.arena.file else None,
                 "direct_io": parts.tiers.arena.region.direct_io,
-                **asdict(census),
+                **structs.asdict(census),
                 "census_holds": census.is_balanced,
                 "backed_bytes": parts.tiers.arena.backed_bytes,
                 "backing_is_full": parts.growth.is_full,

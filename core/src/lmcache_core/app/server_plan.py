@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_specs
 from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
@@ -11,8 +11,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.kernels.choice import Kernels, choose_kernels
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPlan:
+class ServerPlan(msgspec.Struct, frozen=True):
     kernels: Kernels
     adapters: tuple[AdapterSpec, ...]
     offers: OfferSpecs

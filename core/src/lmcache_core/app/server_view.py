@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServerView:
+class RunningServerView(msgspec.Struct, frozen=True):
     """A `ServerView` over functions of the server, which may be called from any thread."""
 
     info: ServerInfo

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.masking import Hidden, secrets_in
@@ -56,8 +58,7 @@ _KINDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Adjustable:
+class Adjustable(msgspec.Struct, frozen=True, eq=False):
     """What settings apply to."""
 
     storage: StorageManager
@@ -83,8 +84,7 @@ class _Opened:
     prefetch: PrefetchPolicy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(msgspec.Struct, frozen=True):
     """A change of the eviction policy for which nobody waits any more, and how things were before it."""
 
     change: PolicyChange

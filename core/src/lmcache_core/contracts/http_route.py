@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
 
@@ -13,8 +15,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """What was asked.  Its size is within the limits of the admin API, and it was authenticated unless its route is open."""
 
     path: Mapping[str, str]
@@ -26,15 +27,14 @@ class HttpRequest:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     """`body` is sent as it is when it is bytes, encoded when it is text, and as JSON otherwise: a pydantic model, or whatever
     JSON has words for."""
 
     body: Any
     status: int = 200
     media_type: str = "application/json"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ class HttpContext(Protocol):
         """The subscriber of this name, with which routes share what it gathered; None where it is not active."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRoute:
+class PluginRoute(msgspec.Struct, frozen=True):
     """A route with its owner."""
 
     plugin: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from lmcache_core.contracts.buffers import MemoryRegion
 
 
-@dataclass(frozen=True, slots=True)
-class L1MemoryContext:
+class L1MemoryContext(msgspec.Struct, frozen=True):
     """What the server gives an L1 memory when it opens it."""
 
     size_bytes: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from lmcache_client.operations import Operation
 
@@ -65,8 +66,7 @@ ELSEWHERE: Final = _Sentinel.ELSEWHERE
 """Returned by an ORDERED handler that has done nothing yet and would take long, where `Call.may_wait` is False."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(msgspec.Struct, frozen=True):
     """Who answers an operation: `function(call, *payload)` returns the result."""
 
     operation: Operation

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
+
+import msgspec
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.conditions import Condition
@@ -146,8 +147,7 @@ class AdapterFacts(NamedTuple):
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlan:
+class StorePlan(msgspec.Struct, frozen=True):
     """`targets[i]` are the indexes of the adapters that object i goes to."""
 
     targets: tuple[tuple[int, ...], ...]
@@ -167,8 +167,7 @@ class StorePolicy(Policy, ABC):
     def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PrefetchPlan:
+class PrefetchPlan(msgspec.Struct, frozen=True):
     """`sources[i]` is the index of the adapter that key i is loaded from, or None to leave it.  Where that adapter fails,
     the others that have the key stand in for it, in the order of the cascade."""
 

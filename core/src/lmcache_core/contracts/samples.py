@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import add
 from typing import Final, NamedTuple
+
+import msgspec
 
 
 class Histogram(NamedTuple):
@@ -34,8 +35,7 @@ class Sample(NamedTuple):
     histogram: Histogram | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SampleKind:
+class SampleKind(msgspec.Struct, frozen=True):
     """One metric.  `name` and `unit` follow OpenTelemetry's conventions (units by UCUM, such as `By`, `s`, `{chunk}`),
     but where the public server has a metric of the same meaning: then they are its own, prefix `lmcache_mp` included."""
 

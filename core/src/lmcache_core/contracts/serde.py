@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
 from lmcache_client.layout import ChunkLayout, ObjectLayout
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
@@ -120,8 +122,7 @@ class NamedSerde(NamedTuple):
     serde: Serde
 
 
-@dataclass(frozen=True, slots=True)
-class SerdeChainContext:
+class SerdeChainContext(msgspec.Struct, frozen=True):
     """What the server gives a chain of serdes when it opens it around an adapter."""
 
     serdes: Sequence[NamedSerde]

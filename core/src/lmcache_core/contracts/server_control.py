@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
+
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.contracts.cache_control import AddressedChunks, CacheControl, ChunkAddress, PinControl
 from lmcache_core.contracts.capability import Capability
@@ -84,8 +86,7 @@ class AdapterAccess(Protocol):
         """As `L2Adapter.delete_other_versions`; None as for `list_keys`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterState:
+class AdapterState(msgspec.Struct, frozen=True):
     """One L2 adapter, as it was at one moment."""
 
     name: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -78,8 +77,7 @@ class SparseLookupRequest(NamedTuple):
     """None: what can be told from the shards."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, eq=False):
     """Slots that a worker reads or fills now.  They stay where they are until it is given back."""
 
     slots: tuple[int, ...]

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
+import msgspec
+
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import Completion, JobId
 from lmcache_core.jobs.inbox import Inbox
@@ -15,8 +17,7 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class JobAnswer:
+class JobAnswer(msgspec.Struct, frozen=True):
     """The outcomes of a job.  `token` is what it was submitted with."""
 
     token: Any
@@ -24,8 +25,7 @@ class JobAnswer:
     released: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobReleased:
+class JobReleased(msgspec.Struct, frozen=True):
     """A job that kept its buffers beyond its answer has released them."""
 
     token: Any

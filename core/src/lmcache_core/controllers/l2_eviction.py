@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
+
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectsEvicted, Publisher
 from lmcache_core.contracts.policies import EvictionPolicy
@@ -85,35 +87,29 @@ FAILED_SLICES_MAX: Final = 4
 """After this many slices in a row without a deletion, eviction pauses."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(msgspec.Struct, frozen=True):
     objects: Sequence[tuple[ObjectKey, int]]
     certain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Hit:
+class _Hit(msgspec.Struct, frozen=True):
     keys: Sequence[ObjectKey]
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(msgspec.Struct, frozen=True):
     keys: Sequence[ObjectKey]
 
 
-@dataclass(frozen=True, slots=True)
-class _Deleting:
+class _Deleting(msgspec.Struct, frozen=True):
     keys: Sequence[ObjectKey]
 
 
-@dataclass(frozen=True, slots=True)
-class _Deleted:
+class _Deleted(msgspec.Struct, frozen=True):
     keys: Sequence[ObjectKey]
     gone: Sequence[ObjectKey]
 
 
-@dataclass(frozen=True, slots=True)
-class _Again:
+class _Again(msgspec.Struct, frozen=True):
     """Handling this failed once."""
 
     message: _Stored | _Hit | _Listed | _Deleting | _Deleted | Answer

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store_counters import StoreCounters, StoreView
@@ -165,8 +167,7 @@ class DropReason(StrEnum):
     """The store controller failed with them in its hands."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
+class StoreLimits(msgspec.Struct, frozen=True):
     """Limits of one adapter's queue, and which object is dropped beyond them."""
 
     backlog_bytes: int

@@ -7,7 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
@@ -17,8 +18,7 @@ from lmcache_core.events.subscriber_queue import QueueLimits, SubscriberQueue, S
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BusCounters:
+class BusCounters(msgspec.Struct, frozen=True):
     """Sums over all subscribers since the start: `dropped` by event type, `failed` by subscriber, where there are any."""
 
     delivered: int

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
@@ -66,8 +68,7 @@ class SubscriberStatus:
     last_error: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(msgspec.Struct, frozen=True):
     capacity: int
     """Events that may wait (threads that publish at the same moment may each add one more, for that moment)."""
     timeout_seconds: float = 1.0

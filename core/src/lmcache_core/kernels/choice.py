@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Literal
+
+import msgspec
 
 from lmcache_client.errors import ConfigError
 from lmcache_client.hash_chain import ReadPrompt, read_prompt
@@ -20,8 +21,7 @@ _REMEDY: Final = "pip install lmcache-native"
 NativeMode = Literal["auto", "on", "off"]
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
+class Kernels(msgspec.Struct, frozen=True):
     """One set of twins.  `slot_table` and `recency` make new, empty ones."""
 
     native: bool

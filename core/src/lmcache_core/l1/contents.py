@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
 
 from lmcache_core.contracts.policies import InsertFacts, RequestFacts
 from lmcache_core.l1.index import PAUSE_SECONDS, SlotIndex, SpaceRecord
@@ -21,8 +22,7 @@ from lmcache_core.model.keys import KeySpace, ObjectKey
 _CLEAR_SLICE = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SlotCounts:
+class SlotCounts(msgspec.Struct, frozen=True):
     """Slots by state.  `used_bytes` is everything that is not free."""
 
     total: int

@@ -16,6 +16,8 @@ from enum import Enum
 from itertools import islice
 from math import ceil
 
+import msgspec
+
 from lmcache_core.l1.index import PAUSE_SECONDS, SlotIndex, SpaceRecord
 from lmcache_core.model.object_header import HEADER_BYTES
 
@@ -42,8 +44,7 @@ class OwnerKind(Enum):
     PIN = "pin"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """`identity` is (connection, request id) of a lookup, the instance id of a worker, the name of a controller or of a
     pin."""
 

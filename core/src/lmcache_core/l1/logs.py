@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from lmcache_core.contracts.events import ObjectsLeft, Publisher
 from lmcache_core.contracts.policies import AccessFacts, InsertFacts
@@ -28,20 +29,17 @@ SALTS_MAX: Final = 1024
 OTHER: Final = "_other"
 
 
-@dataclass(frozen=True, slots=True)
-class Inserted:
+class Inserted(msgspec.Struct, frozen=True):
     slots: list[int]
     facts: InsertFacts
 
 
-@dataclass(frozen=True, slots=True)
-class Accessed:
+class Accessed(msgspec.Struct, frozen=True):
     slots: list[int]
     facts: AccessFacts
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(msgspec.Struct, frozen=True):
     slots: list[int]
 
 

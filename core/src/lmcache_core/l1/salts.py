@@ -8,8 +8,9 @@ much.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from lmcache_core.l1.allocator import AllocationWait, WaitQueue
 from lmcache_core.l1.index import SlotIndex, SpaceRecord
@@ -18,11 +19,10 @@ _HEADROOM: Final = 16
 """A salt that reached its limit is brought below it by this part of the limit, so that not every store has to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaltLimits:
+class SaltLimits(msgspec.Struct, frozen=True):
     """Bytes that salts may use.  `default` is for those without a limit of their own; None: unlimited."""
 
-    by_salt: Mapping[str, int] = field(default_factory=dict)
+    by_salt: Mapping[str, int] = msgspec.field(default_factory=dict)
     default: int | None = None
 
     def of(self, salt: str) -> int | None:
@@ -30,8 +30,7 @@ class SaltLimits:
         return self.by_salt.get(salt, self.default)
 
 
-@dataclass(frozen=True, slots=True)
-class SaltExcess:
+class SaltExcess(msgspec.Struct, frozen=True):
     """A salt whose objects have to be evicted."""
 
     salt: str

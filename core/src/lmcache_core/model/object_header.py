@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import xxhash
 
 from lmcache_client.errors import ProtocolError
@@ -42,8 +42,7 @@ if _PREFIX.size + SERDES_MAX * _SERDE_MAX_BYTES + _BODY.size + CANONICAL_MAX_BYT
     raise AssertionError("the header page is too small for the longest key behind the longest chain of serdes")
 
 
-@dataclass(frozen=True, slots=True)
-class SerdeMark:
+class SerdeMark(msgspec.Struct, frozen=True):
     """One serde that encoded an object on its way to a backend."""
 
     name: str
@@ -53,8 +52,7 @@ class SerdeMark:
     """What it was given: what undoing it must yield."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectHeader:
+class ObjectHeader(msgspec.Struct, frozen=True):
     """What the page of a stored object says.  Without a serde, stored bytes and payload are the same.
 
     `payload_digest` is `NO_DIGEST` where a serde on the way was lossy."""
@@ -69,8 +67,7 @@ class ObjectHeader:
     """In the order in which they were applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """DONE, DAMAGED or FOREIGN, and in a few words why."""
 
     outcome: Outcome
