@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
+from lmcache_core.app.console.core_commands import group_clashes, is_core_command
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Candidate, Origin, PluginRow, Status
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -48,7 +48,8 @@ class LoadedPlugins:
         for row in rows:
             for offered in row.offers:
                 owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
-        self._group_clashes = _group_clashes(owners)
+        commands = {name: found[0][0].name for (kind, name), found in owners.items() if kind is OfferKind.COMMAND}
+        self._group_clashes = {(OfferKind.COMMAND, name): line for name, line in group_clashes(commands).items()}
         conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
         conflicts |= self._group_clashes
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
@@ -259,30 +260,7 @@ def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Of
 
 
 def _is_core_command(key: Key) -> bool:
-    """The command `GROUP.WORD` is run as `lmcache GROUP WORD`."""
-    if key[0] is not OfferKind.COMMAND:
-        return False
-    group, _, word = key[1].partition(".")
-    return word in CORE_GROUPS[group] if word and group in CORE_GROUPS else group in (*CORE_COMMANDS, "help")
-
-
-def _group_clashes(owners: Mapping[Key, list[tuple[Candidate, Offer]]]) -> dict[Key, str]:
-    """`lmcache quota` cannot be a command and a group of commands: by each of the names, what is wrong."""
-    clashes: dict[Key, str] = {}
-    for kind, name in owners:
-        begin = f"{name}."
-        words = [key for key in owners if kind is key[0] is OfferKind.COMMAND and key[1].startswith(begin)]
-        if words:
-            there = [((kind, name), "the command"), *((key, "the group of") for key in words)]
-            plugins = list(dict.fromkeys(owners[key][0][0].name for key, _ in there))
-            said = " and ".join(
-                f"{what} '{key[1].replace('.', ' ')}' of plugin '{owners[key][0][0].name}'" for key, what in there[:2]
-            )
-            remedy = " or ".join(f"--no-plugin {plugin}" for plugin in plugins)
-            clashes |= dict.fromkeys(
-                [key for key, _ in there], f"{said} exclude each other, and none is used: leave one out with {remedy}"
-            )
-    return clashes
+    return key[0] is OfferKind.COMMAND and is_core_command(key[1])
 
 
 def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:
