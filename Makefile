@@ -33,7 +33,7 @@ OWN := libs/client libs/kv_identity libs/kv_layout engines/vllm
 SIDE_BY_SIDE := $(if $(filter-out 1,$(PYTEST_PROCESSES)),-n $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 
 # What the demo's server is made of.
-DEMO_OWN := libs/client libs/http core libs/object_files plugins/admin plugins/l2_fs
+DEMO_OWN := libs/client libs/http core libs/l2_adapter libs/object_files plugins/admin plugins/l2_fs
 
 DEMO_READY := .venv/.demo
 PROJECT_READY := .venv/.ready

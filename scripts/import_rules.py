@@ -69,7 +69,7 @@ def contracts() -> Iterable[Contract]:
         "name": "core imports no plugin, no engine, no web framework and nothing of terminals or tests",
         "type": "forbidden",
         "source_modules": ["lmcache_core"],
-        "forbidden_modules": [*packages("plugins/*", "engines/*"), "lmcache_http", *FOREIGN],
+        "forbidden_modules": [*packages("plugins/*", "engines/*"), "lmcache_http", "lmcache_l2_adapter", *FOREIGN],
     }
     yield {
         "name": "libraries import no plugin and no engine",

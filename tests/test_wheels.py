@@ -35,7 +35,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_path: Path) -> None:
-    for folder in ("core", "libs/client", "plugins/l2_fs", "libs/object_files"):
+    for folder in ("core", "libs/client", "libs/l2_adapter", "plugins/l2_fs", "libs/object_files"):
         run(
             sys.executable,
             "-m",
@@ -48,7 +48,7 @@ def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_pat
             tmp_path,
             ROOT / folder,
         )
-    client, core, plugin, library = sorted(tmp_path.glob("*.whl"))
+    client, core, base, plugin, library = sorted(tmp_path.glob("*.whl"))
     venv.create(tmp_path / "clean", with_pip=True)
     python, lmcache = tmp_path / "clean/bin/python", tmp_path / "clean/bin/lmcache"
     run(python, "-m", "pip", "install", "-q", client, core, cwd=tmp_path)
@@ -58,7 +58,7 @@ def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_pat
         ["--l1-size-gb", "0.1", "--l2-adapter", '{"type": "memory"}'], tmp_path / "log", executable=lmcache
     ) as server:
         assert server.status()["l2"][0]["name"] == "memory"
-    run(python, "-m", "pip", "install", "-q", library, plugin, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "-q", base, library, plugin, cwd=tmp_path)
     assert [row["name"] for row in listed(lmcache)] == [*CORE, "fs"]
     run(python, "-m", "pip", "uninstall", "-q", "-y", "lmcache-l2-fs")
     assert [row["name"] for row in listed(lmcache)] == CORE

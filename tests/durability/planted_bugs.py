@@ -12,7 +12,6 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
-    BlockingL2Adapter,
     Capability,
     Check,
     KeyPage,
@@ -25,6 +24,7 @@ from lmcache_core import (
     Usage,
     inspect,
 )
+from lmcache_l2_adapter import BlockingL2Adapter
 
 WINDOW_SECONDS: Final = 0.0005
 """So long is a store open to a kill between its two halves."""

@@ -15,7 +15,6 @@ from lmcache_core import (
     AdapterContext,
     AdapterFacts,
     Bitmap,
-    BlockingL2Adapter,
     Call,
     ChunksStored,
     CommandContext,
@@ -54,6 +53,7 @@ from lmcache_core import (
     Subscriber,
     hookimpl,
 )
+from lmcache_l2_adapter import BlockingL2Adapter
 
 LMCACHE_PLUGIN_API = 1
 CALLS: list[str] = []

@@ -9,7 +9,6 @@ from pydantic import Field, SecretStr
 
 from lmcache_core import (
     AdapterContext,
-    BlockingL2Adapter,
     HttpAnswer,
     HttpContext,
     HttpRequest,
@@ -22,6 +21,7 @@ from lmcache_core import (
     PluginSettings,
     hookimpl,
 )
+from lmcache_l2_adapter import BlockingL2Adapter
 
 LMCACHE_PLUGIN_API = 1
 

@@ -124,7 +124,13 @@ from .contracts.http_route import (
     paths_overlap as paths_overlap,
     PluginRoute as PluginRoute,
 )
-from .contracts.l2_adapter import L2Adapter as L2Adapter, LoadItem as LoadItem, StoreItem as StoreItem
+from .contracts.l2_adapter import (
+    CircuitState as CircuitState,
+    CircuitStatus as CircuitStatus,
+    L2Adapter as L2Adapter,
+    LoadItem as LoadItem,
+    StoreItem as StoreItem,
+)
 from .contracts.offer import (
     CheckResult as CheckResult,
     Offer as Offer,
@@ -225,19 +231,9 @@ from .contracts.storage import (
     StoredSpace as StoredSpace,
 )
 from .contracts.subscriber import Subscriber as Subscriber, Subscriptions as Subscriptions
-from .jobs.async_adapter import AsyncL2Adapter as AsyncL2Adapter
-from .jobs.blocking_adapter import BlockingL2Adapter as BlockingL2Adapter
-from .jobs.byte_ledger import ByteLedger as ByteLedger
-from .jobs.circuit_breaker import (
-    CircuitBreaker as CircuitBreaker,
-    CircuitState as CircuitState,
-    CircuitStatus as CircuitStatus,
-)
 from .jobs.fault_log import FaultLog as FaultLog
 from .jobs.inbox import Inbox as Inbox
 from .jobs.job_table import CompletionQueue as CompletionQueue, Job as Job, JobTable as JobTable
-from .jobs.retry import RetryBudget as RetryBudget, RetryPolicy as RetryPolicy
-from .jobs.thread_executor import WorkerPool as WorkerPool
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
 from .model.results import Bitmap as Bitmap

@@ -20,7 +20,8 @@ Install = Callable[..., Path]
 Log = pytest.LogCaptureFixture
 
 ADAPTER = """
-    from lmcache_core import BlockingL2Adapter, Capability, L2Adapter, Offer, Outcome, hookimpl
+    from lmcache_core import Capability, L2Adapter, Offer, Outcome, hookimpl
+    from lmcache_l2_adapter import BlockingL2Adapter
 
     class Acme(BlockingL2Adapter):
         capabilities = Capability.DELETE | Capability.USAGE
@@ -58,7 +59,10 @@ ADAPTER = """
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("forgetful", "__init__ never called super().__init__(context, ...)"),
+        (
+            "forgetful",
+            "completions().fileno() failed: RuntimeError: __init__ never called super().__init__(context, ...)",
+        ),
         ("mute", "completions().fileno() failed: RuntimeError: not yet"),
         ("pretending", "completions().fileno() is None, which is not a file descriptor"),
     ],

@@ -24,7 +24,8 @@ def test_each_kind_is_a_distribution_without_leftovers_of_the_template(tmp_path:
     (module,) = about["entry-points"]["lmcache.plugins.v1"].values()
     package = module.partition(".")[0]
     assert package == f"lmcache_{new.distribution.split('-')[1]}_acme_two"
-    assert about["dependencies"] == ["lmcache-core>=0.1,<0.2"]
+    library = ["lmcache-l2-adapter>=0.1,<0.2"] if kind is OfferKind.L2_ADAPTER else []
+    assert about["dependencies"] == ["lmcache-core>=0.1,<0.2", *library]
     files = [path for path in new.folder.rglob("*") if path.is_file()]
     assert {f"src/{package}/plugin.py", f"src/{package}/py.typed", "README.md"} <= {
         str(path.relative_to(new.folder)) for path in files

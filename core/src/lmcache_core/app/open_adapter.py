@@ -15,7 +15,6 @@ from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.contracts.serde import SerdeLayouts
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.jobs.object_adapter import ObjectL2Adapter
 from lmcache_core.model.errors import PluginContractError
 
 logger = logging.getLogger(__name__)
@@ -58,12 +57,10 @@ def open_adapter(
 
 
 def _fault(adapter: L2Adapter) -> str | None:
-    """Why its completions could never be received."""
+    """Why its completions cannot be polled; None where they can."""
     try:
         descriptor = adapter.completions().fileno()
     except Exception as error:  # noqa: BLE001 - a plugin's boundary
-        if isinstance(adapter, ObjectL2Adapter) and not hasattr(adapter, "context"):
-            return "__init__ never called super().__init__(context, ...)"
         return f"completions().fileno() failed: {describe(error)}"
     if not isinstance(descriptor, int) or descriptor < 0:
         return f"completions().fileno() is {descriptor!r}, which is not a file descriptor"

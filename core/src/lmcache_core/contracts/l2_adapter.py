@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from lmcache_core.contracts.buffers import LentBuffer
@@ -28,13 +29,30 @@ class LoadItem(NamedTuple):
     buffer: LentBuffer
 
 
+class CircuitState(Enum):
+    """OPEN: the backend is down and is not called.  HALF_OPEN: one call probes whether it is back."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class CircuitStatus(NamedTuple):
+    """What an adapter with a circuit breaker has as `circuit`.  `retry_in_seconds` is None unless it is open."""
+
+    state: CircuitState
+    failures_in_a_row: int
+    openings: int
+    retry_in_seconds: float | None
+
+
 class L2Adapter(ABC):
     """Moves whole objects between L1 memory and a backend.
 
     Every `submit_*` returns at once and is answered through `completions()`, with one outcome per key in the order
     given; a batch of no keys is answered like any other.  `submit_*` and `unpin` may be called from any thread.
     Buffers are lent until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter` or
-    `AsyncL2Adapter`, which do all of this for them.
+    `AsyncL2Adapter` of lmcache-l2-adapter, which do all of this for them.
     """
 
     capabilities: Capability = Capability.NONE

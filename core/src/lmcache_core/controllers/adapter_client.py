@@ -17,7 +17,7 @@ from typing import Any, Final
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
-from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
+from lmcache_core.contracts.l2_adapter import CircuitStatus, L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.controllers.adapter_jobs import (
     AdapterCounters,
@@ -28,7 +28,6 @@ from lmcache_core.controllers.adapter_jobs import (
     PendingJobs,
     Verb,
 )
-from lmcache_core.jobs.circuit_breaker import CircuitStatus
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage

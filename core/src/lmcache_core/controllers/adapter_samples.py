@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lmcache_core.contracts.conditions import ActiveCondition
+from lmcache_core.contracts.l2_adapter import CircuitState
 from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.l2_eviction import L2EvictionCounters
-from lmcache_core.jobs.circuit_breaker import CircuitState
 from lmcache_core.model.results import Outcome
 
 _NAME: Final = ("l2_name",)

@@ -1,1 +1,1 @@
-"""Plumbing that L2 adapters share: completion queue, thread pool, job ids."""
+"""What core and adapters share: jobs and their completions, message queues between threads, rate-limited fault logs."""

@@ -6,7 +6,8 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import AdapterContext, AsyncL2Adapter, Condition, KeyPage, ObjectKey, Outcome, Usage
+from lmcache_core import AdapterContext, Condition, KeyPage, ObjectKey, Outcome, Usage
+from lmcache_l2_adapter import AsyncL2Adapter
 from lmcache_object_files.object_files import ObjectFiles
 
 _PASSING: Final = (errno.EINTR, errno.EAGAIN, errno.ESTALE)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, NewType, Self
 
-from lmcache_core import ByteLedger, ObjectKey, Outcome
+from lmcache_core import ObjectKey, Outcome
+from lmcache_l2_adapter import ByteLedger
 from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 
 Sighting = NewType("Sighting", int)

@@ -13,7 +13,6 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
-    AsyncL2Adapter,
     Capability,
     Condition,
     KeyPage,
@@ -26,6 +25,7 @@ from lmcache_core import (
     check,
     inspect,
 )
+from lmcache_l2_adapter import AsyncL2Adapter
 from lmcache_object_slots.header_reads import keys_at
 from lmcache_object_slots.medium import SlotMedium
 from lmcache_object_slots.ownership import stands_at

@@ -15,15 +15,15 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
-from lmcache_core.jobs.async_adapter import AsyncL2Adapter
 from lmcache_core.jobs.job_table import CompletionQueue
-from lmcache_core.jobs.object_adapter import ObjectL2Adapter
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 from lmcache_devkit.altered_bytes import ALTERING, altered, spoil
 from lmcache_devkit.fault_plan import Fault, FaultPlan, Verb
 from lmcache_devkit.inner_jobs import InnerJobs
 from lmcache_devkit.lossy_completions import LossyCompletions
+from lmcache_l2_adapter.async_adapter import AsyncL2Adapter
+from lmcache_l2_adapter.object_adapter import ObjectL2Adapter
 
 OBJECTS_AT_A_TIME: Final = 256
 NEVER_SECONDS: Final = 7 * 86400.0

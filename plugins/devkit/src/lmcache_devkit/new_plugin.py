@@ -102,7 +102,8 @@ def _words(kind: OfferKind, name: str, distribution: str) -> Mapping[str, str]:
         "distribution": distribution,
         "kind": kind,
         "label": kind.label,
-        "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
+        "core": (core := f">={major}.{minor},<{major}.{int(minor) + 1}"),
+        "library": f', "lmcache-l2-adapter{core}"' if kind is OfferKind.L2_ADAPTER else "",
         "example": Template(_EXAMPLES[kind]).substitute(name=name),
         "check": f"lmcache {name}" if kind is OfferKind.COMMAND else f"lmcache plugins check {kind}:{name}{settings}",
     }

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from lmcache_core import (
     AdapterContext,
-    BlockingL2Adapter,
     Capability,
     Check,
     KeyPage,
@@ -26,6 +25,7 @@ from lmcache_core import (
     Usage,
     inspect,
 )
+from lmcache_l2_adapter import BlockingL2Adapter
 from plugins.devkit.tests.mutants.planted import Planted
 
 CAPABILITIES = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.DURABLE

@@ -9,17 +9,8 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lmcache_core import (
-    AdapterContext,
-    BlockingL2Adapter,
-    Capability,
-    Condition,
-    KeyPage,
-    LentBuffer,
-    ObjectKey,
-    Outcome,
-    Usage,
-)
+from lmcache_core import AdapterContext, Capability, Condition, KeyPage, LentBuffer, ObjectKey, Outcome, Usage
+from lmcache_l2_adapter import BlockingL2Adapter
 from lmcache_l2_fs.config import FsSettings
 from lmcache_object_files import DIRECT_ALIGN, ObjectFiles, PendingFile, accepts_direct, open_object_files, unusable
 

@@ -7,18 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_core import (
-    AdapterContext,
-    AsyncL2Adapter,
-    Capability,
-    CircuitBreaker,
-    KeyPage,
-    LentBuffer,
-    ObjectKey,
-    Outcome,
-    ResourceError,
-    Usage,
-)
+from lmcache_core import AdapterContext, Capability, KeyPage, LentBuffer, ObjectKey, Outcome, ResourceError, Usage
+from lmcache_l2_adapter import AsyncL2Adapter, CircuitBreaker
 from lmcache_l2_mooncake.batch_calls import BatchCalls, CallSlots
 from lmcache_l2_mooncake.codes import LOST, Code, MooncakeError, PassingError, deleted, error_of, not_loaded, stored
 from lmcache_l2_mooncake.config import MooncakeSettings

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from lmcache_core import (
     AdapterContext,
-    AsyncL2Adapter,
     Capability,
     Condition,
     KeyPage,
@@ -23,6 +22,7 @@ from lmcache_core import (
     Usage,
     check,
 )
+from lmcache_l2_adapter import AsyncL2Adapter
 from lmcache_l2_redis.client import Client
 from lmcache_l2_redis.config import RedisSettings
 from lmcache_l2_redis.connection import Resolve

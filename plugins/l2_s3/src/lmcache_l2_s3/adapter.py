@@ -7,19 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_core import (
-    AdapterContext,
-    AsyncL2Adapter,
-    Capability,
-    Condition,
-    KeyPage,
-    LentBuffer,
-    ObjectKey,
-    Outcome,
-    RetryBudget,
-    RetryPolicy,
-    Usage,
-)
+from lmcache_core import AdapterContext, Capability, Condition, KeyPage, LentBuffer, ObjectKey, Outcome, Usage
+from lmcache_l2_adapter import AsyncL2Adapter, RetryBudget, RetryPolicy
 from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.bucket import Bucket
 from lmcache_l2_s3.config import S3Settings

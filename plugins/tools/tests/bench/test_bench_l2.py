@@ -20,7 +20,8 @@ Captured = pytest.CaptureFixture[str]
 SMALL = ("--sizes", "64KiB,100KiB", "--depths", "1,3", "--bytes", "512KiB", "--rounds", "2", "--timeout-seconds", "20")
 STRANGER = """
     import time
-    from lmcache_core import BlockingL2Adapter, Capability, Offer, Outcome, Usage, hookimpl
+    from lmcache_core import Capability, Offer, Outcome, Usage, hookimpl
+    from lmcache_l2_adapter import BlockingL2Adapter
 
     class Stranger(BlockingL2Adapter):
         capabilities = Capability.{capabilities}

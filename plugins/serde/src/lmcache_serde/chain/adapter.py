@@ -33,8 +33,8 @@ from lmcache_core import (
     SerdeLayouts,
     StoreItem,
     Usage,
-    WorkerPool,
 )
+from lmcache_l2_adapter import WorkerPool
 from lmcache_serde.chain.inner_answers import InnerAnswers
 from lmcache_serde.chain.links import SerdeChain
 from lmcache_serde.chain.object_codec import LoadWork, ObjectCodec, ObjectWork, StoreWork, TransferWork

@@ -10,8 +10,6 @@ from pydantic import Field
 
 from lmcache_core import (
     HEADER_BYTES,
-    BlockingL2Adapter,
-    ByteLedger,
     Capability,
     KeyPage,
     ObjectHeader,
@@ -21,6 +19,7 @@ from lmcache_core import (
     Usage,
     inspect,
 )
+from lmcache_l2_adapter import BlockingL2Adapter, ByteLedger
 
 TABLE = "CREATE TABLE IF NOT EXISTS objects (id BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
 
