@@ -39,6 +39,7 @@ from lmcache_core.events import subscriber_calls
 from lmcache_core.l1 import arena
 from lmcache_devkit import fake_engine, free_port
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_sidecar import program
 from tests.media_faults.adapters import MADE
 from tests.media_faults.medium import cued_medium, small_file_system
 from tests.remote.backends import running
@@ -532,6 +533,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(server_conditions, "RecentGrowth", minute)
     monkeypatch.setattr(adapter_conditions, "RecentGrowth", lambda clock, seconds=0.0: minute(clock))
     monkeypatch.setattr(subscriber_calls, "RECENT_SECONDS", MINUTE_SECONDS)
+    monkeypatch.setattr(program, "RECENT_SECONDS", MINUTE_SECONDS)
     monkeypatch.setattr(found_objects, "AGAIN_SECONDS", MINUTE_SECONDS)
     with ExitStack() as exits:
         yield Site(tmp_path, monkeypatch, exits)
