@@ -23,5 +23,10 @@ lmcache-observability is not installed, as for the demo, a server refuses the va
 
 def quiet_environment() -> dict[str, str]:
     """A new dictionary: this process's environment without foreign settings, and with every telemetry switch off."""
+    return core_environment() | NO_FIXED_PORT
+
+
+def core_environment() -> dict[str, str]:
+    """The same for another installation, which may have no plugins: without their variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
-    return inherited | TELEMETRY_OFF | NO_FIXED_PORT | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+    return inherited | TELEMETRY_OFF | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}

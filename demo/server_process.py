@@ -15,7 +15,7 @@ from typing import Any, Self
 import zmq
 
 from demo.child_process import ChildProcess
-from demo.environment import quiet_environment
+from demo.environment import core_environment, quiet_environment
 from lmcache_client.sockets import open_socket
 from lmcache_devkit import free_ports
 
@@ -41,13 +41,18 @@ class ServerProcess:
         *,
         executable: Path = LMCACHE,
         environment: Mapping[str, str] | None = None,
+        core_alone: bool = False,
     ) -> None:
+        """`core_alone`: `executable` belongs to an installation without lmcache-admin and lmcache-observability.  It is
+        given no flag or variable of theirs, and `status` and `wait_written` cannot be used."""
         self.port, self.http_port = free_ports(2)
-        ports = ["--host", HOST, "--port", str(self.port), "--http-port", str(self.http_port)]
-        if "--plugin" in options:  # which names all that is considered, and the API is a plugin's
-            ports += ["--plugin", "admin"]
-        command = [str(executable), "server", *ports, *options]
-        self._child = ChildProcess("lmcache server", command, log_path, quiet_environment() | dict(environment or {}))
+        command = [str(executable), "server", "--host", HOST, "--port", str(self.port), *options]
+        if not core_alone:
+            command += ["--http-port", str(self.http_port)]
+            if "--plugin" in options:  # which names all that is considered, and the API is a plugin's
+                command += ["--plugin", "admin"]
+        inherited = core_environment() if core_alone else quiet_environment()
+        self._child = ChildProcess("lmcache server", command, log_path, inherited | dict(environment or {}))
 
     @property
     def running(self) -> bool:

@@ -9,7 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
-from demo.environment import quiet_environment
+from demo.environment import core_environment, quiet_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ class CleanEnvironment:
 
     def run(self, *command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command with this environment first on the path, as if it were activated."""
-        environment = {**quiet_environment(), "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}"}
+        environment = {**core_environment(), "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}"}
         environment.pop("PYTHONPATH", None)
         arguments = list(map(str, command))
         return subprocess.run(

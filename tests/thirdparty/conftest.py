@@ -7,8 +7,8 @@ from tests.thirdparty.clean_environment import CleanEnvironment, build_wheel
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
-    """Wheels of core and of the devkit, and nothing of the workspace."""
-    folders = ("libs/client", "core", "libs/l2_adapter", "plugins/devkit")
+    """Wheels of the devkit and of what it needs of this project, and nothing of the workspace."""
+    folders = ("libs/client", "libs/http", "core", "libs/l2_adapter", "plugins/devkit")
     wheels = [build_wheel(folder, tmp_path_factory.mktemp("wheels")) for folder in folders]
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean"))
     environment.pip("install", *wheels)
