@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from benchmarks.l2_cell import MIB
 from benchmarks.l2_lane import Runner
 from benchmarks.peer import BenchmarkError
+from lmcache_tools.bench.baseline import Baseline
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.memory import BenchMemory
-from lmcache_tools.bench.open_yardstick import open_yardstick
+from lmcache_tools.bench.open_baseline import open_baseline
 from lmcache_tools.bench.plan import LOADS, STORES, Plan
-from lmcache_tools.bench.yardstick import Yardstick
 
 
 def memcpy(
@@ -19,7 +19,7 @@ def memcpy(
 ) -> Runner:
     """Closed by `undo`.  Raises BenchmarkError without lmcache-native."""
     plan = Plan((size_mib * MIB,), (depth,), (STORES, LOADS), count * size_mib * MIB, rounds=1)
-    lane, describes = open_yardstick("memcpy", Yardstick(), plan, memory, undo)
+    lane, describes = open_baseline("memcpy", Baseline(), plan, memory, undo)
     if lane is None:
         raise BenchmarkError(f"a copy in memory was {describes}")
     return Runner(lane, depth, interruption)

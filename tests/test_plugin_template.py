@@ -1,4 +1,4 @@
-"""`lmcache plugins new`: what it writes can be installed, is listed, keeps the laws of its kind, and can be removed."""
+"""`lmcache plugins new`: what it writes can be installed, is listed, keeps the requirements of its kind, and can be removed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _OFTEN = (OfferKind.L2_ADAPTER, OfferKind.SERDE)
         if kind is not OfferKind.COMMAND
     ],
 )
-def test_what_is_new_keeps_the_laws_of_its_kind(site: Site, kind: OfferKind) -> None:
+def test_what_is_new_keeps_the_requirement_of_its_kind(site: Site, kind: OfferKind) -> None:
     """And leaves no file behind: among those of L2 adapters is one that kills a process that stores."""
     folder = site.folder / "kv"
     settings = json.dumps({"base_path": str(folder)} if kind is OfferKind.L2_ADAPTER else {})

@@ -1,4 +1,4 @@
-"""What docs/plugins says is so: generated pages are up to date, nothing is missing, and the examples keep the laws."""
+"""What docs/plugins says is so: generated pages are up to date, nothing is missing, and the examples keep the requirements."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ SUITE = """
 """
 
 
-def test_the_examples_of_the_pages_keep_the_laws(tmp_path: Path) -> None:
+def test_the_examples_of_the_pages_keep_the_requirements(tmp_path: Path) -> None:
     for module, (page, name, suite, opener) in EXAMPLES.items():
         (source,) = (block for block in blocks(f"plugins/{page}", "python") if re.search(rf"class {name}\b", block))
         if module == "deflate":  # a class is no opener

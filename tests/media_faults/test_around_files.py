@@ -1,4 +1,4 @@
-"""`fault_inject` without faults keeps every law around an adapter with a medium, restarts and kills included."""
+"""`fault_inject` without faults keeps every requirement around an adapter with a medium, restarts and kills included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `s3` adapter keeps every law on a real object store, which checks signatures and answers as AWS does."""
+"""The `s3` adapter keeps every requirement on a real object store, which checks signatures and answers as AWS does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def server(ceph: Ceph) -> S3Server:
-    return s3_of(ceph, "laws")
+    return s3_of(ceph, "requirements")
 
 
 class TestOnCeph(L2AdapterSuite):

@@ -125,7 +125,7 @@ def test_it_cannot_be_selected(install: Install) -> None:
         load_plugins(["acme_dist"])
 
 
-def test_laws_that_pytest_cannot_run_beside_it_are_one_line_that_names_it(
+def test_requirements_that_pytest_cannot_run_beside_it_are_one_line_that_names_it(
     install: Install, child_environment: Environment
 ) -> None:
     no_equals_sign(install("acme"))

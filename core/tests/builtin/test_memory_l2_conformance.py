@@ -1,4 +1,4 @@
-"""The `memory` adapter keeps every law."""
+"""The `memory` adapter keeps every requirement."""
 
 from __future__ import annotations
 

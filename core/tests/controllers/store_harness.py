@@ -91,8 +91,8 @@ class StoreHarness:
             key = ObjectKey(SPACE, chunk)
             data = self.adapters[number].objects.get(key.object_id)
             if data is not None:
-                verdict = check(data, key)
-                assert verdict.outcome is Outcome.DONE, verdict
+                checked = check(data, key)
+                assert checked.outcome is Outcome.DONE, checked
                 assert data[HEADER_BYTES:] == chunk * (PAYLOAD // 32)
                 found.append(index)
         return found

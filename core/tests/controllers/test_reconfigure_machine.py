@@ -182,7 +182,7 @@ class ReconfigureMachine(StorageMachine):
         ]
         assert sorted(known) == there
 
-    # --- the laws
+    # --- the requirements
 
     @invariant()
     def a_drained_adapter_is_given_no_new_stores(self) -> None:

@@ -24,7 +24,7 @@ StartServer = Callable[..., Server]
 
 @contextmanager
 def servers_to_change() -> Iterator[StartServer]:
-    """`start(*adapters, **settings)`: servers that know core's own adapters, the kit's among them."""
+    """`start(*adapters, **settings)`: servers that know core's own adapters, the suite's among them."""
     servers: list[Server] = []
 
     def start(*adapters: dict[str, Any], **settings: object) -> Server:

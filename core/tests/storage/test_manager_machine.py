@@ -678,7 +678,7 @@ class StorageMachine(RuleBasedStateMachine):
         if force:  # what is held stays where it is, and is not found any more
             self.asked.clear()
 
-    # --- the laws
+    # --- the requirements
 
     @invariant()
     def a_slot_has_one_writer(self) -> None:

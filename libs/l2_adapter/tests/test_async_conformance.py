@@ -1,4 +1,4 @@
-"""An adapter of coroutines keeps every law."""
+"""An adapter of coroutines keeps every requirement."""
 
 from __future__ import annotations
 

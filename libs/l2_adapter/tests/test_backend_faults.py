@@ -1,4 +1,4 @@
-"""Retries, the breaker and the size limit: one law for adapters on threads and on an event loop."""
+"""Retries, the breaker and the size limit: one requirement for adapters on threads and on an event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What BlockingL2Adapter adds to an author's four methods; `test_first_adapter.py` shows that it keeps the laws."""
+"""What BlockingL2Adapter adds to an author's four methods; `test_first_adapter.py` shows that it keeps the requirements."""
 
 from __future__ import annotations
 

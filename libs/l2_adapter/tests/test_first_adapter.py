@@ -1,4 +1,4 @@
-"""A first adapter is 40 lines: this one is complete, with its settings and its offer, and keeps every law."""
+"""A first adapter is 40 lines: this one is complete, with its settings and its offer, and keeps every requirement."""
 
 # The adapter.  What is a plugin of its own elsewhere begins here ...
 from pathlib import Path

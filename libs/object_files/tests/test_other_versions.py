@@ -26,7 +26,7 @@ def files(open_files: OpenFiles, root: Path) -> ObjectFiles:
     files = open_files()
     wait_known(files)
     for key in KEYS[::2]:
-        assert files.misfit(key, files.sighting(key)) is Outcome.FOREIGN
+        assert files.validation_failure(key, files.version(key)) is Outcome.FOREIGN
         assert files.discard(key, Outcome.FOREIGN)
     return files
 

@@ -168,7 +168,7 @@ def test_in_a_root_that_has_vanished_nothing_is_missing_and_nothing_is_made(open
         opened.files.delete(KEYS[0])
     gone = FileNotFoundError(errno.ENOENT, "no such file")
     with pytest.raises(FileNotFoundError, match="no longer"):
-        opened.files.not_opened(KEYS[0], opened.files.sighting(KEYS[0]), gone)
+        opened.files.not_opened(KEYS[0], opened.files.version(KEYS[0]), gone)
     admitted = opened.files.admit(object_key(60), SIZE)
     assert not isinstance(admitted, Outcome)
     with admitted as pending, pytest.raises(FileNotFoundError, match="no longer"):

@@ -13,7 +13,7 @@ from libs.object_files.tests.stored import store
 from lmcache_core import Outcome, media_path
 from lmcache_devkit.lent_memory import object_key
 from lmcache_object_files import removal
-from lmcache_object_files.finding import Finding, examine
+from lmcache_object_files.file_check import FileCheck, check_file
 
 
 def test_closing_keeps_what_is_stored_unless_it_is_told_otherwise(open_files: OpenFiles, root: Path) -> None:
@@ -65,12 +65,12 @@ def test_a_file_that_cannot_be_read_does_not_save_the_others(
         store(files, object_key(number))
     first = str(min(root.rglob("*.kv")))
 
-    def failing(path: str) -> Finding:
+    def failing(path: str) -> FileCheck:
         if path == first:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return examine(path)
+        return check_file(path)
 
-    monkeypatch.setattr(removal, "examine", failing)
+    monkeypatch.setattr(removal, "check_file", failing)
     with pytest.raises(OSError, match="Input/output"):
         files.close()
     assert [str(path) for path in root.rglob("*.kv")] == [first]

@@ -1,6 +1,6 @@
 """The storage machine with an operator at work: pins, prefetches that are ordered, single objects that are removed.
 
-All the laws of test_manager_machine.py hold, and besides: what is pinned is there, with its right bytes, and within its
+All the requirements of test_manager_machine.py hold, and besides: what is pinned is there, with its right bytes, and within its
 bound; and a listing shows every slot in use once.
 """
 

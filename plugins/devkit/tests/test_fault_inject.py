@@ -1,4 +1,4 @@
-"""The adapter that goes wrong on cue: each fault is the one that was asked for, and without any it keeps every law."""
+"""The adapter that goes wrong on cue: each fault is the one that was asked for, and without any it keeps every requirement."""
 
 from __future__ import annotations
 

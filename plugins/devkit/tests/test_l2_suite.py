@@ -1,4 +1,4 @@
-"""How the laws choose themselves, clean up, and speak to an operator."""
+"""How the requirements choose themselves, clean up, and speak to an operator."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_what_works_and_is_not_declared_is_a_warning_and_what_stays_behind_is_to
     kept = {file.stem for file in (tmp_path / "kv").glob("*.kv")}
     assert len(kept) > 100
     assert kept == {line.split()[-1] for line in report["left_behind"]} & kept
-    assert not any("pinned_object" in law for law in report["passed"])
+    assert not any("pinned_object" in requirement for requirement in report["passed"])
 
 
 def test_what_is_declared_and_does_not_hold_is_red(tmp_path: Path) -> None:
     report = run_suite(tmp_path, Capability.VERIFIES, ["-k", "refuses_by_itself or not_stored_is_missing"])
-    (law,) = report["failed"]
-    assert law.endswith("::test_what_the_adapter_verifies_it_refuses_by_itself")
+    (requirement,) = report["failed"]
+    assert requirement.endswith("::test_what_the_adapter_verifies_it_refuses_by_itself")
     assert len(report["passed"]) == 1
 
 
@@ -112,8 +112,8 @@ def check(folder: Path, request: CheckRequest, *options: str) -> subprocess.Comp
 def test_an_installed_offer_is_checked_from_any_directory(tmp_path: Path, report_file: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise SystemExit('not for these tests')\n")
-    laws = "round or missing or byte_for_byte or order_of_the_keys or altered_object_is or exact"
-    done = check(tmp_path, CheckRequest("l2_adapter", "memory"), f"--lmcache-report={report_file}", "-k", laws)
+    requirements = "round or missing or byte_for_byte or order_of_the_keys or altered_object_is or exact"
+    done = check(tmp_path, CheckRequest("l2_adapter", "memory"), f"--lmcache-report={report_file}", "-k", requirements)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(report_file.read_text())
     assert len(report["passed"]) > 10
@@ -122,7 +122,7 @@ def test_an_installed_offer_is_checked_from_any_directory(tmp_path: Path, report
     assert "Left behind" not in done.stdout
 
 
-def test_a_broken_law_says_why_and_the_settings_are_not_shown(tmp_path: Path, report_file: Path) -> None:
+def test_a_broken_requirement_says_why_and_the_settings_are_not_shown(tmp_path: Path, report_file: Path) -> None:
     secret = {"max_size_gb": 0.00012345678}
     done = check(tmp_path, CheckRequest("l2_adapter", "memory", secret), f"--lmcache-report={report_file}")
     assert done.returncode == 1
@@ -158,7 +158,7 @@ def test_a_check_keeps_its_settings_out_of_what_is_printed() -> None:
         ("request_module", "lookup"), ("subscriber", "log"),
     ],
 )  # fmt: skip
-def test_there_are_laws_for_every_kind(tmp_path: Path, kind: str, name: str) -> None:
+def test_there_are_requirement_for_every_kind(tmp_path: Path, kind: str, name: str) -> None:
     done = check(tmp_path, CheckRequest(kind, name), "--collect-only")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"check_{kind}.py::TestOffer::test_" in done.stdout

@@ -1,4 +1,4 @@
-"""The `mock` adapter keeps every law, and takes its time."""
+"""The `mock` adapter keeps every requirement, and takes its time."""
 
 from __future__ import annotations
 

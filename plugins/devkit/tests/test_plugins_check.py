@@ -1,4 +1,4 @@
-"""`lmcache plugins check`: from laws to lines and an exit code, with laws that were made for these tests."""
+"""`lmcache plugins check`: from requirements to lines and an exit code, with requirements that were made for these tests."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection, selection_from
 from lmcache_devkit.check_command import summary
-from lmcache_devkit.check_reporter import law_of
+from lmcache_devkit.check_reporter import requirement_of
 from lmcache_devkit.checks import trial_opening
 from lmcache_devkit.checks.check_request import CheckRequest
-from lmcache_devkit.conformance import Verdict, check_file, run_laws
+from lmcache_devkit.conformance import CheckResult, check_file, run_checks
 
 Install = Callable[..., Path]
 ADAPTER = OfferKind.L2_ADAPTER
-LAWS = """
+REQUIREMENTS = """
     import json, os
     import pytest
 
@@ -57,7 +57,7 @@ LAWS = """
             yield
             raise OSError("cannot clean up")
 
-        def test_a_tear_down_that_fails_breaks_the_law(self, broken):
+        def test_a_tear_down_that_fails_breaks_the_requirement(self, broken):
             pass
     """
 OFFER = """
@@ -74,8 +74,8 @@ OFFER = """
 
 
 @pytest.fixture
-def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a file of laws in the place of the kit's."""
+def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a file of requirements in the place of the suite's."""
 
     def put(source: str) -> Path:
         folder = tmp_path / "checks"
@@ -89,53 +89,54 @@ def laws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
     return put
 
 
-def verdicts(path: Path, only: str | None = None) -> dict[str, Verdict]:
+def results(path: Path, only: str | None = None) -> dict[str, CheckResult]:
     return {
-        each.law: each for each in run_laws(path, ADAPTER, "acme", {"password": "hunter2"}, PluginSelection(), only)
+        each.requirement: each
+        for each in run_checks(path, ADAPTER, "acme", {"password": "hunter2"}, PluginSelection(), only)
     }
 
 
-# laws and verdicts
+# requirements and results
 
 
-def test_each_law_has_its_verdict(laws: Callable[[str], Path]) -> None:
-    found = verdicts(laws(LAWS))
-    assert {law: verdict.outcome for law, verdict in found.items()} == {
+def test_each_requirement_has_its_result(requirements: Callable[[str], Path]) -> None:
+    found = results(requirements(REQUIREMENTS))
+    assert {requirement: result.outcome for requirement, result in found.items()} == {
         "it is told what to check": "holds",
         "a number is one (1)": "holds",
         "a number is one (2)": "broken",
         "what is not declared does not apply": "not applicable",
         "what cannot be removed is named": "holds",
-        "a tear down that fails breaks the law": "broken",
+        "a tear down that fails breaks the requirement": "broken",
     }
     assert found["a number is one (2)"].reason.splitlines()[:2] == ["AssertionError: 2 with hunter2", "assert 2 == 1"]
     assert "test_a_number_is_one" in found["a number is one (2)"].whole
     assert found["what is not declared does not apply"].reason == "the adapter does not declare LIST"
     assert found["what cannot be removed is named"].left == ["one", "two"]
-    assert "cannot clean up" in found["a tear down that fails breaks the law"].reason
+    assert "cannot clean up" in found["a tear down that fails breaks the requirement"].reason
 
 
-def test_some_laws_alone(laws: Callable[[str], Path]) -> None:
-    assert list(verdicts(laws(LAWS), "told or removed")) == [
+def test_some_requirement_alone(requirements: Callable[[str], Path]) -> None:
+    assert list(results(requirements(REQUIREMENTS), "told or removed")) == [
         "it is told what to check",
         "what cannot be removed is named",
     ]
-    assert list(verdicts(laws(LAWS), "told what to check")) == ["it is told what to check"]
-    with pytest.raises(ConfigError, match="no law matches -k 'zzz'"):
-        verdicts(laws(LAWS), "zzz")
+    assert list(results(requirements(REQUIREMENTS), "told what to check")) == ["it is told what to check"]
+    with pytest.raises(ConfigError, match="no requirement matches -k 'zzz'"):
+        results(requirements(REQUIREMENTS), "zzz")
 
 
 def test_nothing_of_the_current_directory_applies(
-    laws: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    requirements: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = laws("def test_the_way_things_are(): pass")
+    path = requirements("def test_the_way_things_are(): pass")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (elsewhere / "conftest.py").write_text("raise AssertionError('read')\n")
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
-    assert [each.outcome for each in verdicts(path).values()] == ["holds"]
+    assert [each.outcome for each in results(path).values()] == ["holds"]
     assert sorted(path.name for path in elsewhere.iterdir()) == ["conftest.py", "pytest.ini"]
 
 
@@ -148,30 +149,30 @@ def test_nothing_of_the_current_directory_applies(
         ),
         (
             "import os, signal\ndef test_something_dies(): os.kill(os.getpid(), signal.SIGKILL)",
-            "the conformance kit was killed by SIGKILL during the law 'something dies'",
+            "the conformance kit was killed by SIGKILL during the requirement 'something dies'",
         ),
     ],
 )
-def test_a_kit_that_fails_is_no_verdict(laws: Callable[[str], Path], source: str, says: str) -> None:
+def test_a_suite_that_fails_is_not_a_result(requirements: Callable[[str], Path], source: str, says: str) -> None:
     with pytest.raises(LMCacheError, match=says):
-        verdicts(laws(source))
+        results(requirements(source))
 
 
-def test_the_settings_are_in_no_command_line(laws: Callable[[str], Path]) -> None:
+def test_the_settings_are_in_no_command_line(requirements: Callable[[str], Path]) -> None:
     source = """
         from pathlib import Path
         def test_nobody_sees_it():
             assert b"hunter2" not in Path("/proc/self/cmdline").read_bytes()
         """
-    assert verdicts(laws(source))["nobody sees it"].outcome == "holds"
+    assert results(requirements(source))["nobody sees it"].outcome == "holds"
 
 
-def test_kinds_without_laws() -> None:
-    with pytest.raises(ConfigError, match="there are no laws for a command to be checked against"):
+def test_kinds_without_requirements() -> None:
+    with pytest.raises(ConfigError, match="there are no requirements for a command to be checked against"):
         check_file(OfferKind.COMMAND)
 
 
-def test_every_kind_of_object_has_laws() -> None:
+def test_every_kind_of_object_has_requirements() -> None:
     for kind in OfferKind:
         if kind is not OfferKind.COMMAND:
             assert check_file(kind).is_file()
@@ -184,11 +185,11 @@ def test_every_kind_of_object_has_laws() -> None:
         ("a.py::test_a_limit[3-x_y]", "a limit (3-x_y)"),
     ],
 )
-def test_a_law_is_words(node: str, words: str) -> None:
-    assert law_of(node) == words
+def test_a_requirement_is_words(node: str, words: str) -> None:
+    assert requirement_of(node) == words
 
 
-def test_the_kit_considers_the_same_plugins(laws: Callable[[str], Path]) -> None:
+def test_the_kit_considers_the_same_plugins(requirements: Callable[[str], Path]) -> None:
     source = """
         import os
         def test_it_is_told():
@@ -197,7 +198,7 @@ def test_the_kit_considers_the_same_plugins(laws: Callable[[str], Path]) -> None
         """
     selection = PluginSelection(("a", "b"), ("c",), True)
     assert selection_from(selection.variables()) == selection
-    assert [each.outcome for each in run_laws(laws(source), ADAPTER, "acme", {}, selection)] == ["holds"]
+    assert [each.outcome for each in run_checks(requirements(source), ADAPTER, "acme", {}, selection)] == ["holds"]
 
 
 # the command
@@ -212,10 +213,10 @@ SETTINGS = ("--settings", '{"password": "hunter2"}')
 
 
 def test_failures_are_short_and_secrets_are_masked(
-    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, requirements: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    laws(LAWS)
+    requirements(REQUIREMENTS)
     code, lines = check(capsys, *SETTINGS)
     assert code == 1
     assert lines[:3] == [
@@ -227,15 +228,15 @@ def test_failures_are_short_and_secrets_are_masked(
         "2 objects were left behind, because the adapter could not or must not delete what it stored:",
         "    one",
         "    two",
-        "acme: 3 laws hold, 2 do not, 1 does not apply",
+        "acme: 3 requirements hold, 2 do not, 1 does not apply",
     ]
 
 
-def test_verbose_names_every_law(
-    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+def test_verbose_names_every_requirement(
+    install: Install, requirements: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    laws(LAWS)
+    requirements(REQUIREMENTS)
     code, lines = check(capsys, *SETTINGS, "--verbose", "-k", "told or applies or apply or two or number")
     assert code == 1
     assert "holds: it is told what to check" in lines
@@ -244,18 +245,18 @@ def test_verbose_names_every_law(
     assert not any("hunter2" in line for line in lines)
 
 
-def test_when_every_law_holds_the_summary_is_all_there_is(
-    install: Install, laws: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_when_every_requirement_holds_the_summary_is_all_there_is(
+    install: Install, requirements: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    laws("def test_one(): pass")
+    requirements("def test_one(): pass")
     file = tmp_path / "settings.json"
     file.write_text('{"type": "acme", "password": "hunter2"}')
-    assert check(capsys, "--settings-file", str(file)) == (0, ["acme: 1 law holds, 0 do not, 0 do not apply"])
+    assert check(capsys, "--settings-file", str(file)) == (0, ["acme: 1 requirement holds, 0 do not, 0 do not apply"])
 
 
 def test_the_summary_counts() -> None:
-    assert summary("fs", {"holds": 61, "not applicable": 4}) == "fs: 61 laws hold, 0 do not, 4 do not apply"
+    assert summary("fs", {"holds": 61, "not applicable": 4}) == "fs: 61 requirements hold, 0 do not, 4 do not apply"
 
 
 @pytest.mark.parametrize(
@@ -273,10 +274,14 @@ def test_the_summary_counts() -> None:
     ],
 )
 def test_wrong_settings_are_one_line(
-    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    install: Install,
+    requirements: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
 ) -> None:
     install("acme", OFFER)
-    laws("def test_one(): raise AssertionError('ran')")
+    requirements("def test_one(): raise AssertionError('ran')")
     assert main(["plugins", "check", "acme", *arguments]) == 2
     said = capsys.readouterr().err
     assert said.startswith("lmcache: ")
@@ -303,7 +308,7 @@ UNOPENED = """
 
 @pytest.fixture
 def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed for the test is there for the process that runs the laws, too."""
+    """What is installed for the test is there for the process that runs the requirements, too."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
@@ -315,7 +320,7 @@ def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eviction_policies", "raise ConfigError('not with ' + 'hunter2')", 2, "not with **********"),
     ],
 )
-def test_what_the_user_can_mend_is_said_once_and_no_law_is_run(
+def test_what_the_user_can_mend_is_said_once_and_no_requirement_is_run(
     install: Install,
     seen_by_children: None,
     capsys: pytest.CaptureFixture[str],
@@ -363,37 +368,40 @@ class Terminal(StringIO):
 
 
 def test_a_terminal_shows_how_many_checks_hold_so_far_and_which_one_runs(
-    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    install: Install, requirements: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("acme", OFFER)
-    laws("def test_one(): pass\ndef test_two(): pass")
+    requirements("def test_one(): pass\ndef test_two(): pass")
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     shown = [text for text in terminal.getvalue().split("\r\x1b[K") if text]
     assert shown == [
-        *("0 laws hold ...", "0 laws hold ... one"),
-        *("1 law holds ...", "1 law holds ... two"),
-        "2 laws hold ...",
+        *("0 requirements hold ...", "0 requirements hold ... one"),
+        *("1 requirement holds ...", "1 requirement holds ... two"),
+        "2 requirements hold ...",
     ]
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_nothing_is_shown_where_nobody_looks(
-    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, requirements: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    laws("def test_one(): pass")
+    requirements("def test_one(): pass")
     assert check(capsys, *SETTINGS)[0] == 0
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     assert capsys.readouterr().err == ""
 
 
 def test_where_no_terminal_is_a_check_that_takes_long_is_named_once(
-    install: Install, laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Install,
+    requirements: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("lmcache_devkit.check_command._QUIET_SECONDS", 0.5)
     install("acme", OFFER)
-    laws("import time\ndef test_one(): pass\ndef test_two(): time.sleep(2)")
+    requirements("import time\ndef test_one(): pass\ndef test_two(): time.sleep(2)")
     assert main(["plugins", "check", "acme", *SETTINGS]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[2] for line in said] == ["two"]
@@ -403,10 +411,12 @@ def test_where_no_terminal_is_a_check_that_takes_long_is_named_once(
 # checks that hang
 
 
-def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(laws: Callable[[str], Path]) -> None:
+def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(
+    requirements: Callable[[str], Path],
+) -> None:
     """In its body, in what cleans up after it, and in a thread that it waits for."""
-    found = verdicts(
-        laws("""
+    found = results(
+        requirements("""
         import threading, time
         import pytest
 
@@ -431,7 +441,7 @@ def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(l
             def test_it_never_closes(self, thread): pass
         """)
     )
-    assert {law: verdict.outcome for law, verdict in found.items()} == {
+    assert {requirement: result.outcome for requirement, result in found.items()} == {
         "it waits": "broken",
         "it ends": "holds",
         "it never closes": "broken",
@@ -441,9 +451,9 @@ def test_a_check_that_hangs_is_named_with_where_it_hangs_and_the_next_one_runs(l
     assert "threading.Event().wait()" in found["it waits"].whole
 
 
-def test_hypothesis_does_not_try_a_check_that_hangs_again(laws: Callable[[str], Path]) -> None:
-    found = verdicts(
-        laws("""
+def test_hypothesis_does_not_try_a_check_that_hangs_again(requirements: Callable[[str], Path]) -> None:
+    found = results(
+        requirements("""
         import threading
         from hypothesis import given, strategies as st
 
@@ -460,15 +470,18 @@ def test_hypothesis_does_not_try_a_check_that_hangs_again(laws: Callable[[str], 
                 assert len(self.tried) == 1
         """)
     )
-    assert {law: verdict.outcome for law, verdict in found.items()} == {"it waits": "broken", "once": "holds"}
+    assert {requirement: result.outcome for requirement, result in found.items()} == {
+        "it waits": "broken",
+        "once": "holds",
+    }
 
 
 def test_after_three_checks_that_hang_no_other_one_is_run(
-    install: Install, laws: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    install: Install, requirements: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each further one would take its whole limit, too."""
     install("acme", OFFER)
-    laws("""
+    requirements("""
         import time
         import pytest
 
@@ -480,15 +493,17 @@ def test_after_three_checks_that_hang_no_other_one_is_run(
         """)
     code, lines = check(capsys, *SETTINGS)
     assert code == 1
-    assert lines[-1] == "acme: 0 laws hold, 3 do not, 0 do not apply"
+    assert lines[-1] == "acme: 0 requirements hold, 3 do not, 0 do not apply"
     assert "warning: 3 checks took longer than their limit, so those after them were not run" in lines
 
 
-def test_native_code_that_never_returns_is_named(laws: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be interrupted, so the kit's process is ended."""
+def test_native_code_that_never_returns_is_named(
+    requirements: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be interrupted, so the suite's process is ended."""
     monkeypatch.setattr("lmcache_devkit.conformance._STUCK_SECONDS", 1.0)
-    found = verdicts(
-        laws("""
+    found = results(
+        requirements("""
         import re
 
         class TestOffer:
@@ -498,7 +513,7 @@ def test_native_code_that_never_returns_is_named(laws: Callable[[str], Path], mo
             def test_it_is_not_run(self): pass
         """)
     )
-    assert {law: verdict.outcome for law, verdict in found.items()} == {"it never returns": "broken"}
+    assert {requirement: result.outcome for requirement, result in found.items()} == {"it never returns": "broken"}
     assert "could not be interrupted" in found["it never returns"].reason
 
 
@@ -565,11 +580,11 @@ SLOW = """
 RUN = """
 import sys
 from pathlib import Path
-from lmcache_devkit.conformance import run_laws
+from lmcache_devkit.conformance import run_checks
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 try:
-    for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+    for result in run_checks(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
         pass
 except KeyboardInterrupt:
     sys.exit(9)
@@ -578,10 +593,10 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_check_cleans_up_and_leaves_nothing_running(
-    laws: Callable[[str], Path], tmp_path: Path, number: signal.Signals
+    requirements: Callable[[str], Path], tmp_path: Path, number: signal.Signals
 ) -> None:
     environment = {**os.environ, "PROOF": str(tmp_path), "TMPDIR": str(tmp_path)}
-    child = subprocess.Popen([sys.executable, "-c", RUN, str(laws(SLOW))], env=environment)
+    child = subprocess.Popen([sys.executable, "-c", RUN, str(requirements(SLOW))], env=environment)
     try:
         pids = wait_for(tmp_path / "pids")
         child.send_signal(number)
@@ -612,10 +627,10 @@ def is_running(pid: int) -> bool:
 
 
 def test_an_interrupted_check_sums_up_what_it_knows(
-    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    requirements: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     install("acme", OFFER)
-    laws("""
+    requirements("""
         import os, signal, time
         def test_one(): pass
         def test_two(): assert False, "seen"
@@ -627,24 +642,27 @@ def test_an_interrupted_check_sums_up_what_it_knows(
     code, lines = check(capsys, *SETTINGS)
     assert code == 130
     assert "does not hold: two" in lines
-    assert lines[-1] == "acme: 1 law holds, 1 does not, 0 do not apply; interrupted"
+    assert lines[-1] == "acme: 1 requirement holds, 1 does not, 0 do not apply; interrupted"
 
 
 def test_nothing_runs_any_more_when_an_interrupted_check_is_summed_up(
-    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    requirements: Callable[[str], Path],
+    install: Install,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C comes while a verdict is printed, that is, outside of what watches over the kit's process."""
+    """Ctrl-C comes while a result is printed, that is, outside of what watches over the suite's process."""
     install("acme", OFFER)
-    laws("def test_one(): pass")
+    requirements("def test_one(): pass")
     happened: list[str] = []
 
-    def run(*arguments: object) -> Generator[Verdict]:
+    def run(*arguments: object) -> Generator[CheckResult]:
         try:
-            yield Verdict("one", "holds", "", "", [])
+            yield CheckResult("one", "holds", "", "", [])
         finally:
             happened.append("ended")
 
-    def interrupt(verdict: Verdict, verbose: bool) -> list[str]:
+    def interrupt(result: CheckResult, verbose: bool) -> list[str]:
         raise KeyboardInterrupt
 
     def sum_up(name: str, counts: Mapping[str, int]) -> str:
@@ -652,21 +670,21 @@ def test_nothing_runs_any_more_when_an_interrupted_check_is_summed_up(
         return ""
 
     module = "lmcache_devkit.check_command"
-    monkeypatch.setattr(f"{module}.run_laws", run)
+    monkeypatch.setattr(f"{module}.run_checks", run)
     monkeypatch.setattr(f"{module}._lines", interrupt)
     monkeypatch.setattr(f"{module}.summary", sum_up)
     assert check(capsys, *SETTINGS)[0] == 130
     assert happened == ["ended", "summed up"]
 
 
-# what the kit warns of, and what it cannot read
+# what the suite warns of, and what it cannot read
 
 
 def test_what_is_not_declared_and_there_is_a_warning(
-    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str]
+    requirements: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)
-    laws("""
+    requirements("""
         import warnings
         from lmcache_devkit import UndeclaredCapability
         def test_what_is_not_declared_is_not_there():
@@ -678,16 +696,16 @@ def test_what_is_not_declared_and_there_is_a_warning(
     assert code == 0
     assert lines == [
         "warning: 'acme' does not declare LIST with **********",
-        "acme: 2 laws hold, 0 do not, 0 do not apply",
+        "acme: 2 requirements hold, 0 do not, 0 do not apply",
     ]
 
 
 @pytest.mark.parametrize("only", ["a, b", "it's", "one and {"])
 def test_an_expression_that_cannot_be_read_is_the_user_s(
-    laws: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], only: str
+    requirements: Callable[[str], Path], install: Install, capsys: pytest.CaptureFixture[str], only: str
 ) -> None:
     install("acme", OFFER)
-    laws("def test_one(): pass")
+    requirements("def test_one(): pass")
     assert main(["plugins", "check", "acme", *SETTINGS, "-k", only]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -701,19 +719,21 @@ def test_an_expression_that_cannot_be_read_is_the_user_s(
 PLACE = """
 import sys
 from pathlib import Path
-from lmcache_devkit.conformance import run_laws
+from lmcache_devkit.conformance import run_checks
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 import acme_place
-for verdict in run_laws(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
-    print(acme_place.NAME, verdict.outcome, verdict.reason)
+for result in run_checks(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
+    print(acme_place.NAME, result.outcome, result.reason)
 """
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_kit_imports_what_the_server_imports(laws: Callable[[str], Path], tmp_path: Path, safe: bool) -> None:
-    """Neither the folder of the kit nor the current one comes first, where they do not for the server."""
-    path = laws("import acme_place\ndef test_it(): assert not acme_place.NAME")
+def test_the_kit_imports_what_the_server_imports(
+    requirements: Callable[[str], Path], tmp_path: Path, safe: bool
+) -> None:
+    """Neither the folder of the suite nor the current one comes first, where they do not for the server."""
+    path = requirements("import acme_place\ndef test_it(): assert not acme_place.NAME")
     current, first, second = tmp_path / "current", tmp_path / "first", tmp_path / "second"
     for folder in (current, first, second, path.parent):
         folder.mkdir(exist_ok=True)
@@ -728,7 +748,7 @@ def test_the_kit_imports_what_the_server_imports(laws: Callable[[str], Path], tm
 # for real
 
 
-def test_core_s_own_adapter_keeps_some_of_its_laws(capsys: pytest.CaptureFixture[str]) -> None:
+def test_core_s_own_adapter_keeps_some_of_its_requirements(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(
         ["plugins", "check", "memory", "--settings", json.dumps({"max_size_gb": 0.5}), "-k", "found or missing"]
     )

@@ -1,4 +1,4 @@
-"""The laws can fail: each of these broken policies is told by the law that is there for it."""
+"""The requirements can fail: each of these broken policies is told by the requirement that is there for it."""
 
 from __future__ import annotations
 
@@ -187,21 +187,21 @@ FOUND_BY_CHANCE = [NamesHeldSlots, NamesRemovedSlots, NamesTwice, ForgetsWhatItN
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "requirement"),
     [pytest.param(*each, marks=pytest.mark.slow) if each[1] in LONG_LAWS else each for each in KILLED_BY],
 )
-def test_each_mutant_is_killed_by_its_law(mutant: type[LeastRecentlyUsed], law: str) -> None:
+def test_each_mutant_is_killed_by_its_requirement(mutant: type[LeastRecentlyUsed], requirement: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
-        hold(EvictionPolicySuite(), law, mutant)
+        hold(EvictionPolicySuite(), requirement, mutant)
 
 
-@pytest.mark.parametrize("law", sorted({law for _, law in KILLED_BY}))
-def test_the_policy_that_they_were_made_of_keeps_these_laws(law: str) -> None:
-    hold(EvictionPolicySuite(), law, LeastRecentlyUsed)
+@pytest.mark.parametrize("requirement", sorted({requirement for _, requirement in KILLED_BY}))
+def test_the_policy_that_they_were_made_of_keeps_these_requirements(requirement: str) -> None:
+    hold(EvictionPolicySuite(), requirement, LeastRecentlyUsed)
 
 
 @pytest.mark.parametrize("mutant", FOUND_BY_CHANCE)
-def test_the_machine_finds_them_without_a_law_of_their_own(mutant: type[LeastRecentlyUsed]) -> None:
+def test_the_machine_finds_them_without_a_requirement_of_their_own(mutant: type[LeastRecentlyUsed]) -> None:
     """Any failure will do, so none is made smaller."""
     once = settings(max_examples=200, phases=[Phase.generate], report_multiple_bugs=False, deadline=None)
     with pytest.raises(AssertionError):
@@ -274,7 +274,7 @@ class ChangesItsMind(StoreEverywhere):
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "requirement"),
     [
         (NamesSickAdapters, "every_object_has_its_targets_and_they_are_healthy_adapters"),
         (NamesAdaptersThatAreNotThere, "every_object_has_its_targets_and_they_are_healthy_adapters"),
@@ -284,9 +284,9 @@ class ChangesItsMind(StoreEverywhere):
         (Collects, "memory_does_not_grow_with_the_objects_that_passed"),
     ],
 )
-def test_each_store_mutant_is_killed_by_its_law(mutant: type[StoreEverywhere], law: str) -> None:
+def test_each_store_mutant_is_killed_by_its_requirement(mutant: type[StoreEverywhere], requirement: str) -> None:
     with pytest.raises(AssertionError):
-        hold(StorePolicySuite(), law, mutant)
+        hold(StorePolicySuite(), requirement, mutant)
 
 
 class LoadsFromSickAdapters(LoadFromFirst):
@@ -319,7 +319,7 @@ class TakesNotes(LoadFromFirst):
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "requirement"),
     [
         (LoadsFromSickAdapters, "sources_are_healthy_adapters_that_have_the_key"),
         (LoadsWhatIsNotThere, "sources_are_healthy_adapters_that_have_the_key"),
@@ -328,10 +328,10 @@ class TakesNotes(LoadFromFirst):
         (TakesNotes, "what_was_found_is_not_changed"),
     ],
 )
-def test_each_prefetch_mutant_is_killed_by_its_law(mutant: type[LoadFromFirst], law: str) -> None:
-    filled = 1.0 if law.startswith("something") else 0.3
+def test_each_prefetch_mutant_is_killed_by_its_requirement(mutant: type[LoadFromFirst], requirement: str) -> None:
+    filled = 1.0 if requirement.startswith("something") else 0.3
     with pytest.raises(AssertionError):
-        hold(PrefetchPolicySuite(), law, mutant, filled=filled)
+        hold(PrefetchPolicySuite(), requirement, mutant, filled=filled)
 
 
 class Opened(OpenableOffer):
@@ -341,10 +341,10 @@ class Opened(OpenableOffer):
         return self.settings["opened"]()
 
 
-def hold(suite: Any, law: str, opened: Callable[[], Any], **parameters: Any) -> None:
-    """Run one law of a suite, with the fixtures it asks for."""
+def hold(suite: Any, requirement: str, opened: Callable[[], Any], **parameters: Any) -> None:
+    """Run one requirement of a suite, with the fixtures it asks for."""
     under_test = Opened(Offer("mutant", "", "nowhere:open"), {"opened": opened})
-    test = getattr(suite, f"test_{law}")
+    test = getattr(suite, f"test_{requirement}")
     fixtures: dict[str, Callable[[], Any]] = {
         "under_test": lambda: under_test,
         "modelled": lambda: ModelledPolicy(opened()),

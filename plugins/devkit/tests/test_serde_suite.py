@@ -1,4 +1,4 @@
-"""A serde that is right keeps the laws, and serdes that break one are found by it."""
+"""A serde that is right keeps the requirements, and serdes that break one are found by it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ KILLED_BY = {
     LeavesWhatWasThere: BROKEN,
     AsksForLessWhereItGetsMore: "test_its_bound_does_not_fall_where_the_payload_grows",
 }
-LAWS = sorted(name for name in dir(SerdeSuite) if name.startswith("test_"))
+REQUIREMENTS = sorted(name for name in dir(SerdeSuite) if name.startswith("test_"))
 
 
 class Direct:
@@ -117,27 +117,27 @@ class Direct:
         return self._kind()
 
 
-def judge(kind: type[Serde], law: str, layout: ObjectLayout) -> None:
-    """Call one law with what its fixtures would give it."""
-    method = getattr(SerdeSuite(), law)
+def judge(kind: type[Serde], requirement: str, layout: ObjectLayout) -> None:
+    """Call one requirement with what its fixtures would give it."""
+    method = getattr(SerdeSuite(), requirement)
     names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
     for content in ("random", "constant", "tensor") if "content" in names else ("",):
         fixtures = {"serde": kind(), "layout": layout, "content": content, "under_test": Direct(kind)}
         method(**{name: fixtures[name] for name in names})
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("requirement", REQUIREMENTS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.dtype)
-def test_a_serde_that_is_right_keeps_every_law(layout: ObjectLayout, law: str) -> None:
-    judge(Deflate, law, layout)
+def test_a_serde_that_is_right_keeps_every_requirement(layout: ObjectLayout, requirement: str) -> None:
+    judge(Deflate, requirement, layout)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_so_does_a_lossy_one(law: str) -> None:
-    judge(HalfPrecision, law, FLOATS)
+@pytest.mark.parametrize("requirement", REQUIREMENTS)
+def test_so_does_a_lossy_one(requirement: str) -> None:
+    judge(HalfPrecision, requirement, FLOATS)
 
 
 @pytest.mark.parametrize("mutant", KILLED_BY, ids=lambda kind: kind.__name__)
-def test_a_planted_bug_is_found_by_the_law_that_is_about_it(mutant: type[Serde]) -> None:
+def test_a_planted_bug_is_found_by_the_requirement_that_is_about_it(mutant: type[Serde]) -> None:
     with pytest.raises((Exception, pytest.fail.Exception)):
         judge(mutant, KILLED_BY[mutant], FLOATS)

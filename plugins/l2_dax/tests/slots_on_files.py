@@ -1,4 +1,4 @@
-"""The bytes of objects in files that are cut into slots, for laws that change them behind the adapter's back."""
+"""The bytes of objects in files that are cut into slots, for requirements that change them behind the adapter's back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `dax` adapter keeps every law, each way it can be set up."""
+"""The `dax` adapter keeps every requirement, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DaxLaws(L2AdapterSuite):
         return stall_methods(monkeypatch, StripedMedium, ("write", "read"))
 
 
-@pytest.mark.slow  # the laws of TestPersistent but those about a restart
+@pytest.mark.slow  # the requirements of TestPersistent but those about a restart
 class TestVolatile(DaxLaws):
     open_close_rounds = 200
 
@@ -74,7 +74,7 @@ class TestPersistent(DaxLaws):
     open_close_rounds = 50
 
 
-@pytest.mark.slow  # the laws of TestPersistent once more, on several devices
+@pytest.mark.slow  # the requirements of TestPersistent once more, on several devices
 class TestStriped(DaxLaws):
     devices: ClassVar[int] = 3
     way: ClassVar[Mapping[str, Any]] = {"persist_enabled": True, "num_store_workers": 2, "num_load_workers": 3}

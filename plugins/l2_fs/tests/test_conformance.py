@@ -1,4 +1,4 @@
-"""The `fs` adapter keeps every law, each way it can be set up."""
+"""The `fs` adapter keeps every requirement, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FsLaws(L2AdapterSuite):
 
     @pytest.fixture
     def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        return fail_methods(monkeypatch, {ObjectIO: ("create", "open"), ObjectDirectory: ("examine", "remove")})
+        return fail_methods(monkeypatch, {ObjectIO: ("create", "open"), ObjectDirectory: ("check_file", "remove")})
 
 
 class Reduced(FsLaws):

@@ -1,4 +1,4 @@
-"""The `fs_native` adapter keeps every law, with each engine and each way it can be set up."""
+"""The `fs_native` adapter keeps every requirement, with each engine and each way it can be set up."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ class FsNativeLaws(L2AdapterSuite):
 
     @pytest.fixture
     def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-        return fail_methods(monkeypatch, {AsyncIo: ("read_file", "write_file"), ObjectDirectory: ("examine", "remove")})
+        return fail_methods(
+            monkeypatch, {AsyncIo: ("read_file", "write_file"), ObjectDirectory: ("check_file", "remove")}
+        )
 
 
 class Reduced(FsNativeLaws):
@@ -80,7 +82,7 @@ class TestThreads(FsNativeLaws):
 
 @pytest.mark.slow
 class TestThreadsDirect(Reduced):
-    """Objects of the laws are no multiple of a block, so each of them is misaligned."""
+    """Objects of the requirements are no multiple of a block, so each of them is misaligned."""
 
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads", "use_odirect": True, "num_workers": 2}
 

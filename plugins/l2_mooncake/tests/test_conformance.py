@@ -1,4 +1,4 @@
-"""The `mooncake_store` adapter keeps every law, against a real master and a member in another process."""
+"""The `mooncake_store` adapter keeps every requirement, against a real master and a member in another process."""
 
 from __future__ import annotations
 

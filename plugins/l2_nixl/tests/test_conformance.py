@@ -1,4 +1,4 @@
-"""Both adapters keep every law with NIXL's POSIX backend."""
+"""Both adapters keep every requirement with NIXL's POSIX backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ SMALL_SLOTS = 20
 
 @pytest.fixture(autouse=True)
 def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
+    """The requirements ask what there is at once; on a machine with other work to do, half a second may not be enough to
+    know."""
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 
@@ -63,7 +64,7 @@ class PoolLaws(NixlLaws):
 
 
 class PoolMedia(Slots):
-    """Of slots that are large, what is behind the objects of the laws is not looked at."""
+    """Of slots that are large, what is behind the objects of the requirements is not looked at."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, SlotGeometry(SLOT_BYTES, POOL_SIZE, meta_bytes=meta_bytes_for(POOL_SIZE)))

@@ -1,4 +1,4 @@
-"""A pool in an object store keeps every law: S3 as moto speaks it, Azure Blob Storage as Azurite does."""
+"""A pool in an object store keeps every requirement: S3 as moto speaks it, Azure Blob Storage as Azurite does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `raw_block` adapter keeps every law, each way it can be set up."""
+"""The `raw_block` adapter keeps every requirement, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def device(path: Path, slots: int, slot_bytes: int, **settings: Any) -> Mapping[
 
 @pytest.fixture(autouse=True)
 def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws ask what there is at once; on a machine with other work to do, half a second may not be enough to know."""
+    """The requirements ask what there is at once; on a machine with other work to do, half a second may not be enough to
+    know."""
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 

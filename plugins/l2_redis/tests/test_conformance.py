@@ -1,4 +1,4 @@
-"""The `redis` adapter keeps every law, each way it can be set up."""
+"""The `redis` adapter keeps every requirement, each way it can be set up."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TestDurable(RedisSetup, L2AdapterSuite):
 
 
 class TestSharing(RedisSetup, Sharing):
-    """What only several servers show; all other laws with them are slow."""
+    """What only several servers show; all other requirements with them are slow."""
 
     way: ClassVar[Mapping[str, Any]] = {"shared": True}
 

@@ -1,4 +1,4 @@
-"""The `s3` adapter keeps every law, on stores that can do more and less."""
+"""The `s3` adapter keeps every requirement, on stores that can do more and less."""
 
 from __future__ import annotations
 

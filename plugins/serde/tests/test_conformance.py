@@ -1,4 +1,4 @@
-"""Each serde keeps every law, with each way it can be set up."""
+"""Each serde keeps every requirement, with each way it can be set up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmcache_devkit import SerdeSuite
 from plugins.serde.tests.round_trip import MASTER
 
 
-class Laws(SerdeSuite):
+class Requirements(SerdeSuite):
     way: ClassVar[Mapping[str, Any]] = {}
 
     @pytest.fixture
@@ -19,37 +19,37 @@ class Laws(SerdeSuite):
         return self.way
 
 
-class TestZstd(Laws):
+class TestZstd(Requirements):
     offer = "zstd"
 
 
-class TestZstdSearching(Laws):
+class TestZstdSearching(Requirements):
     offer = "zstd"
     way: ClassVar[Mapping[str, Any]] = {"level": 3, "element_bytes": 4}
 
 
-class TestFp8(Laws):
+class TestFp8(Requirements):
     offer = "fp8"
 
 
-class TestInt8(Laws):
+class TestInt8(Requirements):
     offer = "int8"
 
 
-class TestInt8SmallGroups(Laws):
+class TestInt8SmallGroups(Requirements):
     offer = "int8"
     way: ClassVar[Mapping[str, Any]] = {"group_size": 5}
 
 
-class TestInt4(Laws):
+class TestInt4(Requirements):
     offer = "int4"
 
 
-class TestInt4SmallGroups(Laws):
+class TestInt4SmallGroups(Requirements):
     offer = "int4"
     way: ClassVar[Mapping[str, Any]] = {"group_size": 3}
 
 
-class TestAesGcm(Laws):
+class TestAesGcm(Requirements):
     offer = "aesgcm"
     way: ClassVar[Mapping[str, Any]] = {"keys": [{"value": MASTER}]}

@@ -66,9 +66,9 @@ def test_kv_becomes_smaller_and_noise_hardly_larger() -> None:
 def test_the_width_that_a_setting_names_helps_where_the_layout_says_bytes() -> None:
     layout = ObjectLayout(2, 2, 256, 512, "bfloat16")
     opaque, payload = opaque_layout(layout.payload_bytes), kv_like(layout)
-    told = open_zstd(ZstdSettings(element_bytes=2))
-    assert encode(told, opaque, payload) == encode(SERDE, layout, payload)
-    assert len(encode(told, opaque, payload)) < len(encode(SERDE, opaque, payload))
+    configured = open_zstd(ZstdSettings(element_bytes=2))
+    assert encode(configured, opaque, payload) == encode(SERDE, layout, payload)
+    assert len(encode(configured, opaque, payload)) < len(encode(SERDE, opaque, payload))
 
 
 def test_another_level_reads_it() -> None:

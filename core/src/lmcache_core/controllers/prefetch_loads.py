@@ -288,8 +288,8 @@ class Loads:
                 logger.error("l1 lost what was loaded into it adapter=%s reason=%s", client.name, error)
                 return False
         if outcome is Outcome.DONE and not is_checked:
-            verdict = check(self._cache.buffer(loading.slot).view, loading.key, moved)
-            outcome, reason = verdict.outcome, verdict.reason
+            checked = check(self._cache.buffer(loading.slot).view, loading.key, moved)
+            outcome, reason = checked.outcome, checked.reason
         if outcome in (Outcome.DAMAGED, Outcome.FOREIGN):
             self.rejected += 1
             client.reject(loading.key, outcome)

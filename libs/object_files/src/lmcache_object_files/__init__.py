@@ -11,12 +11,12 @@ Whatever one of them wrote, any other reads: names, format, lock and temporaries
 
 from lmcache_object_files.async_file_adapter import AsyncFileAdapter
 from lmcache_object_files.direct_io import DIRECT_ALIGN, accepts_direct
+from lmcache_object_files.file_check import FileCheck, check_file
 from lmcache_object_files.file_names import FoundFile
 from lmcache_object_files.file_settings import FileSettings
-from lmcache_object_files.finding import Finding, examine
 from lmcache_object_files.object_directory import DirectoryLock, ObjectDirectory
 from lmcache_object_files.object_files import FileCounts, ObjectFiles
-from lmcache_object_files.object_index import ObjectIndex, PendingFile, Sighting
+from lmcache_object_files.object_index import FileVersion, ObjectIndex, PendingFile
 from lmcache_object_files.opening import open_object_files, unusable
 from lmcache_object_files.placed_file import PlacedFile
 from lmcache_object_files.recovery import Recovery
@@ -27,9 +27,10 @@ __all__ = [
     "DIRECT_ALIGN",
     "AsyncFileAdapter",
     "DirectoryLock",
+    "FileCheck",
     "FileCounts",
     "FileSettings",
-    "Finding",
+    "FileVersion",
     "FoundFile",
     "ObjectDirectory",
     "ObjectFiles",
@@ -37,9 +38,8 @@ __all__ = [
     "PendingFile",
     "PlacedFile",
     "Recovery",
-    "Sighting",
     "accepts_direct",
-    "examine",
+    "check_file",
     "open_object_files",
     "unusable",
 ]

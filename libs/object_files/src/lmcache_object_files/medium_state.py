@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from lmcache_core import Condition, Severity
-from lmcache_object_files.finding import is_full
+from lmcache_object_files.file_check import is_full
 from lmcache_object_files.object_directory import ObjectDirectory
 
 PROBE_BYTES_MAX: Final = 1 << 20

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from lmcache_core import AdapterContext, ObjectKey, Outcome, ResourceError, media_path
+from lmcache_object_files.file_check import FileCheck, check_file, is_full
 from lmcache_object_files.file_names import FoundFile
 from lmcache_object_files.file_walk import walk
-from lmcache_object_files.finding import Finding, examine, is_full
 
 OWNER_BYTES_MAX = 4096
 TAKE_ATTEMPTS: Final = 8
@@ -180,12 +180,12 @@ class ObjectDirectory:
         """A path of its own for a file that is to be published; its directory may have vanished."""
         return f"{self.temporaries}/{object_id.hex()}.{next(self._numbers)}.tmp"
 
-    def examine(self, key: ObjectKey) -> Finding:
+    def check_file(self, key: ObjectKey) -> FileCheck:
         """The state of the file of this object.  An object of another key is FOREIGN there."""
-        finding = examine(self.path(key))
-        if finding.outcome is Outcome.MISSING:
+        checked = check_file(self.path(key))
+        if checked.outcome is Outcome.MISSING:
             self.require()
-        return Finding(Outcome.FOREIGN, finding.size) if finding.key not in (None, key) else finding
+        return FileCheck(Outcome.FOREIGN, checked.size) if checked.key not in (None, key) else checked
 
     def files(self, after: str | None = None) -> Iterator[FoundFile]:
         """Every file where objects are, in the order of its path below the root."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from lmcache_core import AdapterContext, Condition, KeyPage, ObjectKey, Outcome, Severity, Usage, media_path
-from lmcache_object_files.finding import Finding, examine, is_full, is_in_the_way, size_of
+from lmcache_object_files.file_check import FileCheck, check_file, is_full, is_in_the_way, size_of
 from lmcache_object_files.medium_state import MediumState
 from lmcache_object_files.object_directory import DirectoryLock, ObjectDirectory
-from lmcache_object_files.object_index import ObjectIndex, PendingFile, Sighting
+from lmcache_object_files.object_index import FileVersion, ObjectIndex, PendingFile
 from lmcache_object_files.placed_file import PlacedFile
 from lmcache_object_files.recovery import Recovery
 from lmcache_object_files.removal import remove_objects
@@ -156,12 +156,12 @@ class ObjectFiles:
             if file.object_id is None or not self._index.may_hold(file.object_id):
                 continue
             try:
-                finding = examine(f"{self.directory.root}/{file.path}")
+                checked = check_file(f"{self.directory.root}/{file.path}")
             except OSError as error:
                 fault = fault or error
                 continue
-            if finding.outcome is Outcome.DONE and finding.key and media_path(finding.key) == file.path:
-                keys.append(finding.key)
+            if checked.outcome is Outcome.DONE and checked.key and media_path(checked.key) == file.path:
+                keys.append(checked.key)
                 if len(keys) == limit:
                     return KeyPage(tuple(keys), file.path)
         if fault is not None and not keys:
@@ -170,27 +170,27 @@ class ObjectFiles:
 
     # --- loading
 
-    def sighting(self, key: ObjectKey) -> Sighting | None:
-        """To be taken before the file is opened; for `not_opened` and `misfit`."""
+    def version(self, key: ObjectKey) -> FileVersion | None:
+        """To be taken before the file is opened; for `not_opened` and `validation_failure`."""
         return self._index.seen(key.object_id)
 
-    def not_opened(self, key: ObjectKey, sighting: Sighting | None, error: OSError) -> Outcome:
+    def not_opened(self, key: ObjectKey, version: FileVersion | None, error: OSError) -> Outcome:
         """The outcome where the file could not be opened (O_NOFOLLOW): MISSING or FOREIGN.  Raises any other error."""
         if isinstance(error, FileNotFoundError):
             self.directory.require()
-            self._index.drop_if_not_seen_since(key.object_id, sighting)  # a store may run beside
+            self._index.drop_if_not_seen_since(key.object_id, version)  # a store may run beside
             return Outcome.MISSING
         if is_in_the_way(error):
             return Outcome.FOREIGN
         raise error
 
-    def misfit(self, key: ObjectKey, sighting: Sighting | None) -> Outcome:
+    def validation_failure(self, key: ObjectKey, version: FileVersion | None) -> Outcome:
         """Why the file that was opened is not the whole object: FOREIGN or DAMAGED, what to reject it as, too.  MISSING where
         it has gone, or another has taken its place since: that one must not be rejected for it."""
-        standing = self.directory.examine(key).outcome
+        standing = self.directory.check_file(key).outcome
         if standing in (Outcome.FOREIGN, Outcome.MISSING):
             return standing
-        return Outcome.DAMAGED if self._index.seen(key.object_id) == sighting else Outcome.MISSING
+        return Outcome.DAMAGED if self._index.seen(key.object_id) == version else Outcome.MISSING
 
     # --- storing and deleting
 
@@ -224,12 +224,12 @@ class ObjectFiles:
     def standing(self, key: ObjectKey, size: int) -> Outcome:
         """Is there a place for a file of this object?  MISSING: yes; DONE: it is there already; REJECTED: something
         foreign is.  A damaged file is moved aside for the new one, one of another format version is removed."""
-        finding = self.directory.examine(key)
-        if finding.other_version:
+        checked = self.directory.check_file(key)
+        if checked.other_version:
             self._remove(key)
             return Outcome.MISSING
-        match finding.outcome:
-            case Outcome.DONE if finding.size == size:
+        match checked.outcome:
+            case Outcome.DONE if checked.size == size:
                 self._index.put(key.object_id, size)
                 return Outcome.DONE
             case Outcome.DONE:  # whole, of another length: serdes made it so, and the new one takes its place
@@ -238,7 +238,7 @@ class ObjectFiles:
                 self._index.drop(key.object_id)
                 self.counts.replaced(key.object_id)
             case Outcome.FOREIGN:
-                self._leave(key, finding)
+                self._leave(key, checked)
                 return Outcome.REJECTED
             case _:
                 self._set_aside(key)
@@ -256,11 +256,11 @@ class ObjectFiles:
     def delete(self, key: ObjectKey) -> Outcome:
         if not self._index.may_hold(key.object_id) and not self.counts.is_other_version(key.object_id):
             return Outcome.MISSING
-        finding = self.directory.examine(key)
-        if finding.outcome is Outcome.FOREIGN and not finding.other_version:
-            self._leave(key, finding)
+        checked = self.directory.check_file(key)
+        if checked.outcome is Outcome.FOREIGN and not checked.other_version:
+            self._leave(key, checked)
             return Outcome.MISSING
-        if finding.outcome is Outcome.DAMAGED:
+        if checked.outcome is Outcome.DAMAGED:
             self._set_aside(key)
             return Outcome.DONE
         return Outcome.DONE if self._remove(key) else Outcome.MISSING
@@ -274,11 +274,11 @@ class ObjectFiles:
         """What was loaded is DAMAGED (moved aside) or FOREIGN (left alone, and not offered again)."""
         if not self._index.may_hold(key.object_id):
             return True  # dealt with before; a store looks at what is there anyway
-        finding = self.directory.examine(key)
-        if finding.outcome is Outcome.MISSING:
+        checked = self.directory.check_file(key)
+        if checked.outcome is Outcome.MISSING:
             self._index.drop(key.object_id)
-        elif Outcome.FOREIGN in (outcome, finding.outcome) and finding.outcome is not Outcome.DAMAGED:
-            self._leave(key, finding)
+        elif Outcome.FOREIGN in (outcome, checked.outcome) and checked.outcome is not Outcome.DAMAGED:
+            self._leave(key, checked)
         else:
             self._set_aside(key)
         return True
@@ -333,6 +333,6 @@ class ObjectFiles:
         self._index.drop(key.object_id)
         self.counts.add("damaged")
 
-    def _leave(self, key: ObjectKey, finding: Finding) -> None:
+    def _leave(self, key: ObjectKey, checked: FileCheck) -> None:
         self._index.drop(key.object_id)
-        self.counts.left_alone(key.object_id, other_version=finding.other_version)
+        self.counts.left_alone(key.object_id, other_version=checked.other_version)

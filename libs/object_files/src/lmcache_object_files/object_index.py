@@ -11,8 +11,8 @@ from lmcache_core import ObjectKey, Outcome
 from lmcache_l2_adapter import ByteLedger
 from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 
-Sighting = NewType("Sighting", int)
-"""A file as it was last seen: its size, and which of all sightings it was.  Two of the same size differ."""
+FileVersion = NewType("FileVersion", int)
+"""A file as it was last seen: its size, and which of all versions it was.  Two of the same size differ."""
 
 _TURN_BITS: Final = 30
 _TURNS: Final = 1 << _TURN_BITS
@@ -31,7 +31,7 @@ class ObjectIndex:
         """`complete`: what is there is what will be put in."""
         self.room = ByteLedger(capacity_bytes)
         self._lock = threading.Lock()  # guards all below; what is used of the room is the sum of the sizes
-        self._files: dict[bytes, Sighting] = {}
+        self._files: dict[bytes, FileVersion] = {}
         self._turn = 0
         self._decided: set[bytes] = set()
         """Dropped since the beginning; empty once complete."""
@@ -53,8 +53,8 @@ class ObjectIndex:
         with self._lock:
             return object_id in self._files or not (self._complete or object_id in self._decided)
 
-    def seen(self, object_id: bytes) -> Sighting | None:
-        """The newest sighting."""
+    def seen(self, object_id: bytes) -> FileVersion | None:
+        """The newest version."""
         return self._files.get(object_id)
 
     def commit(self, object_id: bytes, size: int) -> None:
@@ -90,20 +90,20 @@ class ObjectIndex:
         with self._lock:
             return self._drop(object_id)
 
-    def drop_if_not_seen_since(self, object_id: bytes, sighting: Sighting | None) -> bool:
-        """There was no file after this sighting.  False, and nothing is dropped, where there is a newer one."""
+    def drop_if_not_seen_since(self, object_id: bytes, version: FileVersion | None) -> bool:
+        """There was no file after this version.  False, and nothing is dropped, where there is a newer one."""
         with self._lock:
-            if sighting is None or self._files.get(object_id) != sighting:
+            if version is None or self._files.get(object_id) != version:
                 return False
             return self._drop(object_id)
 
     def _put(self, object_id: bytes, size: int) -> None:
         old = self._files.get(object_id)
-        if old is None or size_of_sighting(old) != size:
+        if old is None or size_of_version(old) != size:
             self.room.adopt(size)
             self._replace(object_id, size)
         else:  # nothing is entered twice, not even for a moment: a writer would miss the room
-            self._files[object_id] = self._sighting(size)
+            self._files[object_id] = self._new_version(size)
 
     def _drop(self, object_id: bytes) -> bool:
         if not self._complete:
@@ -111,22 +111,22 @@ class ObjectIndex:
         file = self._files.pop(object_id, None)
         if file is None:
             return False
-        self.room.drop(size_of_sighting(file))
+        self.room.drop(size_of_version(file))
         return True
 
     def _replace(self, object_id: bytes, size: int) -> None:
         # The new size was entered before: a writer must never see room that is not there.
         if (old := self._files.get(object_id)) is not None:
-            self.room.drop(size_of_sighting(old))
-        self._files[object_id] = self._sighting(size)
+            self.room.drop(size_of_version(old))
+        self._files[object_id] = self._new_version(size)
 
-    def _sighting(self, size: int) -> Sighting:
+    def _new_version(self, size: int) -> FileVersion:
         self._turn = (self._turn + 1) % _TURNS
-        return Sighting(size << _TURN_BITS | self._turn)
+        return FileVersion(size << _TURN_BITS | self._turn)
 
 
-def size_of_sighting(sighting: Sighting) -> int:
-    return sighting >> _TURN_BITS
+def size_of_version(version: FileVersion) -> int:
+    return version >> _TURN_BITS
 
 
 PUBLISH_ATTEMPTS: Final = 3

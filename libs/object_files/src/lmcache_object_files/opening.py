@@ -6,8 +6,8 @@ import errno
 from pathlib import Path
 
 from lmcache_core import AdapterContext, ResourceError
+from lmcache_object_files.file_check import is_full
 from lmcache_object_files.file_settings import FileSettings
-from lmcache_object_files.finding import is_full
 from lmcache_object_files.object_directory import DirectoryLock, ObjectDirectory
 from lmcache_object_files.object_files import ObjectFiles
 from lmcache_object_files.object_index import ObjectIndex

@@ -50,8 +50,8 @@ class PlacedFile:
 
     def find_out(self) -> bool:
         """Is it there?  The engine's answer was lost: look."""
-        finding = self._directory.examine(self.key)
-        is_there = finding.outcome is Outcome.DONE and finding.size == self.size
+        checked = self._directory.check_file(self.key)
+        is_there = checked.outcome is Outcome.DONE and checked.size == self.size
         if is_there:
             self.placed()
         return is_there

@@ -11,9 +11,9 @@ from itertools import chain, count, islice, repeat
 from typing import Final, NamedTuple
 
 from lmcache_core import AdapterContext, media_path
+from lmcache_object_files.file_check import check_file
 from lmcache_object_files.file_names import DIRECTORY_LEVELS, FoundFile
 from lmcache_object_files.file_walk import found_file
-from lmcache_object_files.finding import examine
 from lmcache_object_files.object_directory import ObjectDirectory, remove_temporaries
 from lmcache_object_files.object_index import ObjectIndex
 
@@ -188,7 +188,7 @@ class Recovery:
     def _belongs_here(self, file: FoundFile) -> bool:
         """Is this the place of the object that its header names?  A file that does not say is taken at its name."""
         try:
-            key = examine(self._full(file.path)).key
+            key = check_file(self._full(file.path)).key
         except OSError:
             return True
         return key is None or media_path(key) == file.path

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lmcache_core import media_path
+from lmcache_object_files.file_check import check_file
 from lmcache_object_files.file_names import DIRECTORY_LEVELS
-from lmcache_object_files.finding import examine
 from lmcache_object_files.object_directory import ObjectDirectory, remove_file
 
 
@@ -26,7 +26,7 @@ def remove_objects(
         if file.object_id is None:
             continue
         try:
-            found = examine(path)
+            found = check_file(path)
             is_ours = not only_other_versions and found.key is not None and media_path(found.key) == file.path
             if is_ours or found.other_version:
                 directory.require()

@@ -20,14 +20,14 @@ from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.console.progress_line import ProgressLine
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
-from lmcache_devkit.conformance import KitFailedError, NotOpenedError, Verdict, check_file, run_laws
+from lmcache_devkit.conformance import CheckResult, NotOpenedError, SuiteFailedError, check_file, run_checks
 
 _REASON_LINES: Final = 8
 _LEFT_LINES: Final = 20
 _QUIET_SECONDS: Final = 10.0
-"""A law that takes longer is named where no terminal shows which one runs."""
+"""A requirement that takes longer is named where no terminal shows which one runs."""
 _ONLY_HELP: Final = (
-    "only laws whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
+    "only requirements whose names match, as for pytest: words with and, or, not; words that only blanks separate are joined, "
     "so that a name can be given as it is printed"
 )
 
@@ -35,7 +35,7 @@ _ONLY_HELP: Final = (
 def parsers() -> list[Parser]:
     parser = Parser(
         "lmcache plugins check",
-        "Run the laws of its kind against something that a plugin offers, with your own disk, bucket or server, "
+        "Run the requirements of its kind against something that a plugin offers, with your own disk, bucket or server, "
         "and remove what that left there.",
     )
     parser.add_argument("name", metavar="NAME", help="an offer such as fs, or kind:name such as l2_adapter:fs")
@@ -43,15 +43,17 @@ def parsers() -> list[Parser]:
     parser.add_argument(
         "--settings-file", metavar="FILE", help="a file with that JSON, which keeps secrets out of sight"
     )
-    parser.add_argument("--verbose", action="store_true", help="print every law, and all that is known of a failure")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print every requirement, and all that is known of a failure"
+    )
     parser.add_argument("-k", metavar="EXPR", dest="only", help=_ONLY_HELP)
     add_selection_flags(parser)
     return [parser]
 
 
 def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
-    """Exit code 0 when every law that applies holds, 1 when one does not, 130 when it was interrupted; that of the error
-    where it cannot be opened."""
+    """Exit code 0 when every requirement that applies holds, 1 when one does not, 130 when it was interrupted; that of the
+    error where it cannot be opened."""
     given = parsers()[0].parse_all(arguments)
     selection = selection_of(given)
     plugins = selection.load_for_user()
@@ -74,31 +76,31 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
         progress.clear()
         print(_masked(f"warning: {text}", secrets), flush=True)
 
-    def tell(law: str, seconds: float) -> None:
+    def tell(requirement: str, seconds: float) -> None:
         nonlocal told
         if sys.stderr.isatty():
-            progress.show(f"{_so_far(counts)} {law}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
-        elif seconds >= _QUIET_SECONDS and told != law:
-            told = law
-            print(f"still running after {seconds:.0f} s: {law}", file=sys.stderr, flush=True)
+            progress.show(f"{_so_far(counts)} {requirement}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
+        elif seconds >= _QUIET_SECONDS and told != requirement:
+            told = requirement
+            print(f"still running after {seconds:.0f} s: {requirement}", file=sys.stderr, flush=True)
 
     try:
         progress.show(_so_far(counts))
         # closed before anything is summed up, so that nothing of an interrupted check is running then
-        with closing(run_laws(path, kind, name, settings, selection, given.only, warn, tell)) as verdicts:
-            for verdict in verdicts:
-                counts[verdict.outcome] += 1
-                left += verdict.left
+        with closing(run_checks(path, kind, name, settings, selection, given.only, warn, tell)) as results:
+            for result in results:
+                counts[result.outcome] += 1
+                left += result.left
                 progress.clear()
-                for line in _lines(verdict, given.verbose):
+                for line in _lines(result, given.verbose):
                     print(_masked(line, secrets), flush=True)
                 progress.show(_so_far(counts))
     except KeyboardInterrupt:
         interrupted = True
-    except KitFailedError as error:
+    except SuiteFailedError as error:
         # pytest reads the metadata of everything that is installed, and ends over a part that is damaged
         if damaged := [str(row) for row in plugins.rows() if row.candidate.damage]:
-            raise KitFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
+            raise SuiteFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
         raise
     except NotOpenedError as error:
         progress.clear()
@@ -120,13 +122,13 @@ def _so_far(counts: Mapping[str, int]) -> str:
 
 
 def summary(name: str, counts: Mapping[str, int]) -> str:
-    """As in "fs: 61 laws hold, 0 do not, 4 do not apply"."""
+    """As in "fs: 61 requirements hold, 0 do not, 4 do not apply"."""
     held, broken, other = (counts.get(outcome, 0) for outcome in ("holds", "broken", "not applicable"))
     return f"{name}: {_hold(held)}, {broken} {_do(broken)} not, {other} {_do(other)} not apply"
 
 
 def _hold(count: int) -> str:
-    return f"{count} law holds" if count == 1 else f"{count} laws hold"
+    return f"{count} requirement holds" if count == 1 else f"{count} requirements hold"
 
 
 def _do(count: int) -> str:
@@ -149,15 +151,15 @@ def _settings(text: str | None, file: str | None) -> tuple[dict[str, Any], str]:
     return values, where
 
 
-def _lines(verdict: Verdict, verbose: bool) -> list[str]:
-    if verdict.outcome == "holds":
-        return [f"holds: {verdict.law}"] if verbose else []
-    if verdict.outcome == "not applicable":
-        return [f"does not apply: {verdict.law} ({verdict.reason})"] if verbose else []
-    said = (verdict.whole if verbose else verdict.reason).splitlines()
+def _lines(result: CheckResult, verbose: bool) -> list[str]:
+    if result.outcome == "holds":
+        return [f"holds: {result.requirement}"] if verbose else []
+    if result.outcome == "not applicable":
+        return [f"does not apply: {result.requirement} ({result.reason})"] if verbose else []
+    said = (result.whole if verbose else result.reason).splitlines()
     shown = said if verbose else [line for line in said if line.strip()][:_REASON_LINES]
     more = ["..."] if len(shown) < len(said) and not verbose else []
-    return [f"does not hold: {verdict.law}", *(f"    {line}" for line in (*shown, *more))]
+    return [f"does not hold: {result.requirement}", *(f"    {line}" for line in (*shown, *more))]
 
 
 def _left_behind(left: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A pytest plugin that writes what became of each law as a line of the file that LMCACHE_CHECK_REPORT names.
+"""A pytest plugin that writes what became of each requirement as a line of the file that LMCACHE_CHECK_REPORT names.
 
 It is loaded into the process that runs the conformance kit (`app.conformance`), and into no other.
 """
@@ -18,10 +18,10 @@ import pytest
 from lmcache_devkit.conformance import REPORT_VARIABLE
 
 _LEFT_BEHIND: Final = "lmcache_left_behind"
-"""The property under which the kit's reports name what a law could not remove (`testing.l2.fixtures`)."""
+"""The property under which the suite's reports name what a requirement could not remove (`testing.l2.fixtures`)."""
 
 _TIMED_OUT: Final = "TimedOut"
-"""How the kit's names end of what is raised where something takes too long (`testing.check_limit`, `testing.l2_driver`)."""
+"""How the suite's names end of what is raised where something takes too long (`testing.check_limit`, `testing.l2_driver`)."""
 TIMED_OUT_MAX: Final = 3
 """After that many checks that hang no further one is run: each would take its whole limit, too."""
 
@@ -30,7 +30,7 @@ _SKIPPED: Final = "Skipped: "
 
 
 class Unopened(NamedTuple):
-    """Why no law was run: what is under test cannot be opened."""
+    """Why no requirement was run: what is under test cannot be opened."""
 
     fault: str
     """"config", "resource" or "plugin"."""
@@ -55,7 +55,7 @@ def report_opening(limit: float) -> None:
         _append(Path(path), {"begun": "it opens", "limit": limit})
 
 
-def law_of(node_id: str) -> str:
+def requirement_of(node_id: str) -> str:
     """A test's name as words: `TestFs::test_what_was_stored_is_found[5]` is "what was stored is found (5)"."""
     name = node_id.rpartition("::")[2]
     case = _CASE.search(name)
@@ -64,8 +64,8 @@ def law_of(node_id: str) -> str:
 
 
 class LawReporter:
-    """One line when a law is begun, so that a crash can be laid at its door, and one when it is decided.  A law holds
-    when the set-up, the body and the tear-down of its test passed."""
+    """One line when a requirement is begun, so that a crash can be laid at its door, and one when it is decided.  A
+    requirement holds when the set-up, the body and the tear-down of its test passed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,10 +81,10 @@ class LawReporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        law = law_of(item.nodeid)
-        self._decided = {"law": law, "outcome": "holds", "reason": "", "whole": "", "left": []}
+        requirement = requirement_of(item.nodeid)
+        self._decided = {"requirement": requirement, "outcome": "holds", "reason": "", "whole": "", "left": []}
         self._session = item.session
-        self._write({"begun": law, "limit": _limit_of(item)})
+        self._write({"begun": requirement, "limit": _limit_of(item)})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._write({"phase": report.when})
@@ -122,7 +122,7 @@ class LawReporter:
 
 
 def _limit_of(item: pytest.Item) -> float | None:
-    """As the kit reckons it (`testing.check_limit.seconds_of`), which this file, as no part of it, cannot ask."""
+    """As the suite reckons it (`testing.check_limit.seconds_of`), which this file, as no part of it, cannot ask."""
     limit: float | None = getattr(getattr(item, "cls", None), "check_seconds_max", None)
     return None if limit is None else max(limit, getattr(getattr(item, "function", None), "check_seconds", 0.0))
 

@@ -1,7 +1,7 @@
 """Runs the conformance kit against one offer, in a process of its own.
 
-The kit is a set of pytest files, one per kind.  What is under test travels in the environment and never on the command
-line, where everybody could read its secrets; what became of each law comes back as lines of a file.
+The suite is a set of pytest files, one per kind.  What is under test travels in the environment and never on the command
+line, where everybody could read its secrets; what became of each requirement comes back as lines of a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_selection import PluginSelection
 from lmcache_core.model.errors import PluginLoadError
-from lmcache_devkit.law_names import expression
+from lmcache_devkit.requirement_names import expression
 
 SUBJECT_VARIABLE: Final = "LMCACHE_CHECK"
 REPORT_VARIABLE: Final = "LMCACHE_CHECK_REPORT"
@@ -55,23 +55,23 @@ _REASONS: Final[Mapping[str, Callable[[str, str], LMCacheError]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one law.  `reason`: what was expected and what was seen, or why the law does not apply."""
+class CheckResult:
+    """What became of one requirement.  `reason`: what was expected and what was seen, or why the requirement does not apply."""
 
-    law: str
+    requirement: str
     outcome: str
     """"holds", "broken" or "not applicable"."""
     reason: str
     whole: str
-    """Everything that pytest says of a law that is broken."""
+    """Everything that pytest says of a requirement that is broken."""
     left: Sequence[str]
     """Objects that it stored and could not remove."""
 
 
 class _Running(NamedTuple):
-    """The law that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
+    """The requirement that runs: since when, since when it is in its present phase, and the limit of each phase in seconds."""
 
-    law: str = ""
+    requirement: str = ""
     begun: float = 0.0
     phase: float = 0.0
     limit: float = math.inf
@@ -79,7 +79,7 @@ class _Running(NamedTuple):
     def after(self, line: Mapping[str, Any], now: float) -> _Running:
         if "begun" in line:
             return _Running(line["begun"], now, now, line["limit"] or math.inf)
-        if "law" in line:  # it is decided
+        if "requirement" in line:  # it is decided
             return _Running()
         return self._replace(phase=now) if line else self
 
@@ -96,19 +96,19 @@ class NotOpenedError(LMCacheError):
         self.traceback = traceback
 
 
-class KitFailedError(LMCacheError):
+class SuiteFailedError(LMCacheError):
     """The suite itself cannot run, or has died: that says nothing about what is checked."""
 
 
 def check_file(kind: OfferKind, checks: Path = CHECKS) -> Path:
-    """The kit's file for this kind.  Raises ConfigError where there is none."""
+    """The suite's file for this kind.  Raises ConfigError where there is none."""
     path = checks / f"check_{kind}.py"
     if not path.is_file():
-        raise ConfigError(f"there are no laws for a {kind.label} to be checked against")
+        raise ConfigError(f"there are no requirements for a {kind.label} to be checked against")
     return path
 
 
-def run_laws(
+def run_checks(
     path: Path,
     kind: OfferKind,
     name: str,
@@ -116,14 +116,14 @@ def run_laws(
     selection: PluginSelection,
     only: str | None = None,
     on_warning: Callable[[str], None] = lambda text: None,
-    on_progress: Callable[[str, float], None] = lambda law, seconds: None,
-) -> Generator[Verdict]:
-    """Run the laws of a file and yield each as it is decided; while the iteration waits for the next one, what the kit
-    warns of goes to `on_warning`, and which one is running, and for how many seconds, to `on_progress`.  One that cannot
+    on_progress: Callable[[str, float], None] = lambda requirement, seconds: None,
+) -> Generator[CheckResult]:
+    """Run the requirements of a file and yield each as it is decided; while the iteration waits for the next one, what the
+    suite warns of goes to `on_warning`, and which one is running, and for how many seconds, to `on_progress`.  One that cannot
     be interrupted at its time limit is broken, and the last one.  Raises NotOpenedError, and runs none, where there is
-    nothing to check, ConfigError where `only` cannot be read or matches no law, and KitFailedError.
+    nothing to check, ConfigError where `only` cannot be read or matches no requirement, and SuiteFailedError.
 
-    Whatever ends the iteration, Ctrl-C and SIGTERM included, the kit's process and its children are gone then, after
+    Whatever ends the iteration, Ctrl-C and SIGTERM included, the suite's process and its children are gone then, after
     they were given time to clean up.  Main thread only."""
     subject = json.dumps({"kind": kind, "name": name, "settings": dict(settings)})
     with tempfile.TemporaryDirectory(prefix="lmcache-check-") as folder:
@@ -150,27 +150,31 @@ def run_laws(
                 if "stopped" in line:
                     stopped = True
                     on_warning(f"{line['stopped']}, so those after them were not run")
-                if "law" in line:
-                    yield Verdict(**line)
+                if "requirement" in line:
+                    yield CheckResult(**line)
                 if (ended := line.get("ended", ended)) is not None:
                     break
-                if running.law:
-                    on_progress(running.law, time.monotonic() - running.begun)
+                if running.requirement:
+                    on_progress(running.requirement, time.monotonic() - running.begun)
                 if running.is_stuck(time.monotonic()):
                     _signal(child, signal.SIGKILL)
-                    on_warning(f"the law '{running.law}' could not be interrupted, so those after it were not run")
-                    yield Verdict(running.law, "broken", _STUCK.format(running.limit), _end_of(home / "output"), [])
+                    on_warning(
+                        f"the requirement '{running.requirement}' could not be interrupted, so those after it were not run"
+                    )
+                    yield CheckResult(
+                        running.requirement, "broken", _STUCK.format(running.limit), _end_of(home / "output"), []
+                    )
                     return
             code = _exit_code(child, ended)
         if unopened:
             raise NotOpenedError(_REASONS[unopened["fault"]](name, unopened["text"]), unopened["traceback"])
         if code == _NOTHING_RAN:
-            raise ConfigError(f"no law matches -k '{only}'" if only else f"{path.name} has no law")
+            raise ConfigError(f"no requirement matches -k '{only}'" if only else f"{path.name} has no requirement")
         if only and code == _MISUSED and (fault := _fault_of_expression(home / "output")):
             raise ConfigError(f"-k '{only}' cannot be read: {fault}; words with and, or, not are expected")
         if code not in (0, 1) and not stopped:
             said = failed or _end_of(home / "output")
-            raise KitFailedError(_what_failed(code, running.law, said))
+            raise SuiteFailedError(_what_failed(code, running.requirement, said))
 
 
 def _own_path() -> list[str]:
@@ -184,10 +188,10 @@ def _own_path() -> list[str]:
 def _command(path: Path, home: Path, only: str | None) -> list[str]:
     plugins = ("lmcache_devkit.pytest_plugin", "lmcache_devkit.check_reporter", "no:cacheprovider")
     return [
-        # -P, importlib and PYTHONPATH: neither the current folder nor the kit's comes before what this process imports
+        # -P, importlib and PYTHONPATH: neither the current folder nor the suite's comes before what this process imports
         *(sys.executable, "-P", "-m", "pytest", "-q", "--tb=short", "--import-mode=importlib"),
         *(word for plugin in plugins for word in ("-p", plugin)),
-        # the kit's own configuration, so that none of the current directory applies
+        # the suite's own configuration, so that none of the current directory applies
         *("-c", str(path.with_name("pytest.ini")), "--rootdir", str(path.parent), "--basetemp", str(home / "tests")),
         *(("-k", expression(only)) if only else ()),
         str(path),
@@ -271,7 +275,7 @@ def _exit_code(child: subprocess.Popen[bytes], ended: int | None) -> int:
 
 def _what_failed(code: int, begun: str, said: str) -> str:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
-    during = f" during the law '{begun}'" if begun else ""
+    during = f" during the requirement '{begun}'" if begun else ""
     return f"the conformance kit {how}{during}: {said or 'it said nothing'}"
 
 

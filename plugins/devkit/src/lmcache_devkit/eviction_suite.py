@@ -1,9 +1,9 @@
-"""The laws of an eviction policy, as tests.  A distribution runs them with two lines:
+"""The requirements of an eviction policy, as tests.  A distribution runs them with two lines:
 
     class TestMine(EvictionPolicySuite):
         offer = "mine"
 
-Work is counted in lines of Python and comparisons of slot numbers, memory in bytes; no law looks at a clock.
+Work is counted in lines of Python and comparisons of slot numbers, memory in bytes; no requirement looks at a clock.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class EvictionPolicySuite(OfferSuite):
             policy.victims(EvictionDemand(SMALL, {}), lambda slot: True)
             policy.on_remove([4, 5])
 
-    def test_no_history_breaks_a_law(self, under_test: OpenableOffer) -> None:
+    def test_no_history_breaks_a_requirement(self, under_test: OpenableOffer) -> None:
         machine = policy_machine(under_test.open)
         run_state_machine_as_test(machine, settings=settings(FUZZ, stateful_step_count=25))
 

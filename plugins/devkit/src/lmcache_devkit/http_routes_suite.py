@@ -1,4 +1,4 @@
-"""The laws of a group of HTTP routes, as tests.  A distribution runs them with two lines:
+"""The requirements of a group of HTTP routes, as tests.  A distribution runs them with two lines:
 
 class TestAcme(HttpRoutesSuite):
     offer = "acme"

@@ -1,4 +1,4 @@
-"""The laws of an L2 adapter, as tests.  A distribution runs them with a few lines:
+"""The requirements of an L2 adapter, as tests.  A distribution runs them with a few lines:
 
     class TestAcme(L2AdapterSuite):
         offer = "acme"
@@ -7,8 +7,8 @@
         def settings(self, tmp_path):
             return {"base_path": str(tmp_path / "kv")}
 
-`offer` is the name of an installed one, or an `Offer` itself.  Laws of optional behaviour run where the capability is
-declared.  Give `media`, `stalled`, `failing` and `small_settings` (l2/fixtures.py), and their laws run, too.
+`offer` is the name of an installed one, or an `Offer` itself.  Requirements of optional behaviour run where the capability is
+declared.  Give `media`, `stalled`, `failing` and `small_settings` (l2/fixtures.py), and their requirements run, too.
 
 Every test works on keys of its own and deletes what it stored, so that the suite may be run against a backend
 that is in use.

@@ -1,7 +1,7 @@
-"""An eviction policy beside a model of what it was told, and the laws that hold whatever it was told.
+"""An eviction policy beside a model of what it was told, and the requirements that hold whatever it was told.
 
 `ModelledPolicy` passes everything on and checks every answer; `policy_machine` lets Hypothesis look for a history that
-breaks a law.
+breaks a requirement.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ModelledPolicy:
     def victims(
         self, any_bytes: int = 0, by_slot_bytes: Mapping[int, int] | None = None, by_salt: Mapping[str, int] = NO_SALTS
     ) -> list[int]:
-        """What the policy names, after the laws have been checked."""
+        """What the policy names, after the requirements have been checked."""
         demand = EvictionDemand(any_bytes, by_slot_bytes or {}, by_salt)
         calls_left = _CALLS_PER_SLOT * len(self.live) + 64
 

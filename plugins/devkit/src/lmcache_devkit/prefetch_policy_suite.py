@@ -1,4 +1,4 @@
-"""The laws of a prefetch policy, as tests.  A distribution runs them with two lines:
+"""The requirements of a prefetch policy, as tests.  A distribution runs them with two lines:
 
 class TestMine(PrefetchPolicySuite):
     offer = "mine"

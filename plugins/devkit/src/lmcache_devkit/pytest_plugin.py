@@ -1,6 +1,6 @@
 """What pytest needs to run the suites well; loaded by its entry point, or with `-p lmcache_devkit.pytest_plugin`.
 
-Importing it loads none of the kit but the time limit of its checks."""
+Importing it loads none of the suite but the time limit of its checks."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ pytest.register_assert_rewrite(
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("lmcache")
-    group.addoption("--lmcache-report", metavar="FILE", help="write what became of each law to FILE, as JSON")
+    group.addoption("--lmcache-report", metavar="FILE", help="write what became of each requirement to FILE, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Laws(config), "lmcache-laws")
+    config.pluginmanager.register(Requirements(config), "lmcache-requirements")
     config.pluginmanager.register(Limits(), "lmcache-limits")
 
 
@@ -71,8 +71,8 @@ class Limits:
             return (yield)
 
 
-class Laws:
-    """What became of each law, in this run."""
+class Requirements:
+    """What became of each requirement, in this run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""The laws of a request module, as tests.  A distribution runs them with two lines:
+"""The requirements of a request module, as tests.  A distribution runs them with two lines:
 
 class TestAcme(RequestModuleSuite):
     offer = "acme"

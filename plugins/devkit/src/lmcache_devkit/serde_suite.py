@@ -1,4 +1,4 @@
-"""The laws of a serde, as tests.
+"""The requirements of a serde, as tests.
 
 class TestAcme(SerdeSuite):
     offer = Offer("acme", "...", open="lmcache_serde_acme.serde:open_acme")

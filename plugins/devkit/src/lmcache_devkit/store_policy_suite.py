@@ -1,4 +1,4 @@
-"""The laws of a store policy, as tests.  A distribution runs them with two lines:
+"""The requirements of a store policy, as tests.  A distribution runs them with two lines:
 
 class TestMine(StorePolicySuite):
     offer = "mine"

@@ -1,4 +1,4 @@
-"""The laws of a subscriber, as tests.  A distribution runs them with two lines:
+"""The requirements of a subscriber, as tests.  A distribution runs them with two lines:
 
 class TestAcme(SubscriberSuite):
     offer = "acme"

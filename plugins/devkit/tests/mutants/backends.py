@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings
-from plugins.devkit.tests.mutants.laws_of_mutants import FileLaws, offer_of
 from plugins.devkit.tests.mutants.planted import Planted
+from plugins.devkit.tests.mutants.requirements_of_mutants import FileLaws, offer_of
 
 
 class SharedFiles(FileAdapter):

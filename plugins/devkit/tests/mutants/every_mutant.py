@@ -1,4 +1,4 @@
-"""Adapters with one fault each, and the law that must find it."""
+"""Adapters with one fault each, and the requirement that must find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small L2 adapter that keeps every law: what the mutants are made from.
+"""A small L2 adapter that keeps every requirement: what the mutants are made from.
 
 One file per object, under its object id; complete before it has its name."""
 
@@ -138,5 +138,5 @@ class FileAdapter(BlockingL2Adapter):
 FileAdapter.go_on.set()
 
 
-PLANTED = Planted("laws_of_mutants.py", FileAdapter)
+PLANTED = Planted("requirements_of_mutants.py", FileAdapter)
 killed_by = PLANTED.killed_by

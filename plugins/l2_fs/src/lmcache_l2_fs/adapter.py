@@ -117,11 +117,11 @@ class FsAdapter(BlockingL2Adapter):
                 return self._files.not_written(error, buffer.length)
 
     def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        sighting = self._files.sighting(key)
+        version = self._files.version(key)
         try:
             fd = self._io.open(self._files.directory.path(key))
         except OSError as error:
-            return self._refuse(key, self._files.not_opened(key, sighting, error))
+            return self._refuse(key, self._files.not_opened(key, version, error))
         try:
             status = os.fstat(fd)
             fits = stat.S_ISREG(status.st_mode) and buffer.takes(status.st_size)
@@ -129,7 +129,7 @@ class FsAdapter(BlockingL2Adapter):
                 return Outcome.DONE
         finally:
             os.close(fd)
-        return self._refuse(key, self._files.misfit(key, sighting))
+        return self._refuse(key, self._files.validation_failure(key, version))
 
     def contains(self, key: ObjectKey) -> bool:
         return self._files.contains(key)

@@ -73,23 +73,23 @@ class FsNativeAdapter(AsyncFileAdapter):
         return file if isinstance(file, Outcome) else await self._place(file, buffer)
 
     async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        sighting = self._files.sighting(key)
+        version = self._files.version(key)
         path = self._files.directory.path(key)
         try:
             length = await self.in_thread(_length_of, path) if buffer.at_most else buffer.length
             if not buffer.takes(length):
-                return await self.in_thread(self._files.misfit, key, sighting)
+                return await self.in_thread(self._files.validation_failure, key, version)
             _, digest = await self._io.read_file(
                 os.fsencode(path), buffer.address, length, self._alignment.of(length), digest_from=HEADER_BYTES,
                 read_ahead_bytes=self._read_ahead(length),
             )  # fmt: skip
         except OSError as error:
             if error.errno != errno.ENODATA:
-                return await self.in_thread(self._files.not_opened, key, sighting, error)
+                return await self.in_thread(self._files.not_opened, key, version, error)
         else:
             if check(buffer.view, key, digest, at_most=buffer.at_most).outcome is Outcome.DONE:
                 return Outcome.DONE
-        return await self.in_thread(self._files.misfit, key, sighting)
+        return await self.in_thread(self._files.validation_failure, key, version)
 
     def counters(self) -> Mapping[str, int]:
         """Those of the files, and of the engine: `engine_io_uring` (1, or 0 for threads), and `engine_` before each of its

@@ -71,18 +71,18 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
                     await self.in_thread(left.close)
 
     async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
-        sighting = self._files.sighting(key)
+        version = self._files.version(key)
         file = self._file(self._files.directory.path(key))
         try:
             try:
                 await self.in_thread(file.find)
             except OSError as error:
-                return self._refuse(key, await self.in_thread(self._files.not_opened, key, sighting, error))
+                return self._refuse(key, await self.in_thread(self._files.not_opened, key, version, error))
             if file.size is not None and buffer.takes(file.size) and await self._read(file, buffer, file.size):
                 return Outcome.DONE
         finally:
             await self.in_thread(file.close)
-        return self._refuse(key, await self.in_thread(self._files.misfit, key, sighting))
+        return self._refuse(key, await self.in_thread(self._files.validation_failure, key, version))
 
     def counters(self) -> Mapping[str, int]:
         """Those of the files, and of the transfers."""

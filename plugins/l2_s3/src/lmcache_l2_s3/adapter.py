@@ -15,8 +15,8 @@ from lmcache_l2_s3.config import S3Settings
 from lmcache_l2_s3.crt_client import ONLY_NEW, only_same
 from lmcache_l2_s3.known_keys import KnownKeys
 from lmcache_l2_s3.listing import list_keys
+from lmcache_l2_s3.page_check import check_page
 from lmcache_l2_s3.replaceable import Replaceable, Useless
-from lmcache_l2_s3.verdict import verdict
 from lmcache_object_remote import KnownObjects, object_name
 
 ALWAYS: Final = Capability.DELETE | Capability.LIST | Capability.DURABLE | Capability.ANY_LENGTH
@@ -255,7 +255,7 @@ class S3Adapter(AsyncL2Adapter):
         if reply.answer is Answer.ABSENT:
             self._gone(key)
             return Outcome.MISSING, reply
-        return verdict(page, reply.length, key, self._bucket.others), reply
+        return check_page(page, reply.length, key, self._bucket.others), reply
 
     async def _remove(self, key: ObjectKey, length: int) -> None:
         with self._census.changing(key.object_id):

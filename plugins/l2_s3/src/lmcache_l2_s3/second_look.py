@@ -10,7 +10,7 @@ from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, check
 from lmcache_l2_s3.answers import Answer, S3Error
 from lmcache_l2_s3.calls import InThread
 from lmcache_l2_s3.control_plane import ControlPlane
-from lmcache_l2_s3.verdict import verdict
+from lmcache_l2_s3.page_check import check_page
 from lmcache_object_remote import OtherVersions
 
 
@@ -57,7 +57,7 @@ class SecondLook:
         if found is None:
             return Reading(Outcome.MISSING)
         data, etag = found
-        outcome = verdict(bytes(data[:HEADER_BYTES]), len(data), key, self._others)
+        outcome = check_page(bytes(data[:HEADER_BYTES]), len(data), key, self._others)
         if outcome is Outcome.DONE:
             outcome = check(memoryview(data), key, at_most=True).outcome
         return Reading(outcome, etag, len(data), blake2b(data, digest_size=16).digest())

@@ -66,6 +66,6 @@ class HeapCase:
                 driver.close(5.0)
 
 
-def tally(driver: L2Driver) -> Any:
+def counters(driver: L2Driver) -> Any:
     assert isinstance(driver.adapter, ChainedAdapter)
-    return driver.adapter.chain.tally
+    return driver.adapter.chain.counters

@@ -17,7 +17,7 @@ from lmcache_core.model.object_header import (
 )
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.lent_memory import SPACE
-from plugins.serde.tests.chain.heap_case import HeapCase, tally
+from plugins.serde.tests.chain.heap_case import HeapCase, counters
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
 FAILED, REJECTED, MISSING = Outcome.FAILED, Outcome.REJECTED, Outcome.MISSING
@@ -34,7 +34,7 @@ class TestLayouts:
         driver = case.through("half", "deflate")
         assert driver.store(case.whole(self.key, self.numbers)) == (REJECTED,)
         assert driver.load(case.empty(self.key, len(self.numbers))) == (FAILED,)
-        assert tally(driver).refusals() == {"unknown_layout": 2}
+        assert counters(driver).refusals() == {"unknown_layout": 2}
 
     def test_one_of_several_shapes_is_declined(self, case: HeapCase) -> None:
         layout = CompositeLayout((FLOATS, FLOATS))

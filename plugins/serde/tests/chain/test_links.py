@@ -47,7 +47,7 @@ def test_what_went_in_comes_back(names: list[str], payload: bytes) -> None:
     assert [mark.name for mark in marks] == names
     assert marks[0].input_bytes == len(payload)
     assert decoded(chain, layout, stored, marks) == payload
-    rows = chain.tally.rows()
+    rows = chain.counters.rows()
     for name in names:
         assert rows[name, "encode"].objects == rows[name, "decode"].objects == names.count(name)
         assert rows[name, "encode"].input_bytes == rows[name, "decode"].output_bytes
@@ -56,18 +56,18 @@ def test_what_went_in_comes_back(names: list[str], payload: bytes) -> None:
 
 
 def test_only_the_first_is_told_the_layout() -> None:
-    told: list[tuple[str, ObjectLayout]] = []
+    calls: list[tuple[str, ObjectLayout]] = []
 
     class Listening(Xor):
         def encode(self, key: Any, layout: ObjectLayout, payload: memoryview, into: memoryview) -> int:
-            told.append(("encode", layout))
+            calls.append(("encode", layout))
             assert payload.readonly
             return super().encode(key, layout, payload, into)
 
         def decode(
             self, key: Any, layout: ObjectLayout, parameters: bytes, stored: memoryview, into: memoryview
         ) -> None:
-            told.append(("decode", layout))
+            calls.append(("decode", layout))
             assert stored.readonly
             super().decode(key, layout, parameters, stored, into)
 
@@ -76,7 +76,7 @@ def test_only_the_first_is_told_the_layout() -> None:
     stored, marks = encoded(chain, FLOATS, payload)
     assert decoded(chain, FLOATS, stored, marks) == payload
     opaque = opaque_layout(FLOATS.payload_bytes)
-    assert told == [("encode", FLOATS), ("encode", opaque), ("decode", opaque), ("decode", FLOATS)]
+    assert calls == [("encode", FLOATS), ("encode", opaque), ("decode", opaque), ("decode", FLOATS)]
 
 
 def test_one_lossy_serde_makes_a_lossy_chain() -> None:
@@ -122,8 +122,8 @@ def test_what_a_serde_does_wrong_is_its_failure(serde: Serde) -> None:
     chain = chain_of("deflate", ("wrong", serde))
     with pytest.raises(SerdeFailedError, match="serde 'wrong'"):
         encoded(chain, FLOATS, bytes(FLOATS.payload_bytes))
-    assert chain.tally.rows()["wrong", "encode"].failures == 1
-    assert chain.tally.rows()["deflate", "encode"].failures == 0
+    assert chain.counters.rows()["wrong", "encode"].failures == 1
+    assert chain.counters.rows()["deflate", "encode"].failures == 0
 
 
 def test_a_serde_that_has_no_bound_cannot_be_planned() -> None:

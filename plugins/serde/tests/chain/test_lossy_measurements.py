@@ -18,8 +18,8 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_devkit.lent_memory import object_key
 from lmcache_tools.doctor.adapter_trial import TrialFailedError, try_adapter
 from lmcache_tools.doctor.adapters import adapter_trials
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level
 from lmcache_tools.number_layouts import NumberLayouts, as_numbers
 from plugins.serde.tests.chain import serde_plugin
 
@@ -87,8 +87,8 @@ class TestDoctor:
 
     def test_it_says_what_was_verified(self, plugins: LoadedPlugins) -> None:
         specs = adapter_specs([{"type": "memory", "serde": "half"}, {"type": "memory", "serde": "xor"}], plugins)
-        case = Case(ServerSettings.model_validate({}), plugins, adapters=specs)
-        (lossy, _), (lossless, _) = adapter_trials(case)
+        context = CheckContext(ServerSettings.model_validate({}), plugins, adapters=specs)
+        (lossy, _), (lossless, _) = adapter_trials(context)
         assert lossy.level is lossless.level is Level.OK
         assert "half changes numbers, so they were not compared" in lossy.text
         assert "byte for byte" not in lossy.text

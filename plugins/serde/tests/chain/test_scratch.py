@@ -9,52 +9,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom, scratch_region
+from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchAllocator, ScratchQueue, scratch_region
 
 PAGES = 32
 
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "give", "shrink"]), st.integers(0, 10 * PAGE_BYTES)), max_size=60))
 def test_extents_never_overlap_and_all_of_the_room_comes_back(steps: list[tuple[str, int]]) -> None:
-    room, out = ScratchRoom(PAGE_BYTES, PAGES * PAGE_BYTES), list[Extent]()
+    allocator, out = ScratchAllocator(PAGE_BYTES, PAGES * PAGE_BYTES), list[Extent]()
     for step, number in steps:
         if step == "take":
-            extent = room.take(number + 1)
+            extent = allocator.take(number + 1)
             if extent is not None:
                 assert extent.length >= number + 1
                 assert PAGE_BYTES <= extent.offset < extent.end <= (PAGES + 1) * PAGE_BYTES
                 assert all(extent.end <= other.offset or other.end <= extent.offset for other in out)
                 out.append(extent)
             else:
-                assert out, "an empty room has place for this"
+                assert out, "an empty allocator has place for this"
         elif out:
             extent = out.pop(number % len(out))
             kept = extent.length // PAGE_BYTES // 2 * PAGE_BYTES if step == "shrink" else 0
-            room.give(Extent(extent.offset + kept, extent.length - kept))
+            allocator.give(Extent(extent.offset + kept, extent.length - kept))
             if kept:
                 out.append(Extent(extent.offset, kept))
-        assert room.free_bytes == PAGES * PAGE_BYTES - sum(extent.length for extent in out)
+        assert allocator.free_bytes == PAGES * PAGE_BYTES - sum(extent.length for extent in out)
     for extent in out:
-        room.give(extent)
-    assert room.take(PAGES * PAGE_BYTES) == Extent(PAGE_BYTES, PAGES * PAGE_BYTES), "its parts do not grow together"
+        allocator.give(extent)
+    assert allocator.take(PAGES * PAGE_BYTES) == Extent(PAGE_BYTES, PAGES * PAGE_BYTES), (
+        "its parts do not grow together"
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_giving_twice_is_a_fault(offset: int) -> None:
-    room = ScratchRoom(0, 4 * PAGE_BYTES)
-    extent = room.take(3 * PAGE_BYTES)
+    allocator = ScratchAllocator(0, 4 * PAGE_BYTES)
+    extent = allocator.take(3 * PAGE_BYTES)
     assert extent is not None
-    room.give(extent)
+    allocator.give(extent)
     with pytest.raises(AssertionError, match="is free already"):
-        room.give(Extent(offset * PAGE_BYTES, PAGE_BYTES))
+        allocator.give(Extent(offset * PAGE_BYTES, PAGE_BYTES))
 
 
-def lane(pages: int, started: list[tuple[Any, Extent]], works: bool = True) -> ScratchLane[str]:
+def lane(pages: int, started: list[tuple[Any, Extent]], works: bool = True) -> ScratchQueue[str]:
     def start(work: str, extent: Extent) -> bool:
         started.append((work, extent))
         return works
 
-    return ScratchLane[str](ScratchRoom(0, pages * PAGE_BYTES), start)
+    return ScratchQueue[str](ScratchAllocator(0, pages * PAGE_BYTES), start)
 
 
 def test_a_large_one_is_not_passed_by_small_ones() -> None:
@@ -119,7 +121,7 @@ def test_many_threads_share_a_room() -> None:
         thread.start()
         return True
 
-    work = ScratchLane[int](ScratchRoom(0, 7 * PAGE_BYTES), start)
+    work = ScratchQueue[int](ScratchAllocator(0, 7 * PAGE_BYTES), start)
     for number in range(120):
         assert work.add(number, (number % 7 + 1) * PAGE_BYTES)
     for _ in range(120):

@@ -19,7 +19,7 @@ from lmcache_core.model.object_header import (
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.lent_memory import object_key, payload_of
 from lmcache_serde.chain.adapter import ChainedAdapter
-from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, tally
+from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, counters
 from plugins.serde.tests.chain.serdes import Deflate
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
@@ -38,7 +38,7 @@ class TestScratch:
         assert driver.store(case.whole(payload=fits)) == (DONE,)
         assert driver.load(case.empty(payload_bytes=len(fits))) == (DONE,)
         assert driver.load(case.empty(payload_bytes=len(beyond))) == (FAILED,)
-        assert tally(driver).refusals() == {"too_large": 2}
+        assert counters(driver).refusals() == {"too_large": 2}
 
     def test_many_more_objects_than_there_is_room_for_go_through(self, case: HeapCase) -> None:
         driver = case.through("deflate", "xor", memory_bytes=160 * 2**10)

@@ -21,7 +21,7 @@ from lmcache_core.model.object_header import (
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.lent_memory import object_key
 from lmcache_serde.chain.links import PAD
-from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, tally
+from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, counters
 from plugins.serde.tests.chain.serdes import Deflate, Xor
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED
@@ -54,7 +54,7 @@ def test_a_plain_object_is_foreign_where_serdes_are_configured(case: HeapCase) -
     case.stored = bytes(buffer.view)
     driver = case.through("xor")
     assert driver.load(case.empty()) == (FOREIGN,)
-    assert tally(driver).refusals() == {"other_chain": 1}
+    assert counters(driver).refusals() == {"other_chain": 1}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_parameters_of_the_object_are_those_that_decode_is_given(
     driver = case.through(("xor", Xor(2)))
     assert driver.load(case.empty()) == (DAMAGED,)
     assert "an object cannot be decoded: another mask" in caplog.text
-    assert tally(driver).rows()["xor", "decode"].failures == 1
+    assert counters(driver).rows()["xor", "decode"].failures == 1
 
 
 def forged(case: HeapCase, payload: bytes = PAYLOAD, **changed: Any) -> bytes:

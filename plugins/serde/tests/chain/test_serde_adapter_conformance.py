@@ -1,4 +1,4 @@
-"""An adapter behind serdes keeps every law of an adapter."""
+"""An adapter behind serdes keeps every requirement of an adapter."""
 
 from __future__ import annotations
 

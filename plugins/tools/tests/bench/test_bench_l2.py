@@ -215,7 +215,7 @@ def test_without_matplotlib_it_is_known_before_anything_is_measured(
     def missing(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("lmcache_tools.bench.picture.import_module", missing)
+    monkeypatch.setattr("lmcache_tools.bench.plot.import_module", missing)
     assert bench("--png", str(tmp_path / "speed.png"), adapter=fs(tmp_path / "kv")) == 2
     assert "pip install 'lmcache-tools[plot]'" in capsys.readouterr().err
     assert not (tmp_path / "kv").exists()

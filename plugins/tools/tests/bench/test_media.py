@@ -15,6 +15,7 @@ from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.l1.arena import SHM_ROOT
+from lmcache_tools.bench.baseline import Baseline, baseline
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.io_engine import io_library
 from lmcache_tools.bench.lane import BenchFailedError
@@ -22,9 +23,8 @@ from lmcache_tools.bench.medium import file_medium
 from lmcache_tools.bench.medium_lane import MediumLane, medium_lane
 from lmcache_tools.bench.memory import BenchMemory, bench_memory, require_memory
 from lmcache_tools.bench.objects import BenchObjects
-from lmcache_tools.bench.open_yardstick import open_yardstick
+from lmcache_tools.bench.open_baseline import open_baseline
 from lmcache_tools.bench.traffic import Traffic
-from lmcache_tools.bench.yardstick import Yardstick, yardstick
 from plugins.tools.tests.bench.test_plan import plan
 
 COUNT, SIZE, STRIDE = 6, 3 * 4096 + 100, 4 * 4096
@@ -61,7 +61,7 @@ def round_trip(lane: MediumLane, memory: BenchMemory, rounds: int = 2) -> None:
 def test_a_file_brings_everything_back_and_has_no_name(
     is_direct: bool, is_fresh: bool, tmp_path: Path, memory: BenchMemory, undo: ExitStack
 ) -> None:
-    opened = open_yardstick("x", Yardstick(tmp_path, is_direct, is_fresh), PLAN, memory, undo)
+    opened = open_baseline("x", Baseline(tmp_path, is_direct, is_fresh), PLAN, memory, undo)
     assert opened.lane is not None
     round_trip(opened.lane, memory)
     assert not list(tmp_path.iterdir())
@@ -70,7 +70,7 @@ def test_a_file_brings_everything_back_and_has_no_name(
 
 
 def test_memory_brings_everything_back(memory: BenchMemory, undo: ExitStack) -> None:
-    opened = open_yardstick("x", Yardstick(), PLAN, memory, undo)
+    opened = open_baseline("x", Baseline(), PLAN, memory, undo)
     assert opened.lane is not None
     round_trip(opened.lane, memory)
     assert opened.describes.startswith("a copy from memory to memory")
@@ -87,7 +87,7 @@ def test_where_no_file_can_be_unnamed_its_name_is_taken_away_at_once(
         return real(path, flags, mode)
 
     monkeypatch.setattr("lmcache_tools.bench.medium.os.open", refuses)
-    opened = open_yardstick("x", Yardstick(tmp_path, is_fresh=True), PLAN, memory, undo)
+    opened = open_baseline("x", Baseline(tmp_path, is_fresh=True), PLAN, memory, undo)
     assert opened.lane is not None
     assert not list(tmp_path.iterdir())
     round_trip(opened.lane, memory)
@@ -95,7 +95,7 @@ def test_where_no_file_can_be_unnamed_its_name_is_taken_away_at_once(
 
 def test_a_directory_that_takes_no_file_is_an_error_that_names_it(memory: BenchMemory, undo: ExitStack) -> None:
     with pytest.raises(ResourceError, match="'/proc' to compare with"):
-        open_yardstick("x", Yardstick(Path("/proc")), PLAN, memory, undo)
+        open_baseline("x", Baseline(Path("/proc")), PLAN, memory, undo)
 
 
 def test_what_the_disk_says_is_what_is_said(tmp_path: Path, memory: BenchMemory, undo: ExitStack) -> None:
@@ -147,7 +147,7 @@ def test_without_the_engine_nothing_is_measured_and_it_says_why(
         raise ImportError(f"no {name}")
 
     monkeypatch.setattr("lmcache_tools.bench.io_engine.import_module", missing)
-    opened = open_yardstick("x", Yardstick(), PLAN, memory, undo)
+    opened = open_baseline("x", Baseline(), PLAN, memory, undo)
     assert opened.lane is None
     assert "pip install lmcache-native" in opened.describes
 
@@ -203,21 +203,21 @@ def test_the_medium_is_read_from_the_settings_of_any_adapter(tmp_path: Path, ins
     image = tmp_path / "image"
     image.touch()
 
-    def of(values: dict[str, object], asked: str = "auto") -> Yardstick:
-        return yardstick(adapter_spec(values, plugins, "x", ()), asked)
+    def of(values: dict[str, object], asked: str = "auto") -> Baseline:
+        return baseline(adapter_spec(values, plugins, "x", ()), asked)
 
     files: dict[str, object] = {"type": "files", "where": str(tmp_path)}
     device: dict[str, object] = {"type": "device", "disk": str(image)}
-    assert of(files) == Yardstick(tmp_path, False, True)
-    assert of({**files, "direct": True}) == Yardstick(tmp_path, True, True)
-    assert of(device) == Yardstick(tmp_path, True, False, "threads")
+    assert of(files) == Baseline(tmp_path, False, True)
+    assert of({**files, "direct": True}) == Baseline(tmp_path, True, True)
+    assert of(device) == Baseline(tmp_path, True, False, "threads")
     assert of({**device, "engine": "io_uring"}).engine == "io_uring"
-    assert of({"type": "memory"}) == Yardstick()
+    assert of({"type": "memory"}) == Baseline()
     assert "endpoint" not in str(of({"type": "remote", "endpoint": "e"}).reason)
     assert "--medium" in str(of({"type": "remote", "endpoint": "e"}).reason)
-    assert of({"type": "remote", "endpoint": "e"}, str(tmp_path)) == Yardstick(tmp_path, False, True)
+    assert of({"type": "remote", "endpoint": "e"}, str(tmp_path)) == Baseline(tmp_path, False, True)
     assert of(files, "none").reason == "not asked for"
-    assert of(files, "memory") == Yardstick()
+    assert of(files, "memory") == Baseline()
     with pytest.raises(ConfigError, match="is not a directory"):
         of(files, str(image))
 
@@ -227,7 +227,7 @@ def test_a_device_is_never_written_to_beside_its_adapter(tmp_path: Path, install
     plugins = load_plugins(("acme",), ())
     for path in ("/dev/null", str(tmp_path / "missing")):
         spec = adapter_spec({"type": "device", "disk": path}, plugins, "x", ())
-        found = yardstick(spec, "auto")
+        found = baseline(spec, "auto")
         assert found.folder is None
         assert "the adapter's own" in str(found.reason)
-        assert yardstick(spec, str(tmp_path)) == Yardstick(tmp_path, True, False, "threads")
+        assert baseline(spec, str(tmp_path)) == Baseline(tmp_path, True, False, "threads")

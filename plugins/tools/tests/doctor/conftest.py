@@ -12,10 +12,10 @@ import pytest
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.check_context import CheckContext
 
 GIB = 2**30
-MakeCase = Callable[..., Case]
+MakeContext = Callable[..., CheckContext]
 
 
 class Room:
@@ -26,8 +26,8 @@ class Room:
 
 
 @pytest.fixture
-def make_case(tmp_path: Path) -> MakeCase:
-    """`make_case({"proc/meminfo": ...}, free=GIB, l1_size_gb=2)`: files below its root, room of every file system, and
+def make_context(tmp_path: Path) -> MakeContext:
+    """`make_context({"proc/meminfo": ...}, free=GIB, l1_size_gb=2)`: files below its root, room of every file system, and
     settings."""
 
     def make(
@@ -37,7 +37,7 @@ def make_case(tmp_path: Path) -> MakeCase:
         processors: int = 8,
         limit: tuple[int, int] = (65536, 65536),
         **settings: Any,
-    ) -> Case:
+    ) -> CheckContext:
         root = tmp_path / "root"
         for name, text in {"dev/shm/.keep": "", **(files or {})}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +48,6 @@ def make_case(tmp_path: Path) -> MakeCase:
 
         machine = Machine(root, statvfs, lambda: processors, lambda kind: limit)
         plugins = load_plugins()
-        return Case(read_settings(settings, plugins), plugins, machine=machine)
+        return CheckContext(read_settings(settings, plugins), plugins, machine=machine)
 
     return make

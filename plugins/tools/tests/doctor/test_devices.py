@@ -15,8 +15,8 @@ from lmcache_core.contracts.offer import Offer, StorageFacts
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_tools.doctor.adapter_places import adapter_devices, adapter_folders
 from lmcache_tools.doctor.devices import devices
-from lmcache_tools.doctor.finding import Finding, Level
-from plugins.tools.tests.doctor.conftest import MakeCase
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from plugins.tools.tests.doctor.conftest import MakeContext
 
 MIB = 2**20
 FACTS = StorageFacts(devices=("device_path",), capacity=("capacity_bytes", "max_dax_size_gb"), direct_io="use_odirect")
@@ -32,11 +32,11 @@ class SlotSettings(PluginSettings):
     use_odirect: bool = True
 
 
-def found_in(make_case: MakeCase, *paths: Path, kind: str = "ext4", **given: object) -> list[Finding]:
+def found_in(make_context: MakeContext, *paths: Path, kind: str = "ext4", **given: object) -> list[ProbeResult]:
     mounts = f"20 1 8:1 / / rw,relatime shared:1 - {kind} /dev/sda1 rw\n"
     settings = SlotSettings(device_path=paths if len(paths) > 1 else paths[0], **given)  # type: ignore[arg-type]
-    case = make_case({"proc/self/mountinfo": mounts})
-    return list(devices(replace(case, adapters=(AdapterSpec("slots", OFFER, settings),))))
+    context = make_context({"proc/self/mountinfo": mounts})
+    return list(devices(replace(context, adapters=(AdapterSpec("slots", OFFER, settings),))))
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_a_device_is_no_folder(device: Path) -> None:
     assert adapter_devices(replace(spec, settings=None)) == []
 
 
-def test_a_file_that_stands_for_a_device_is_read_and_not_written(make_case: MakeCase, device: Path) -> None:
+def test_a_file_that_stands_for_a_device_is_read_and_not_written(make_context: MakeContext, device: Path) -> None:
     before = device.stat()
-    (found,) = found_in(make_case, device, use_odirect=False)
+    (found,) = found_in(make_context, device, use_odirect=False)
     assert found.level is Level.OK
     assert f"{device} is a file of 1 MiB, with" in found.text
     assert found.facts["size_bytes"] == MIB
@@ -64,8 +64,8 @@ def test_a_file_that_stands_for_a_device_is_read_and_not_written(make_case: Make
     assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
 
 
-def test_each_of_several_devices_is_looked_at(make_case: MakeCase, device: Path) -> None:
-    found = found_in(make_case, device, device.with_name("missing"), use_odirect=False)
+def test_each_of_several_devices_is_looked_at(make_context: MakeContext, device: Path) -> None:
+    found = found_in(make_context, device, device.with_name("missing"), use_odirect=False)
     assert [each.level for each in found] == [Level.OK, Level.FAIL]
     assert "No such file" in found[1].text
     assert found[1].fix.endswith(str(device.with_name("missing")))
@@ -80,59 +80,63 @@ def test_each_of_several_devices_is_looked_at(make_case: MakeCase, device: Path)
         ({"max_dax_size_gb": 1.0}, "has 1 MiB, less than the 1 GiB"),
     ],
 )
-def test_what_is_worth_a_warning(make_case: MakeCase, device: Path, given: dict[str, object], says: str) -> None:
-    found = [each for each in found_in(make_case, device, **given) if says in each.text]  # type: ignore[arg-type]
+def test_what_is_worth_a_warning(make_context: MakeContext, device: Path, given: dict[str, object], says: str) -> None:
+    found = [each for each in found_in(make_context, device, **given) if says in each.text]  # type: ignore[arg-type]
     assert [each.level for each in found] == [Level.WARN]
 
 
-def test_a_file_with_holes(make_case: MakeCase, device: Path) -> None:
+def test_a_file_with_holes(make_context: MakeContext, device: Path) -> None:
     os.truncate(device, 64 * MIB)
-    (holes,) = [each for each in found_in(make_case, device) if "has holes" in each.text]
+    (holes,) = [each for each in found_in(make_context, device) if "has holes" in each.text]
     assert holes.level is Level.WARN
     assert 62 * MIB < holes.facts["missing_bytes"] <= 63 * MIB
     assert holes.fix == f"fallocate -l {64 * MIB} {device}"
 
 
-def test_without_direct_io(make_case: MakeCase, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_direct_io(make_context: MakeContext, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_tools.doctor.devices._direct_io_fault", lambda path: "Invalid argument")
-    asked = found_in(make_case, device)[-1]
+    asked = found_in(make_context, device)[-1]
     assert asked.level is Level.WARN
     assert "without direct I/O (Invalid argument), so that use_odirect does nothing" in asked.text
-    assert found_in(make_case, device, use_odirect=False)[-1].level is Level.OK
+    assert found_in(make_context, device, use_odirect=False)[-1].level is Level.OK
 
 
-def test_neither_device_nor_file(make_case: MakeCase, tmp_path: Path) -> None:
-    (found,) = found_in(make_case, tmp_path)
+def test_neither_device_nor_file(make_context: MakeContext, tmp_path: Path) -> None:
+    (found,) = found_in(make_context, tmp_path)
     assert (found.level, found.text) == (Level.FAIL, f"{tmp_path} is not a device or a file")
 
 
-def test_one_that_this_user_may_not_have(make_case: MakeCase, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_this_user_may_not_have(
+    make_context: MakeContext, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lmcache_tools.doctor.devices.os.access", lambda path, mode: False)
-    (found,) = found_in(make_case, device)
+    (found,) = found_in(make_context, device)
     assert found.level is Level.FAIL
     assert "cannot be read and written by this user" in found.text
 
 
-def test_a_block_device_that_is_mounted(make_case: MakeCase, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_device_that_is_mounted(
+    make_context: MakeContext, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def busy(path: Path, flags: int, *more: object) -> int:
         assert flags & os.O_EXCL, "without it the kernel lets anybody in"
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     monkeypatch.setattr("lmcache_tools.doctor.devices.stat.S_ISBLK", lambda mode: True)
     monkeypatch.setattr("lmcache_tools.doctor.devices.os.open", busy)
-    (found,) = found_in(make_case, device)
+    (found,) = found_in(make_context, device)
     assert found.level is Level.FAIL
     assert f"{device} is in use: mounted" in found.text
 
 
-def test_a_memory_device_says_its_size_in_sysfs(make_case: MakeCase) -> None:
+def test_a_memory_device_says_its_size_in_sysfs(make_context: MakeContext) -> None:
     path = Path("/dev/null")  # any character device
     number = path.stat().st_rdev
     assert stat.S_ISCHR(path.stat().st_mode)
-    (unknown,) = found_in(make_case, path)
+    (unknown,) = found_in(make_context, path)
     assert (unknown.level, unknown.text) == (Level.OK, "/dev/null is a memory device of unknown size")
-    case = make_case({f"sys/dev/char/{os.major(number)}:{os.minor(number)}/size": f"{MIB}\n"})
+    context = make_context({f"sys/dev/char/{os.major(number)}:{os.minor(number)}/size": f"{MIB}\n"})
     spec = AdapterSpec("slots", OFFER, SlotSettings(device_path=path, max_dax_size_gb=1.0))
-    small, known = devices(replace(case, adapters=(spec,)))
+    small, known = devices(replace(context, adapters=(spec,)))
     assert "has 1 MiB, less than the 1 GiB" in small.text
     assert known.text == "/dev/null is a memory device of 1 MiB"

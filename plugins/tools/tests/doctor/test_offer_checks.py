@@ -10,9 +10,9 @@ import pytest
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.offer_checks import offer_checks
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 SOURCE = """
     from lmcache_core import CheckResult, Offer, PluginSettings, hookimpl
@@ -41,17 +41,17 @@ SOURCE = """
 
 
 @pytest.fixture
-def found(install: Callable[..., Path]) -> list[Finding]:
+def found(install: Callable[..., Path]) -> list[ProbeResult]:
     install("acme", SOURCE)
     plugins = load_plugins(["acme"])
     settings = read_settings({"l2_adapter": [{"type": "acme"}, {"type": "acme", "speed": 20}]}, plugins)
-    return list(offer_checks(Case(settings, plugins, adapter_specs(settings.l2_adapter, plugins))))
+    return list(offer_checks(CheckContext(settings, plugins, adapter_specs(settings.l2_adapter, plugins))))
 
 
-def test_what_the_configuration_uses_is_checked_with_its_settings(found: list[Finding]) -> None:
-    assert found[0] == Finding("adapter acme", Level.WARN, "speed 1 is slow", "raise speed to 10")
+def test_what_the_configuration_uses_is_checked_with_its_settings(found: list[ProbeResult]) -> None:
+    assert found[0] == ProbeResult("adapter acme", Level.WARN, "speed 1 is slow", "raise speed to 10")
     assert [each.probe for each in found] == ["adapter acme", "subscriber listener"], "not the one that is not in use"
 
 
-def test_a_check_that_fails_is_named(found: list[Finding]) -> None:
+def test_a_check_that_fails_is_named(found: list[ProbeResult]) -> None:
     assert "its check 'acme_plugin:failing' failed: RuntimeError: no luck" in found[1].text

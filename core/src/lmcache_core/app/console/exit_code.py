@@ -29,7 +29,7 @@ _MEANINGS: Final = MappingProxyType(
     {
         ExitCode.STOPPED: "it did what was asked",
         ExitCode.FAILED: "it could not, or what it looked at is not well: a server that does not answer or is not healthy, "
-        "a law or a check that fails",
+        "a requirement or a check that fails",
         ExitCode.USAGE: "the command line or the configuration is wrong",
         ExitCode.RESOURCE: "a port, a path, a lock or memory cannot be had",
         ExitCode.PLUGIN: "a plugin that is needed cannot be used",

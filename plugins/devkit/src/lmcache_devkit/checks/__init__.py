@@ -1,1 +1,2 @@
-"""The laws of each kind of offer, for an installed one that the environment names; `lmcache plugins check` runs them."""
+"""The requirements of each kind of offer, for an installed one that the environment names; `lmcache plugins check` runs
+them."""

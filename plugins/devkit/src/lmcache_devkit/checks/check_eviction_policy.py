@@ -1,4 +1,4 @@
-"""The laws of an eviction policy, for the one that LMCACHE_CHECK names."""
+"""The requirements of an eviction policy, for the one that LMCACHE_CHECK names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of HTTP routes, for the group that LMCACHE_CHECK names."""
+"""The requirements of HTTP routes, for the group that LMCACHE_CHECK names."""
 
 from __future__ import annotations
 

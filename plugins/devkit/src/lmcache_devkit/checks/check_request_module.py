@@ -1,4 +1,4 @@
-"""The laws of a request module, for the one that LMCACHE_CHECK names."""
+"""The requirements of a request module, for the one that LMCACHE_CHECK names."""
 
 from __future__ import annotations
 

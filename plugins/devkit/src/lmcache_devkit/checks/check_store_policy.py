@@ -1,4 +1,4 @@
-"""The laws of a store policy, for the one that LMCACHE_CHECK names."""
+"""The requirements of a store policy, for the one that LMCACHE_CHECK names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before the first law, what is checked is opened once; where that fails no law is run."""
+"""Before the first requirement, what is checked is opened once; where that fails no requirement is run."""
 
 from __future__ import annotations
 

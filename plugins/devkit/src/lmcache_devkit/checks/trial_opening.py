@@ -1,4 +1,5 @@
-"""Opens what is to be checked once, before any law: a backend that cannot be reached is one fault, not one per law."""
+"""Opens what is to be checked once, before any requirement: a backend that cannot be reached is one fault, not one per
+requirement."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def _open(check: CheckRequest) -> None:
         case OfferKind.L2_ADAPTER:
             context = adapter_context(LentMemory(1 << 20), name=check.name)
             adapter = open_adapter(check.name, spec.settings, plugins, context)
-            with suppress(Exception):  # the laws of closing say what is wrong with that
+            with suppress(Exception):  # the requirements of closing say what is wrong with that
                 adapter.close(_CLOSE_SECONDS)
         case OfferKind.REQUEST_MODULE:
             with ModuleBench() as bench:

@@ -1,1 +1,1 @@
-"""The laws of an L2 adapter, one file per concept; `l2_suite.L2AdapterSuite` puts them together."""
+"""The requirements of an L2 adapter, one file per concept; `l2_suite.L2AdapterSuite` puts them together."""

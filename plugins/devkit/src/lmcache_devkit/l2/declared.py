@@ -37,7 +37,7 @@ class Declared(L2Fixtures):
         if PROBES[wanted](rig):
             warnings.warn(
                 f"'{rig.under_test.offer.name}' does not declare {capability}, and passes its probe; declare it if "
-                "that is meant, so that the server uses it and its laws run",
+                "that is meant, so that the server uses it and its requirements run",
                 UndeclaredCapability,
                 stacklevel=1,
             )

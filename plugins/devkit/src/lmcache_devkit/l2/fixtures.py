@@ -1,4 +1,4 @@
-"""What an author may override, and what the laws are given."""
+"""What an author may override, and what the requirements are given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT_BEHIND = "lmcache_left_behind"
 
 
 class L2Fixtures(OfferSuite):
-    """Base of the laws."""
+    """Base of the requirements."""
 
     kind: ClassVar[str] = "l2_adapter"
     wait_seconds: ClassVar[float] = WAIT_SECONDS
@@ -55,7 +55,7 @@ class L2Fixtures(OfferSuite):
         """A context manager within which the backend answers every request with an error.  None: it cannot be made to."""
         return None
 
-    # --- what the laws are given
+    # --- what the requirements are given
 
     @classmethod
     def teardown_class(cls) -> None:
@@ -81,5 +81,5 @@ class L2Fixtures(OfferSuite):
 
     @pytest.fixture
     def adapter(self, driver: L2Driver) -> L2Adapter:
-        """The adapter that the laws work on, for the use of `media`, `stalled` and `failing`."""
+        """The adapter that the requirements work on, for the use of `media`, `stalled` and `failing`."""
         return driver.adapter

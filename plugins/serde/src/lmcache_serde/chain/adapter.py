@@ -38,12 +38,12 @@ from lmcache_l2_adapter import WorkerPool
 from lmcache_serde.chain.inner_answers import InnerAnswers
 from lmcache_serde.chain.links import SerdeChain
 from lmcache_serde.chain.object_codec import LoadWork, ObjectCodec, ObjectWork, StoreWork, TransferWork
-from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchLane, ScratchRoom
+from lmcache_serde.chain.scratch import PAGE_BYTES, Extent, ScratchAllocator, ScratchQueue
 from lmcache_serde.chain.size_limits import SizeLimits, WorkPlanner
 
 
 class OpenWorks:
-    """Answers each job in `queue` when its last object is settled.  Any thread."""
+    """Answers each job in `queue` when its last object is completed.  Any thread."""
 
     def __init__(self, queue: CompletionQueue) -> None:
         self._jobs = JobTable(queue)
@@ -56,16 +56,16 @@ class OpenWorks:
         return self._jobs.open(size, lends_buffers=lends_buffers)
 
     def begin(self, work: ObjectWork) -> bool:
-        """False after `begin_close`: the object is settled, and FAILED."""
+        """False after `begin_close`: the object is completed as FAILED."""
         with self._changed:
             self._count += 1
             is_late = self._closing
         if is_late:
-            self.settle(work, Outcome.FAILED)
+            self.complete(work, Outcome.FAILED)
         return not is_late
 
-    def settle(self, work: ObjectWork, outcome: Outcome) -> None:
-        """Once for each that was begun.  Its lent memory is not touched any more."""
+    def complete(self, work: ObjectWork, outcome: Outcome) -> None:
+        """Once for each that was begun.  Its borrowed buffer is not touched any more."""
         self._jobs.settle(work.job, work.index, outcome)
         with self._changed:
             self._count -= 1
@@ -127,8 +127,8 @@ class ChainedAdapter(SerdeAdapter):
         )
         self._region = region
         half = region.length // 2 // PAGE_BYTES * PAGE_BYTES
-        self._stores = ScratchLane[StoreWork](ScratchRoom(0, half), self._start_store)
-        self._loads = ScratchLane[LoadWork](ScratchRoom(half, half), self._start_load)
+        self._stores = ScratchQueue[StoreWork](ScratchAllocator(0, half), self._start_store)
+        self._loads = ScratchQueue[LoadWork](ScratchAllocator(half, half), self._start_load)
         stored_bytes_max = None if self._any_length else inner.max_object_bytes
         self._limits = SizeLimits(chain, half, stored_bytes_max)
         self.max_object_bytes = None if chain.needs_elements else self._limits.largest_object_bytes()
@@ -153,7 +153,7 @@ class ChainedAdapter(SerdeAdapter):
         for index, (key, buffer) in enumerate(batch):
             work = StoreWork(job, index, key, buffer)
             if self._may_begin(work) and not self._stores.add(work, work.scratch_bytes):
-                self._works.settle(work, Outcome.FAILED)
+                self._works.complete(work, Outcome.FAILED)
         return job.id
 
     def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
@@ -161,7 +161,7 @@ class ChainedAdapter(SerdeAdapter):
         for index, (key, buffer) in enumerate(batch):
             work = LoadWork(job, index, key, buffer)
             if self._may_begin(work) and not self._loads.add(work, work.scratch_bytes):
-                self._works.settle(work, Outcome.FAILED)
+                self._works.complete(work, Outcome.FAILED)
         return job.id
 
     def submit_lookup(self, keys: Sequence[ObjectKey]) -> JobId:
@@ -184,10 +184,10 @@ class ChainedAdapter(SerdeAdapter):
         return self.chain.needs_elements
 
     def serde_counts(self) -> Mapping[tuple[str, SerdeDirection], SerdeCounts]:
-        return self.chain.tally.rows()
+        return self.chain.counters.rows()
 
     def refusals(self) -> Mapping[str, int]:
-        return {str(reason): count for reason, count in self.chain.tally.refusals().items()}
+        return {str(reason): count for reason, count in self.chain.counters.refusals().items()}
 
     # --- what the adapter inside does
 
@@ -238,7 +238,7 @@ class ChainedAdapter(SerdeAdapter):
         self._works.wait(deadline_seconds * (1 - INNER_CLOSE_SHARE))
         self._hurrying = True
         for work in [*self._stores.close(), *self._loads.close()]:
-            self._works.settle(work, Outcome.FAILED)
+            self._works.complete(work, Outcome.FAILED)
         try:
             self.inner.close(max(end - time.monotonic(), 0.0))
         finally:
@@ -254,11 +254,11 @@ class ChainedAdapter(SerdeAdapter):
             self._answers.join(max(end - time.monotonic(), 0.0))
 
     def _may_begin(self, work: TransferWork) -> bool:
-        """False where it comes to nothing, and is settled."""
+        """False where it comes to nothing, and is completed."""
         if not self._works.begin(work):
             return False
         if outcome := self._planner.fault_of(work):
-            self._works.settle(work, outcome)
+            self._works.complete(work, outcome)
             return False
         return True
 
@@ -267,7 +267,7 @@ class ChainedAdapter(SerdeAdapter):
     def _start_store(self, work: StoreWork, extent: Extent) -> bool:
         if self._pool.submit([partial(self._encode, work, extent)]):
             return True
-        self._works.settle(work, Outcome.FAILED)
+        self._works.complete(work, Outcome.FAILED)
         return False
 
     def _encode(self, work: StoreWork, extent: Extent) -> None:
@@ -282,16 +282,16 @@ class ChainedAdapter(SerdeAdapter):
                 return
             kept = self._stores.shrink(extent, length)
             item = StoreItem(work.key, work.lent(self._region, kept, length))
-            told, freed = partial(self._stored, work, kept), partial(self._stores.give, kept)
-            is_inside = self._answers.submit(lambda: self.inner.submit_store([item]), 1, told, freed)
+            on_done, on_released = partial(self._stored, work, kept), partial(self._stores.give, kept)
+            is_inside = self._answers.submit(lambda: self.inner.submit_store([item]), 1, on_done, on_released)
         finally:
             if not is_inside:
-                self._works.settle(work, outcome)
+                self._works.complete(work, outcome)
                 self._stores.give(kept)
 
     def _stored(self, work: StoreWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
         """What was lent to us is free in any case: the adapter inside was given other memory."""
-        self._works.settle(work, outcomes[0])
+        self._works.complete(work, outcomes[0])
         if released:
             self._stores.give(extent)
 
@@ -303,10 +303,12 @@ class ChainedAdapter(SerdeAdapter):
             HEADER_BYTES
         )  # an older header must not vouch for what is not written
         item = LoadItem(work.key, work.lent(self._region, extent, length)._replace(at_most=self._any_length))
-        told, freed = partial(self._loaded, work, extent), partial(self._loads.give, extent)
-        if not work.job.answered and self._answers.submit(lambda: self.inner.submit_load([item]), 1, told, freed):
+        on_done, on_released = partial(self._loaded, work, extent), partial(self._loads.give, extent)
+        if not work.job.answered and self._answers.submit(
+            lambda: self.inner.submit_load([item]), 1, on_done, on_released
+        ):
             return True
-        self._works.settle(work, Outcome.FAILED)
+        self._works.complete(work, Outcome.FAILED)
         return False
 
     def _loaded(self, work: LoadWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
@@ -316,7 +318,7 @@ class ChainedAdapter(SerdeAdapter):
             outcome = Outcome.FAILED
         if outcome is Outcome.DONE and self._pool.submit_urgent([partial(self._decode, work, extent)]):
             return
-        self._works.settle(work, Outcome.FAILED if outcome is Outcome.DONE else outcome)
+        self._works.complete(work, Outcome.FAILED if outcome is Outcome.DONE else outcome)
         if released:
             self._loads.give(extent)
 
@@ -326,7 +328,7 @@ class ChainedAdapter(SerdeAdapter):
             if not (work.job.answered or self._over):
                 outcome = self._codec.decode(work, self._area(extent))
         finally:
-            self._works.settle(work, outcome)
+            self._works.complete(work, outcome)
             self._loads.give(extent)
 
     # --- inside
@@ -338,16 +340,16 @@ class ChainedAdapter(SerdeAdapter):
         job = self._works.open(len(keys), lends_buffers=False)
         works = [ObjectWork(job, index, key) for index, key in enumerate(keys)]
 
-        def told(outcomes: Sequence[Outcome], released: bool) -> None:
+        def on_done(outcomes: Sequence[Outcome], released: bool) -> None:
             for work, outcome in zip(works, outcomes, strict=True):
-                self._works.settle(work, outcome)
+                self._works.complete(work, outcome)
 
         begun = [work for work in works if self._works.begin(work)]
         if not begun:
             return job.id
-        if len(begun) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), told, _nothing):
+        if len(begun) < len(works) or not self._answers.submit(lambda: submit(keys), len(keys), on_done, _nothing):
             for work in begun:  # it is being closed, or the adapter inside takes nothing
-                self._works.settle(work, Outcome.FAILED)
+                self._works.complete(work, Outcome.FAILED)
         return job.id
 
     def fault_of(self, layout: ChunkLayout) -> str | None:

@@ -13,15 +13,15 @@ from lmcache_core import BuffersReleased, FaultLog, Inbox, JobDone, JobId, L2Ada
 _PERIOD_SECONDS: Final = 1.0
 """How often an adapter is asked that has given its descriptor back and still owes an answer."""
 
-Told = Callable[[Sequence[Outcome], bool], None]
+OnDone = Callable[[Sequence[Outcome], bool], None]
 """The outcomes, and whether the buffers are free."""
 
 
 @dataclass(slots=True)
 class _Asked:
     size: int
-    told: Told
-    freed: Callable[[], None]
+    on_done: OnDone
+    on_released: Callable[[], None]
     answered: bool = False
 
 
@@ -43,9 +43,9 @@ class InnerAnswers:
         self._thread = threading.Thread(target=self._listen, name=f"{name}-answers", daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[[], JobId], size: int, told: Told, freed: Callable[[], None]) -> bool:
-        """Give `inner` a job of `size` objects.  `told` is called once; `freed` is called once after a `told` that says that
-        buffers are still in use.  False where `inner` raised, or the thread has ended: then neither is."""
+    def submit(self, call: Callable[[], JobId], size: int, on_done: OnDone, on_released: Callable[[], None]) -> bool:
+        """Give `inner` a job of `size` objects.  `on_done` is called once; `on_released` is called once after a `on_done`
+        that says that buffers are still in use.  False where `inner` raised, or the thread has ended: then neither is."""
         with self._lock:
             if self._over:
                 return False
@@ -54,7 +54,7 @@ class InnerAnswers:
             except (Exception, SystemExit):  # noqa: BLE001 - a plugin's boundary
                 self._faults.exception("the adapter inside failed to take a job")
                 return False
-            self._asked[job] = _Asked(size, told, freed)
+            self._asked[job] = _Asked(size, on_done, on_released)
         return True
 
     def end(self) -> None:
@@ -117,10 +117,10 @@ class InnerAnswers:
         if isinstance(completion, BuffersReleased):
             self._forget(completion.job)
             if asked.answered:
-                asked.freed()
+                asked.on_released()
             else:
                 self._faults.error("the adapter inside released a job that it had not answered")
-                asked.told((Outcome.FAILED,) * asked.size, True)
+                asked.on_done((Outcome.FAILED,) * asked.size, True)
             return
         if asked.answered:
             self._faults.error("the adapter inside answered a job twice")
@@ -128,7 +128,7 @@ class InnerAnswers:
         asked.answered = True
         if completion.released:
             self._forget(completion.job)
-        asked.told(self._checked(completion.outcomes, asked.size), completion.released)
+        asked.on_done(self._checked(completion.outcomes, asked.size), completion.released)
 
     def _forget(self, job: JobId) -> None:
         with self._lock:

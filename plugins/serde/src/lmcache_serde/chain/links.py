@@ -29,7 +29,7 @@ from lmcache_serde.chain.scratch import pages
 Refusal = Literal["too_large", "unknown_layout", "other_chain"]
 
 
-class SerdeTally:
+class SerdeCounters:
     """Safe from any thread."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ class SerdeChain:
         self.lossy: Final = tuple(link.name for link in links if not link.serde.lossless)
         """Those of which what comes back is not what was given."""
         self.shows_payload_digest: Final = all(link.serde.lossless and not link.serde.conceals for link in links)
-        self.tally: Final = SerdeTally(self.names)
+        self.counters: Final = SerdeCounters(self.names)
         self._plan = lru_cache(_PLANS_REMEMBERED)(self._planned)
 
     def plan(self, layout: ObjectLayout) -> Plan:
@@ -141,19 +141,19 @@ class SerdeChain:
                 parameters = serde.parameters()
                 length = serde.encode(key, layout, given.toreadonly(), target[:room]) if room <= len(target) else -1
             except _OF_A_PLUGIN as error:
-                self.tally.failed(name, "encode")
+                self.counters.failed(name, "encode")
                 raise SerdeFailedError(f"serde '{name}' failed to encode") from error
             if not (isinstance(parameters, bytes) and len(parameters) <= PARAMETERS_MAX_BYTES):
-                self.tally.failed(name, "encode")
+                self.counters.failed(name, "encode")
                 raise SerdeFailedError(
                     f"serde '{name}' has parameters {parameters!r:.80}; a header holds {PARAMETERS_MAX_BYTES} bytes of them"
                 )
             if not (isinstance(length, int) and 0 < length <= room):
-                self.tally.failed(name, "encode")
+                self.counters.failed(name, "encode")
                 raise SerdeFailedError(
                     f"serde '{name}' wrote {length!r} bytes into {min(room, len(target))}, where it asked for {room}"
                 )
-            self.tally.done(name, "encode", len(given), length, time.perf_counter() - begun)
+            self.counters.done(name, "encode", len(given), length, time.perf_counter() - begun)
             marks.append(SerdeMark(name, parameters, len(given)))
             given, layout = target[:length], opaque_layout(length)
         return len(given), tuple(marks)
@@ -185,12 +185,12 @@ class SerdeChain:
             try:
                 serde.decode(key, layout, mark.parameters, given.toreadonly(), target)
             except DamagedObjectError:
-                self.tally.failed(name, "decode")
+                self.counters.failed(name, "decode")
                 raise
             except _OF_A_PLUGIN as error:
-                self.tally.failed(name, "decode")
+                self.counters.failed(name, "decode")
                 raise SerdeFailedError(f"serde '{name}' failed to decode") from error
-            self.tally.done(name, "decode", len(given), len(target), time.perf_counter() - begun)
+            self.counters.done(name, "decode", len(given), len(target), time.perf_counter() - begun)
             given = target
 
     def _planned(self, layout: ObjectLayout) -> Plan:
@@ -199,10 +199,10 @@ class SerdeChain:
             try:
                 size = serde.stored_bytes_max(given)
             except _OF_A_PLUGIN as error:
-                self.tally.failed(name, "encode")
+                self.counters.failed(name, "encode")
                 raise SerdeFailedError(f"serde '{name}' has no bound for {given}") from error
             if not isinstance(size, int) or size < 1:
-                self.tally.failed(name, "encode")
+                self.counters.failed(name, "encode")
                 raise SerdeFailedError(f"serde '{name}' has a bound of {size!r} bytes for {given}")
             sizes.append(size)
             given = opaque_layout(size)

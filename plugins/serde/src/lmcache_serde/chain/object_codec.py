@@ -99,11 +99,11 @@ class ObjectCodec:
         """DONE, and the length of the object that is at the start of `area` now; or why there is none.  What is not
         whole is refused: encoded, its fault could not be seen any more."""
         payload = work.buffer.view[HEADER_BYTES:]
-        verdict = check(work.buffer.view, work.key)
+        checked = check(work.buffer.view, work.key)
         header = inspect(work.buffer.view[:HEADER_BYTES])
-        if verdict.outcome is not Outcome.DONE or not isinstance(header, ObjectHeader):
-            self._faults.error(f"an object that is to be stored is {verdict.outcome.value}: {verdict.reason}")
-            return verdict.outcome, 0
+        if checked.outcome is not Outcome.DONE or not isinstance(header, ObjectHeader):
+            self._faults.error(f"an object that is to be stored is {checked.outcome.value}: {checked.reason}")
+            return checked.outcome, 0
         most = work.plan.stored_bytes_max
         room = area[HEADER_BYTES : HEADER_BYTES + most]
         try:
@@ -140,7 +140,7 @@ class ObjectCodec:
             stored, marks = stored[: marks[-1].input_bytes], marks[:-1]
         names = tuple(mark.name for mark in marks)
         if names != self.chain.names:
-            self.chain.tally.refused("other_chain")
+            self.chain.counters.refused("other_chain")
             self._faults.error(
                 f"objects of another chain are left alone: stored through {_shown(names)}, and 'serde' names "
                 f"{_shown(self.chain.names)}"

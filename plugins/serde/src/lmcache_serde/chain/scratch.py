@@ -40,7 +40,7 @@ class Extent(NamedTuple):
         return self.offset + self.length
 
 
-class ScratchRoom:
+class ScratchAllocator:
     """Hands out parts of one stretch, the lowest place first, so that pages which were backed are used again.  One caller
     at a time."""
 
@@ -79,24 +79,24 @@ class ScratchRoom:
         self._free[begin:end] = [Extent(first.offset, last.end - first.offset)]
 
 
-class ScratchLane(Generic[Work]):
-    """Work that waits for its part of one room, first come, first served: the oldest has room as soon as the others have
+class ScratchQueue(Generic[Work]):
+    """Work that waits for scratch memory, first come, first served: the oldest gets its part as soon as the others have
     given theirs back, whatever their sizes.  Any thread; `start` is called without a lock."""
 
-    def __init__(self, room: ScratchRoom, start: Callable[[Work, Extent], bool]) -> None:
-        """`start` returns False where it came to nothing: then the room is free again."""
-        self._room = room
+    def __init__(self, allocator: ScratchAllocator, start: Callable[[Work, Extent], bool]) -> None:
+        """`start` returns False where it came to nothing: then the memory is free again."""
+        self._allocator = allocator
         self._start = start
-        self._lock = threading.Lock()  # guards the room and the two below
+        self._lock = threading.Lock()  # guards the allocator and the two below
         self._waiting: deque[tuple[Work, int]] = deque()
         self._closed = False
 
     @property
     def size_bytes(self) -> int:
-        return self._room.size_bytes
+        return self._allocator.size_bytes
 
     def add(self, work: Work, length: int) -> bool:
-        """`length` must not exceed the size of the room.  False, and nothing is done, once it is closed."""
+        """`length` must not exceed the size of the memory.  False, and nothing is done, once it is closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -108,13 +108,13 @@ class ScratchLane(Generic[Work]):
         """Keep the first `length` bytes of it alone."""
         kept = Extent(extent.offset, pages(length))
         with self._lock:
-            self._room.give(Extent(kept.end, extent.end - kept.end))
+            self._allocator.give(Extent(kept.end, extent.end - kept.end))
         self._pump()
         return kept
 
     def give(self, extent: Extent) -> None:
         with self._lock:
-            self._room.give(extent)
+            self._allocator.give(extent)
         self._pump()
 
     def close(self) -> list[Work]:
@@ -126,19 +126,19 @@ class ScratchLane(Generic[Work]):
 
     @property
     def is_idle(self) -> bool:
-        """Does nothing wait, and is all of the room free?"""
+        """True when nothing waits and all of the memory is free."""
         with self._lock:
-            return not self._waiting and self._room.free_bytes == self._room.size_bytes
+            return not self._waiting and self._allocator.free_bytes == self._allocator.size_bytes
 
     def _pump(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
                     return
-                extent = self._room.take(self._waiting[0][1])
+                extent = self._allocator.take(self._waiting[0][1])
                 if extent is None:
                     return
                 work, _ = self._waiting.popleft()
             if not self._start(work, extent):
                 with self._lock:
-                    self._room.give(extent)
+                    self._allocator.give(extent)

@@ -75,7 +75,7 @@ class WorkPlanner:
         declined = Outcome.REJECTED if is_store else Outcome.FAILED
         layout = self._layouts.elements(work.key.space.layout, payload_bytes)
         if layout is None and self._chain.needs_elements:
-            self._chain.tally.refused("unknown_layout")
+            self._chain.counters.refused("unknown_layout")
             return declined
         try:
             work.plan = self._chain.plan(layout or opaque_layout(payload_bytes))
@@ -83,7 +83,7 @@ class WorkPlanner:
             self._faults.exception("an object cannot be planned")
             return Outcome.FAILED
         if work.scratch_bytes > self._scratch_bytes_max:
-            self._chain.tally.refused("too_large")
+            self._chain.counters.refused("too_large")
             self._faults.error(
                 f"an object of {work.buffer.length} bytes takes {work.scratch_bytes} bytes of the memory of its serdes, "
                 f"and each direction has {self._scratch_bytes_max}; raise serde_memory_gb"

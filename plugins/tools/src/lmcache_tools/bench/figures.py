@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from lmcache_tools.bench.contest import Score
+from lmcache_tools.bench.comparison import Score
 from lmcache_tools.bench.traffic import Sample
 
 

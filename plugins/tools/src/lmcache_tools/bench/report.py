@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lmcache_core.app.console.page import Block, Line, Mood, Table
 from lmcache_core.app.console.quantities import seconds_text, size_text
-from lmcache_tools.bench.contest import Results, Score
+from lmcache_tools.bench.comparison import Results, Score
 from lmcache_tools.bench.figures import Figures, Spread, ratios
 from lmcache_tools.bench.lane import BenchFailedError
 from lmcache_tools.bench.plan import STORES, Plan

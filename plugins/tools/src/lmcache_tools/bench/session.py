@@ -12,19 +12,19 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_tools.bench.adapter_lane import AdapterLane
-from lmcache_tools.bench.contest import Contest, Contestant, Told
+from lmcache_tools.bench.baseline import baseline
+from lmcache_tools.bench.comparison import Comparison, Subject, Told
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.lane import BenchFailedError
 from lmcache_tools.bench.memory import BenchMemory, bench_memory
+from lmcache_tools.bench.open_baseline import open_baseline
 from lmcache_tools.bench.open_lane import open_lane
-from lmcache_tools.bench.open_yardstick import open_yardstick
 from lmcache_tools.bench.plan import Plan
 from lmcache_tools.bench.report import Report
-from lmcache_tools.bench.yardstick import yardstick
 
 
 class Session:
-    """Adapters by their specs, compared with the medium that `asked_medium` names (`yardstick`).  One thread."""
+    """Adapters by their specs, compared with the medium that `asked_medium` names (`baseline`).  One thread."""
 
     def __init__(
         self,
@@ -50,31 +50,31 @@ class Session:
         self._lanes: list[AdapterLane] = []
 
     def measure(self, told: Told) -> Report:
-        """As `Contest`.  Whatever was stored is deleted, and all that was opened is closed, however it ends.  Raises
+        """As `Comparison`.  Whatever was stored is deleted, and all that was opened is closed, however it ends.  Raises
         LMCacheError when something cannot be opened, or could never take what is to be stored; a failure on the way is in
         the report."""
         with ExitStack() as undo:
             memory = undo.enter_context(bench_memory(self._plan.memory_bytes))
-            contestants = [self._open(spec, memory, undo) for spec in self._specs]
+            subjects = [self._open(spec, memory, undo) for spec in self._specs]
             region = memory.arena.region
-            contest = Contest(self._plan, contestants, region, self._interruption, self._patience_seconds, told)
+            comparison = Comparison(self._plan, subjects, region, self._interruption, self._patience_seconds, told)
             failure: BenchFailedError | None = None
             try:
-                contest.hold()
+                comparison.hold()
             except BenchFailedError as error:
                 failure = error
         left = {lane.name: len(lane.stored) for lane in self._lanes}  # what could not be deleted when all was closed
-        return Report(self._plan, contest.results, self._media, self._on_storage, left, failure)
+        return Report(self._plan, comparison.results, self._media, self._on_storage, left, failure)
 
-    def _open(self, spec: AdapterSpec, memory: BenchMemory, undo: ExitStack) -> Contestant:
-        asked = yardstick(spec, self._asked_medium)
+    def _open(self, spec: AdapterSpec, memory: BenchMemory, undo: ExitStack) -> Subject:
+        asked = baseline(spec, self._asked_medium)
         if asked.folder is not None:
             self._on_storage.add(spec.name)
         lane = open_lane(spec, self._plugins, memory, self._patience_seconds, undo, self._plan.sizes)
         self._lanes.append(lane)
         _check(spec.name, lane.adapter, self._plan, self._may_leave)
-        medium, self._media[spec.name] = open_yardstick(f"medium of {spec.name}", asked, self._plan, memory, undo)
-        return Contestant(lane, medium)
+        medium, self._media[spec.name] = open_baseline(f"medium of {spec.name}", asked, self._plan, memory, undo)
+        return Subject(lane, medium)
 
 
 def _check(name: str, adapter: L2Adapter, plan: Plan, may_leave: bool) -> None:

@@ -18,8 +18,8 @@ from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_core.app.serve import take_turns
 from lmcache_tools.bench.interruption import Interruption
-from lmcache_tools.bench.picture import draw, require_matplotlib
 from lmcache_tools.bench.plan import LOADS, OBJECT_BYTES_MIN, STORES, Plan
+from lmcache_tools.bench.plot import draw, require_matplotlib
 from lmcache_tools.bench.report import Report
 from lmcache_tools.bench.session import Session
 from lmcache_tools.bench.sizes import list_of, number_in, size_of

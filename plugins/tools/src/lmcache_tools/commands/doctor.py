@@ -22,10 +22,10 @@ from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.console.waiting import waiting
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.examination import Report, examine
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.check_run import Report, run_checks
 from lmcache_tools.doctor.model_shape import read_model_shape
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 from lmcache_tools.doctor.tiers import tier_row
 from lmcache_tools.output import output_of
 
@@ -67,18 +67,18 @@ def _parser(plugins: LoadedPlugins) -> ServerFlags:
 
 
 def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
-    """Exit code 1 when a finding is a failure."""
+    """Exit code 1 when a result is a failure."""
     plugins = server_selection(arguments).load(strict=True)
     parser = _parser(plugins)
     given = parser.parse_all(arguments)
-    case = _case(given, parser, plugins)
+    checked = _checked(given, parser, plugins)
     with waiting("looking"):
-        report = examine(case, given.flops and given.flops * _TERA, not given.skip_adapters)
-    output_of(given).show(report.record(case), lambda: list(_page(case, report, given)))
+        report = run_checks(checked, given.flops and given.flops * _TERA, not given.skip_adapters)
+    output_of(given).show(report.record(checked), lambda: list(_page(checked, report, given)))
     return ExitCode.FAILED if report.failed else ExitCode.STOPPED
 
 
-def _case(given: argparse.Namespace, parser: ServerFlags, plugins: LoadedPlugins) -> Case:
+def _checked(given: argparse.Namespace, parser: ServerFlags, plugins: LoadedPlugins) -> CheckContext:
     for flag, value in (("--flops", given.flops), ("--parameters", given.parameters)):
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{flag} {value:g}: expected more than 0")
@@ -89,12 +89,12 @@ def _case(given: argparse.Namespace, parser: ServerFlags, plugins: LoadedPlugins
         model = replace(model, parameters=round(given.parameters * 1e9))
     settings = read_settings(parser.settings_in(given), plugins)
     adapters, unusable = _adapters(settings.l2_adapter, plugins)
-    return Case(settings, plugins, adapters, unusable, model=model, shards=given.tp)
+    return CheckContext(settings, plugins, adapters, unusable, model=model, shards=given.tp)
 
 
 def _adapters(
     given: Sequence[Mapping[str, Any]], plugins: LoadedPlugins
-) -> tuple[tuple[AdapterSpec, ...], tuple[Finding, ...]]:
+) -> tuple[tuple[AdapterSpec, ...], tuple[ProbeResult, ...]]:
     """Those that can be looked at, and a row for each other one: the rest of the machine is worth a look all the same."""
     specs: list[AdapterSpec] = []
     unusable = []
@@ -103,29 +103,30 @@ def _adapters(
             specs.append(adapter_spec(values, plugins, f"--l2-adapter[{index}]", [spec.name for spec in specs]))
         except LMCacheError as error:
             name = f"adapter {values.get('type', index)}"
-            unusable.append(Finding(name, Level.FAIL, str(error), "fix its settings or remove the adapter"))
+            unusable.append(ProbeResult(name, Level.FAIL, str(error), "fix its settings or remove the adapter"))
     return tuple(specs), tuple(unusable)
 
 
-def _page(case: Case, report: Report, given: argparse.Namespace) -> Iterator[Block]:
+def _page(context: CheckContext, report: Report, given: argparse.Namespace) -> Iterator[Block]:
     rows = [
-        (Line(finding.level.value, _MOODS[finding.level]), finding.probe, _told(finding.text, finding.remedy))
-        for finding in report.findings
-        if not (given.faults and finding.level is Level.OK)
+        (Line(result.level.value, _MOODS[result.level]), result.probe, _told(result.text, result.remedy))
+        for result in report.results
+        if not (given.faults and result.level is Level.OK)
     ]
     if rows:
         yield Table(("", "WHAT", "FOUND"), rows)
         yield Line()
-    if case.model is not None and case.chunk is not None:
-        remark = f" ({case.model.remark})" if case.model.remark else ""
+    if context.model is not None and context.chunk is not None:
+        remark = f" ({context.model.remark})" if context.model.remark else ""
         stored = (
             "once, as it is MLA"
-            if case.model.is_mla
-            else f"by {case.chunk.shards} worker{'s' if case.chunk.shards > 1 else ''}"
+            if context.model.is_mla
+            else f"by {context.chunk.shards} worker{'s' if context.chunk.shards > 1 else ''}"
         )
         yield Line(
-            f"{case.model.name}: {size_text(case.chunk.bytes_per_token)} per token, {size_text(case.chunk.chunk_bytes)} per "
-            f"chunk of {case.chunk.tokens} tokens in {case.model.dtype}, stored {stored}{remark}"
+            f"{context.model.name}: {size_text(context.chunk.bytes_per_token)} per token, "
+            f"{size_text(context.chunk.chunk_bytes)} per chunk of {context.chunk.tokens} tokens in {context.model.dtype}, "
+            f"stored {stored}{remark}"
         )
     yield Table(
         ("TIER", "CAPACITY", "TOKENS", "A CHUNK COMES IN", "VERDICT"), [tier_row(tier) for tier in report.tiers]
@@ -133,7 +134,7 @@ def _page(case: Case, report: Report, given: argparse.Namespace) -> Iterator[Blo
     yield Line(report.estimate, Mood.QUIET)
     if given.fix_hints:
         yield from _fixes(report)
-    counts = Counter(finding.level for finding in report.findings)
+    counts = Counter(result.level for result in report.results)
     worst = Level.FAIL if counts[Level.FAIL] else Level.WARN if counts[Level.WARN] else Level.OK
     yield Line()
     yield Line(f"{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failures", _MOODS[worst])
@@ -144,11 +145,11 @@ def _told(text: str, remedy: str) -> str:
 
 
 def _fixes(report: Report) -> Iterator[Block]:
-    fixes = [finding for finding in report.findings if finding.fix and finding.level is not Level.OK]
+    fixes = [result for result in report.results if result.fix and result.level is not Level.OK]
     yield Line()
     yield Line("what would help:" if fixes else "nothing to mend", Mood.HEADING)
-    for finding in fixes:
-        yield Line(f"  {finding.fix}    # {finding.probe}")
+    for result in fixes:
+        yield Line(f"  {result.fix}    # {result.probe}")
 
 
 COMMAND: Final = Command(run, parsers)

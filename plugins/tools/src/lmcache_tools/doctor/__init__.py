@@ -1,2 +1,2 @@
-"""Looks at a machine and a configuration before a server runs there: one probe for each file, each a function from a case
-to findings."""
+"""Looks at a machine and a configuration before a server runs there: one probe for each file, each a function from a context
+to results."""

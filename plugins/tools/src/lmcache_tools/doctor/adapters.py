@@ -10,30 +10,30 @@ from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import seconds_text, size_text
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_tools.doctor.adapter_trial import Trial, try_adapter
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _OBJECT_BYTES: Final = 4 * 2**20
 """Where no model says how large objects are."""
 _OBJECT_BYTES_MAX: Final = 256 * 2**20
 
 
-def adapter_trials(case: Case) -> Iterator[tuple[Finding, Trial | None]]:
+def adapter_trials(context: CheckContext) -> Iterator[tuple[ProbeResult, Trial | None]]:
     """What was found of each, in their order; a trial only of those that work."""
-    size = min(case.chunk.object_bytes if case.chunk else _OBJECT_BYTES, _OBJECT_BYTES_MAX)
-    for spec in case.adapters:
-        yield _tried(case, spec, size)
+    size = min(context.chunk.object_bytes if context.chunk else _OBJECT_BYTES, _OBJECT_BYTES_MAX)
+    for spec in context.adapters:
+        yield _tried(context, spec, size)
 
 
-def _tried(case: Case, spec: AdapterSpec, object_bytes: int) -> tuple[Finding, Trial | None]:
+def _tried(context: CheckContext, spec: AdapterSpec, object_bytes: int) -> tuple[ProbeResult, Trial | None]:
     probe = f"adapter {spec.name}"
     try:
-        trial = try_adapter(spec, case.plugins, object_bytes, case.settings.l2_timeout_seconds)
+        trial = try_adapter(spec, context.plugins, object_bytes, context.settings.l2_timeout_seconds)
     except LMCacheError as error:
-        return Finding(probe, Level.FAIL, str(error), "fix its settings or remove the adapter"), None
+        return ProbeResult(probe, Level.FAIL, str(error), "fix its settings or remove the adapter"), None
     except Exception as error:  # noqa: BLE001 - a plugin's boundary
-        remedy = f"tell its author: lmcache plugins check {spec.offer.name} shows which law it breaks"
-        return Finding(probe, Level.FAIL, f"it raised {describe(error)}", remedy), None
+        remedy = f"tell its author: lmcache plugins check {spec.offer.name} shows which requirement it breaks"
+        return ProbeResult(probe, Level.FAIL, f"it raised {describe(error)}", remedy), None
     facts = {
         "object_bytes": trial.object_bytes,
         "open_seconds": trial.open_seconds,
@@ -54,6 +54,6 @@ def _tried(case: Case, spec: AdapterSpec, object_bytes: int) -> tuple[Finding, T
         f"({size_text(trial.load_bytes_per_second)}/s), {verified}"
     )
     if trial.was_deleted:
-        return Finding(probe, Level.OK, text, facts=facts), trial
+        return ProbeResult(probe, Level.OK, text, facts=facts), trial
     left = "; the objects of this trial (model lmcache-doctor) stay there, because it cannot delete"
-    return Finding(probe, Level.OK, text + left, facts=facts), trial
+    return ProbeResult(probe, Level.OK, text + left, facts=facts), trial

@@ -17,46 +17,46 @@ from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.machine import Machine
 from lmcache_tools.doctor.adapter_places import adapter_capacity, adapter_devices
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.mounts import file_system_remark, mount_of
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _PAGE: Final = 4096
 _STAT_BLOCK: Final = 512
 
 
-def devices(case: Case) -> Iterator[Finding]:
-    for spec in case.adapters:
+def devices(context: CheckContext) -> Iterator[ProbeResult]:
+    for spec in context.adapters:
         for path in adapter_devices(spec):
-            yield from _device(case, spec, path)
+            yield from _device(context, spec, path)
 
 
-def _device(case: Case, spec: AdapterSpec, path: Path) -> Iterator[Finding]:
+def _device(context: CheckContext, spec: AdapterSpec, path: Path) -> Iterator[ProbeResult]:
     probe = f"device of {spec.name}"
     try:
         found = path.stat()
     except OSError as error:
         remedy = "name a block device or a memory device, or make a file of the size that it may have"
-        yield Finding(probe, Level.FAIL, f"{path}: {error.strerror}", remedy, f"fallocate -l 64G {path}")
+        yield ProbeResult(probe, Level.FAIL, f"{path}: {error.strerror}", remedy, f"fallocate -l 64G {path}")
         return
     kind = _kind(found.st_mode)
     if kind is None:
-        yield Finding(probe, Level.FAIL, f"{path} is not a device or a file", "name a device or a file")
+        yield ProbeResult(probe, Level.FAIL, f"{path} is not a device or a file", "name a device or a file")
         return
     if fault := _access_fault(path, found.st_mode):
         text, remedy = fault
-        yield Finding(probe, Level.FAIL, f"{path} {text}", remedy)
+        yield ProbeResult(probe, Level.FAIL, f"{path} {text}", remedy)
         return
-    size = _size(case.machine, path, found)
+    size = _size(context.machine, path, found)
     if stat.S_ISREG(found.st_mode):
-        yield from _file(case.machine, probe, path, found)
+        yield from _file(context.machine, probe, path, found)
     yield from _room(spec, probe, path, size)
     if not stat.S_ISCHR(found.st_mode):
         yield _direct_io(spec, probe, path, kind, size)
     else:
         facts = {"path": str(path), "kind": kind, "size_bytes": size}
         shown = "of unknown size" if size is None else f"of {size_text(size)}"
-        yield Finding(probe, Level.OK, f"{path} is a {kind} {shown}", facts=facts)
+        yield ProbeResult(probe, Level.OK, f"{path} is a {kind} {shown}", facts=facts)
 
 
 def _kind(mode: int) -> str | None:
@@ -96,13 +96,13 @@ def _size(machine: Machine, path: Path, found: os.stat_result) -> int | None:
         os.close(descriptor)
 
 
-def _file(machine: Machine, probe: str, path: Path, found: os.stat_result) -> Iterator[Finding]:
+def _file(machine: Machine, probe: str, path: Path, found: os.stat_result) -> Iterator[ProbeResult]:
     mount = mount_of(machine, path.resolve())
     if mount and (remark := file_system_remark(path, mount.kind)):
-        yield Finding(probe, Level.WARN, *remark)
+        yield ProbeResult(probe, Level.WARN, *remark)
     missing = found.st_size - found.st_blocks * _STAT_BLOCK
     if missing > 0:
-        yield Finding(
+        yield ProbeResult(
             probe,
             Level.WARN,
             f"{path} has holes: {size_text(missing)} of it are not allocated, and its file system may be full before it is",
@@ -112,27 +112,27 @@ def _file(machine: Machine, probe: str, path: Path, found: os.stat_result) -> It
         )
 
 
-def _room(spec: AdapterSpec, probe: str, path: Path, size: int | None) -> Iterator[Finding]:
+def _room(spec: AdapterSpec, probe: str, path: Path, size: int | None) -> Iterator[ProbeResult]:
     bound = adapter_capacity(spec)
     wanted = bound.bytes if bound else None
     if bound is None or not size or wanted is None or wanted <= size:
         return
     text = f"{path} has {size_text(size)}, less than the {size_text(wanted)} that the adapter is to use"
-    yield Finding(
+    yield ProbeResult(
         probe, Level.WARN, text, f"lower {bound.setting}, or name a larger one", facts={"wanted_bytes": wanted}
     )
 
 
-def _direct_io(spec: AdapterSpec, probe: str, path: Path, kind: str, size: int | None) -> Finding:
+def _direct_io(spec: AdapterSpec, probe: str, path: Path, kind: str, size: int | None) -> ProbeResult:
     fault = _direct_io_fault(path)
     facts = {"path": str(path), "kind": kind, "size_bytes": size, "direct_io": fault is None}
     shown = f"{path} is a {kind} of {size_text(size or 0)}"
     if fault is None:
-        return Finding(probe, Level.OK, f"{shown}, with direct I/O", facts=facts)
+        return ProbeResult(probe, Level.OK, f"{shown}, with direct I/O", facts=facts)
     if getattr(spec.settings, "use_odirect", False):
         text = f"{shown} without direct I/O ({fault}), so that use_odirect does nothing"
-        return Finding(probe, Level.WARN, text, "set use_odirect to false, or use another file system", facts=facts)
-    return Finding(probe, Level.OK, f"{shown}, without direct I/O", facts=facts)
+        return ProbeResult(probe, Level.WARN, text, "set use_odirect to false, or use another file system", facts=facts)
+    return ProbeResult(probe, Level.OK, f"{shown}, without direct I/O", facts=facts)
 
 
 def _direct_io_fault(path: Path) -> str | None:

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 
 from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.open_arena import memory_limit, overcommit
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _PROBE = "memory"
 _BESIDE_BYTES = 512 * 2**20
 """For the process itself, roughly, and for what is on its way."""
 
 
-def memory(case: Case) -> Iterator[Finding]:
-    l1_bytes = 0 if case.l1_memory else case.l1_bytes
-    need, available = l1_bytes + _BESIDE_BYTES, case.machine.meminfo("MemAvailable")
-    limit = memory_limit(case.machine)
+def memory(context: CheckContext) -> Iterator[ProbeResult]:
+    l1_bytes = 0 if context.l1_memory else context.l1_bytes
+    need, available = l1_bytes + _BESIDE_BYTES, context.machine.meminfo("MemAvailable")
+    limit = memory_limit(context.machine)
     facts = {"needed_bytes": need, "available_bytes": available, "limit_bytes": limit}
-    if reason := overcommit(l1_bytes, case.machine) if l1_bytes else None:
+    if reason := overcommit(l1_bytes, context.machine) if l1_bytes else None:
         reason, _, remedy = reason.partition("; ")
-        level = Level.WARN if case.settings.l1_overcommit else Level.FAIL
-        yield Finding(_PROBE, level, reason, remedy, _smaller(limit, case.machine.meminfo("MemTotal")), facts)
+        level = Level.WARN if context.settings.l1_overcommit else Level.FAIL
+        yield ProbeResult(_PROBE, level, reason, remedy, _smaller(limit, context.machine.meminfo("MemTotal")), facts)
     elif limit is not None and limit < need:
-        yield Finding(
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
             f"the control group may use {size_text(limit)} (shared memory counts, too), and L1 with the server at work needs "
@@ -34,7 +34,7 @@ def memory(case: Case) -> Iterator[Finding]:
             facts,
         )
     elif available is not None and available < need:
-        yield Finding(
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
             f"{size_text(available)} of memory are available, and L1 with the server needs {size_text(need)} when it is "
@@ -44,10 +44,10 @@ def memory(case: Case) -> Iterator[Finding]:
             facts,
         )
     elif available is None:
-        yield Finding(_PROBE, Level.WARN, "/proc/meminfo does not say how much memory is available", facts=facts)
+        yield ProbeResult(_PROBE, Level.WARN, "/proc/meminfo does not say how much memory is available", facts=facts)
     else:
         within = f", and the control group may use {size_text(limit)}" if limit is not None else ""
-        yield Finding(
+        yield ProbeResult(
             _PROBE, Level.OK, f"{size_text(available)} are available{within}; {size_text(need)} are needed", facts=facts
         )
 

@@ -12,21 +12,21 @@ from pydantic import BaseModel
 
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.settings import flag_of
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _LISTENING = "0A"
 
 
-def ports(case: Case) -> Iterator[Finding]:
-    settings = case.settings
+def ports(context: CheckContext) -> Iterator[ProbeResult]:
+    settings = context.settings
     wanted = []
     if not settings.host.startswith("ipc://"):
         wanted.append(("engine port", "--port", settings.host, settings.port, Level.FAIL))
     if not settings.disable_observability:
         wanted += [each for added in settings.added for each in _ports_of(added.values)]
     for name, flag, host, port, level in wanted:
-        yield _port(case.machine, name, flag, host, port, level)
+        yield _port(context.machine, name, flag, host, port, level)
 
 
 def _ports_of(values: BaseModel) -> Iterator[tuple[str, str, str, int, Level]]:
@@ -46,19 +46,19 @@ def _ports_of(values: BaseModel) -> Iterator[tuple[str, str, str, int, Level]]:
             yield str(extra["word"]), flag_of(name, field), getattr(values, str(extra["listens_on"])), port, level
 
 
-def _port(machine: Machine, name: str, flag: str, host: str, port: int, level: Level) -> Finding:
+def _port(machine: Machine, name: str, flag: str, host: str, port: int, level: Level) -> ProbeResult:
     facts = {"host": host, "port": port}
     if port == 0:
-        return Finding(name, Level.OK, f"{flag} 0: any free one is taken", facts=facts)
+        return ProbeResult(name, Level.OK, f"{flag} 0: any free one is taken", facts=facts)
     fault = _bind_fault(host, port)
     if fault is None:
-        return Finding(name, Level.OK, f"{host}:{port} is free", facts=facts)
+        return ProbeResult(name, Level.OK, f"{host}:{port} is free", facts=facts)
     if fault != errno.EADDRINUSE:
         remedy = f"give another {flag.removesuffix('port')}host or {flag}"
-        return Finding(name, level, f"{host}:{port} cannot be bound: {os.strerror(fault)}", remedy, facts=facts)
+        return ProbeResult(name, level, f"{host}:{port} cannot be bound: {os.strerror(fault)}", remedy, facts=facts)
     holder = port_holder(machine, port)
     by = f" by {holder}" if holder else "; who has it only root can see"
-    return Finding(
+    return ProbeResult(
         name,
         level,
         f"{host}:{port} is taken{by}",

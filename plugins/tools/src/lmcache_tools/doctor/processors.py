@@ -6,22 +6,22 @@ import math
 from collections.abc import Iterator
 
 from lmcache_core.app.machine import Machine
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _PROBE = "processors"
 
 
-def processors(case: Case) -> Iterator[Finding]:
-    settings, count = case.settings, case.machine.processors()
-    quota = processor_quota(case.machine)
+def processors(context: CheckContext) -> Iterator[ProbeResult]:
+    settings, count = context.settings, context.machine.processors()
+    quota = processor_quota(context.machine)
     usable = count if quota is None else min(count, quota)
     workers = (settings.max_cpu_workers or settings.max_workers) + (settings.max_gpu_workers or settings.max_workers)
     facts = {"processors": count, "quota": quota, "workers": workers}
     within = f", of which the control group may use {quota:g}" if quota is not None and quota < count else ""
     text = f"{count} processors{within}, {workers} request threads"
     if usable < 2:
-        yield Finding(
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
             f"{text}: requests, hashing and copies take turns on one",
@@ -29,7 +29,7 @@ def processors(case: Case) -> Iterator[Finding]:
             facts=facts,
         )
     elif workers > 2 * math.ceil(usable):
-        yield Finding(
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
             f"{text}: more threads than processors can serve only wait for each other",
@@ -38,7 +38,7 @@ def processors(case: Case) -> Iterator[Finding]:
             facts,
         )
     else:
-        yield Finding(_PROBE, Level.OK, text, facts=facts)
+        yield ProbeResult(_PROBE, Level.OK, text, facts=facts)
 
 
 def processor_quota(machine: Machine) -> float | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lmcache_core.app.console.quantities import size_text
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _PROBE = "shared memory"
 
 
-def shared_memory(case: Case) -> Iterator[Finding]:
-    if case.l1_memory:
+def shared_memory(context: CheckContext) -> Iterator[ProbeResult]:
+    if context.l1_memory:
         return
-    if not case.settings.l1_shared_memory:
-        yield Finding(
+    if not context.settings.l1_shared_memory:
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
             "--no-l1-shared-memory: the bytes of every chunk travel through the engine port",
@@ -23,17 +23,17 @@ def shared_memory(case: Case) -> Iterator[Finding]:
             "--l1-shared-memory",
         )
         return
-    path = case.machine.root / "dev/shm"
-    free = case.machine.free_bytes(path)
-    facts = {"l1_bytes": case.l1_bytes, "free_bytes": free}
+    path = context.machine.root / "dev/shm"
+    free = context.machine.free_bytes(path)
+    facts = {"l1_bytes": context.l1_bytes, "free_bytes": free}
     if free is None:
-        yield Finding(_PROBE, Level.FAIL, "/dev/shm cannot be used", "mount a tmpfs there", facts=facts)
-    elif free < case.l1_bytes:
-        gigabytes = -(-case.l1_bytes // 2**30) + 1
-        yield Finding(
+        yield ProbeResult(_PROBE, Level.FAIL, "/dev/shm cannot be used", "mount a tmpfs there", facts=facts)
+    elif free < context.l1_bytes:
+        gigabytes = -(-context.l1_bytes // 2**30) + 1
+        yield ProbeResult(
             _PROBE,
             Level.WARN,
-            f"L1 of {size_text(case.l1_bytes)} does not fit into /dev/shm, which has {size_text(free)} free: engines "
+            f"L1 of {size_text(context.l1_bytes)} does not fit into /dev/shm, which has {size_text(free)} free: engines "
             "would get their chunks through the engine port, which is slower",
             f"enlarge it (docker: --shm-size {gigabytes}g; Kubernetes: an emptyDir of medium Memory), or lower "
             "--l1-size-gb",
@@ -41,9 +41,9 @@ def shared_memory(case: Case) -> Iterator[Finding]:
             facts,
         )
     else:
-        yield Finding(
+        yield ProbeResult(
             _PROBE,
             Level.OK,
-            f"/dev/shm has {size_text(free)} free for an L1 of {size_text(case.l1_bytes)}",
+            f"/dev/shm has {size_text(free)} free for an L1 of {size_text(context.l1_bytes)}",
             facts=facts,
         )

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.kernels.choice import choose_kernels
-from lmcache_tools.doctor.case import Case
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.check_context import CheckContext
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _RESOLUTION_SECONDS = 1e-6
 
 
-def software(case: Case) -> Iterator[Finding]:
+def software(context: CheckContext) -> Iterator[ProbeResult]:
     version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
     facts = {
         "python": version,
@@ -24,25 +24,27 @@ def software(case: Case) -> Iterator[Finding]:
         "release": platform.release(),
     }
     if sys.platform != "linux":
-        yield Finding(
+        yield ProbeResult(
             "python", Level.FAIL, f"{system} is not Linux, which the server needs", "run it on Linux", "", facts
         )
     else:
-        yield Finding("python", Level.OK, f"{platform.python_implementation()} {version} on {system}", facts=facts)
-    yield _kernels(case)
+        yield ProbeResult("python", Level.OK, f"{platform.python_implementation()} {version} on {system}", facts=facts)
+    yield _kernels(context)
     yield _clock()
 
 
-def _kernels(case: Case) -> Finding:
+def _kernels(context: CheckContext) -> ProbeResult:
     try:
-        kernels = choose_kernels(case.settings.native)
+        kernels = choose_kernels(context.settings.native)
     except ConfigError as error:
-        return Finding("kernels", Level.FAIL, str(error), "pip install lmcache-native", "pip install lmcache-native")
+        return ProbeResult(
+            "kernels", Level.FAIL, str(error), "pip install lmcache-native", "pip install lmcache-native"
+        )
     if kernels.native:
-        return Finding("kernels", Level.OK, "compiled (lmcache-native)", facts={"native": True})
-    if case.settings.native == "off":
-        return Finding("kernels", Level.OK, "pure Python, as --native off asks for", facts={"native": False})
-    return Finding(
+        return ProbeResult("kernels", Level.OK, "compiled (lmcache-native)", facts={"native": True})
+    if context.settings.native == "off":
+        return ProbeResult("kernels", Level.OK, "pure Python, as --native off asks for", facts={"native": False})
+    return ProbeResult(
         "kernels",
         Level.WARN,
         "pure Python: lookups cost several times the processor time, and bookkeeping twice the memory",
@@ -52,12 +54,12 @@ def _kernels(case: Case) -> Finding:
     )
 
 
-def _clock() -> Finding:
+def _clock() -> ProbeResult:
     info = time.get_clock_info("monotonic")
     facts = {"resolution_seconds": info.resolution, "implementation": info.implementation}
     if info.resolution <= _RESOLUTION_SECONDS:
-        return Finding("clock", Level.OK, f"monotonic, resolution {info.resolution * 1e9:.0f} ns", facts=facts)
-    return Finding(
+        return ProbeResult("clock", Level.OK, f"monotonic, resolution {info.resolution * 1e9:.0f} ns", facts=facts)
+    return ProbeResult(
         "clock",
         Level.WARN,
         f"the monotonic clock moves in steps of {info.resolution * 1e6:.0f} us, so that times in metrics are coarse",

@@ -11,9 +11,9 @@ from typing import Any, Final
 from lmcache_core.app.console.quantities import count_text, seconds_text, size_text
 from lmcache_tools.doctor.adapter_places import adapter_capacity
 from lmcache_tools.doctor.adapter_trial import Trial
-from lmcache_tools.doctor.case import Case
+from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.compute_speed import ComputeSpeed
-from lmcache_tools.doctor.finding import Finding, Level
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 
 _COPY_BYTES: Final = 64 * 2**20
 
@@ -26,7 +26,7 @@ class Tier:
     capacity_bytes: int | None
     tokens: int | None
     load_seconds: float | None
-    verdict: str
+    result: str
     times_faster: float | None = None
 
     def record(self) -> dict[str, Any]:
@@ -47,24 +47,26 @@ def copy_bytes_per_second() -> float:
         return _COPY_BYTES / (time.perf_counter() - begun)
 
 
-def tiers(case: Case, trials: Sequence[Trial | None], copy_rate: float, speed: ComputeSpeed | None) -> list[Tier]:
+def tiers(
+    context: CheckContext, trials: Sequence[Trial | None], copy_rate: float, speed: ComputeSpeed | None
+) -> list[Tier]:
     """L1, and each adapter in its order.  `trials` are those of the adapters, or none at all."""
     rates: list[float | None] = [copy_rate]
-    rates += [trial.load_bytes_per_second if trial else None for trial in trials] or [None] * len(case.adapters)
-    names = ["L1", *(spec.name for spec in case.adapters)]
-    told = [trial.capacity_bytes if trial else None for trial in trials] or [None] * len(case.adapters)
-    asked = [bound.bytes if (bound := adapter_capacity(spec)) else None for spec in case.adapters]
-    capacities = [case.l1_bytes, *(own or given for own, given in zip(told, asked, strict=True))]
-    return [_tier(case, *each, speed) for each in zip(names, capacities, rates, strict=True)]
+    rates += [trial.load_bytes_per_second if trial else None for trial in trials] or [None] * len(context.adapters)
+    names = ["L1", *(spec.name for spec in context.adapters)]
+    told = [trial.capacity_bytes if trial else None for trial in trials] or [None] * len(context.adapters)
+    asked = [bound.bytes if (bound := adapter_capacity(spec)) else None for spec in context.adapters]
+    capacities = [context.l1_bytes, *(own or given for own, given in zip(told, asked, strict=True))]
+    return [_tier(context, *each, speed) for each in zip(names, capacities, rates, strict=True)]
 
 
-def tier_findings(found: Sequence[Tier]) -> list[Finding]:
+def tier_results(found: Sequence[Tier]) -> list[ProbeResult]:
     """A tier that only costs is worth a warning."""
     return [
-        Finding(
+        ProbeResult(
             f"tier {tier.name}",
             Level.WARN,
-            tier.verdict,
+            tier.result,
             "leave it out, or make it faster; `--flops` says what the engine really reaches",
         )
         for tier in found
@@ -72,27 +74,29 @@ def tier_findings(found: Sequence[Tier]) -> list[Finding]:
     ]
 
 
-def estimate_text(case: Case, speed: ComputeSpeed | None) -> str:
+def estimate_text(context: CheckContext, speed: ComputeSpeed | None) -> str:
     """How the time to compute a chunk again is known."""
-    if case.model is None:
+    if context.model is None:
         return "give --model for tokens per tier, and for what a hit saves"
     if speed is None:
         return "give --flops to compare with computing again: neither numpy nor torch is installed to measure it"
-    seconds = case.model.prefill_flops(case.settings.chunk_size) / speed.flops
+    seconds = context.model.prefill_flops(context.settings.chunk_size) / speed.flops
     return (
-        f"computing a chunk again takes about {seconds_text(seconds)}: 2 x {count_text(case.model.parameters)} "
-        f"parameters x {case.settings.chunk_size} tokens at {speed.flops / 1e12:.3g} TFLOP/s ({speed.source}); attention, "
+        f"computing a chunk again takes about {seconds_text(seconds)}: 2 x {count_text(context.model.parameters)} "
+        f"parameters x {context.settings.chunk_size} tokens at {speed.flops / 1e12:.3g} TFLOP/s ({speed.source}); attention, "
         "which makes long prompts dearer, is left out"
     )
 
 
-def _tier(case: Case, name: str, capacity: int | None, rate: float | None, speed: ComputeSpeed | None) -> Tier:
-    chunk = case.chunk
+def _tier(
+    context: CheckContext, name: str, capacity: int | None, rate: float | None, speed: ComputeSpeed | None
+) -> Tier:
+    chunk = context.chunk
     tokens = chunk.tokens_in(capacity) if chunk and capacity is not None else None
     seconds = chunk.chunk_bytes / rate if chunk and rate else None
-    if seconds is None or speed is None or case.model is None:
+    if seconds is None or speed is None or context.model is None:
         return Tier(name, capacity, tokens, seconds, "not known" if seconds is None else "nothing to compare with")
-    again = case.model.prefill_flops(case.settings.chunk_size) / speed.flops
+    again = context.model.prefill_flops(context.settings.chunk_size) / speed.flops
     faster = again / seconds
     words = "worth it" if faster >= 1 else "not worth it"
     how = f"{faster:.3g} times faster" if faster >= 1 else f"{1 / faster:.3g} times slower"
@@ -106,5 +110,5 @@ def tier_row(tier: Tier) -> tuple[str, ...]:
         "no limit" if tier.capacity_bytes is None else size_text(tier.capacity_bytes),
         "-" if tier.tokens is None else count_text(tier.tokens),
         "-" if tier.load_seconds is None else seconds_text(tier.load_seconds),
-        tier.verdict,
+        tier.result,
     )

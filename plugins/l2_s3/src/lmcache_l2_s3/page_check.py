@@ -6,7 +6,7 @@ from lmcache_core import HEADER_BYTES, Check, ObjectHeader, ObjectKey, Outcome, 
 from lmcache_object_remote import OtherVersions
 
 
-def verdict(page: bytes, length: int, key: ObjectKey, others: OtherVersions) -> Outcome:
+def check_page(page: bytes, length: int, key: ObjectKey, others: OtherVersions) -> Outcome:
     """DONE: the object of this key, as far as one can tell without its payload.  DAMAGED: ours, but short, long, altered, or of
     another format version that makes room; an empty one is what a torn store leaves.  FOREIGN: something else."""
     if length == 0:

@@ -26,7 +26,7 @@ Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class Subject:
     """An adapter, and what moves the same bytes on the same medium without it."""
 
     lane: AdapterLane
@@ -54,19 +54,19 @@ class Results:
     """What did not, by adapter."""
     interrupted: bool = False
 
-    def add(self, cell: Cell, contestant: Contestant, lane: Lane, sample: Sample) -> None:
-        name = contestant.lane.name
+    def add(self, cell: Cell, subject: Subject, lane: Lane, sample: Sample) -> None:
+        name = subject.lane.name
         score = self.scores.setdefault((cell, name), Score(cell, name))
-        (score.own if lane is contestant.lane else score.medium).append(sample)
+        (score.own if lane is subject.lane else score.medium).append(sample)
 
 
-class Contest:
+class Comparison:
     """One run over a plan.  One thread."""
 
     def __init__(
         self,
         plan: Plan,
-        contestants: Sequence[Contestant],
+        subjects: Sequence[Subject],
         region: MemoryRegion,
         interruption: Interruption,
         patience_seconds: float,
@@ -74,7 +74,7 @@ class Contest:
     ) -> None:
         """`told` hears what is measured next, once for each round."""
         self._plan = plan
-        self._contestants = tuple(contestants)
+        self._subjects = tuple(subjects)
         self._region = region
         self._interruption = interruption
         self._patience_seconds = patience_seconds
@@ -85,7 +85,7 @@ class Contest:
     def hold(self) -> Results:
         """Raises BenchFailedError when a lane fails.  Everything that was stored is deleted before each new round, and
         is left to `clear` of the lanes after the last."""
-        numbers = any(contestant.lane.lossy for contestant in self._contestants)
+        numbers = any(subject.lane.lossy for subject in self._subjects)
         for size, depth in self._plan.grids():
             stride, count = slot_bytes(size), self._plan.objects(size, depth)
             objects = BenchObjects(self._region, size, stride, count, numbers=numbers)
@@ -113,27 +113,27 @@ class Contest:
         for share in sorted({STORES, *self._plan.shares}):
             cell = Cell(size, depth, share)
             steps = self._steps(share, objects)
-            for contestant, lane in turns:
+            for subject, lane in turns:
                 taken = steps()
                 sample = traffic.run(lane, taken)
                 if sample is None:
                     return
-                self._verify(lane, objects, taken, contestant.lane.lossy if lane is contestant.lane else ())
+                self._verify(lane, objects, taken, subject.lane.lossy if lane is subject.lane else ())
                 if self.results.wrong:
                     return
                 if number >= 0 and share in self._plan.shares:
-                    self.results.add(cell, contestant, lane, sample)
+                    self.results.add(cell, subject, lane, sample)
         for _, lane in turns:
             lane.clear()
 
-    def _turns(self, number: int) -> list[tuple[Contestant, Lane]]:
+    def _turns(self, number: int) -> list[tuple[Subject, Lane]]:
         """Who comes first changes from round to round, among the adapters and within each pair."""
-        turns: list[tuple[Contestant, Lane]] = []
-        count = len(self._contestants)
+        turns: list[tuple[Subject, Lane]] = []
+        count = len(self._subjects)
         for place in range(count):
-            contestant = self._contestants[(place + number) % count]
-            pair: list[Lane] = [contestant.lane, *([contestant.medium] if contestant.medium else [])]
-            turns += [(contestant, lane) for lane in (reversed(pair) if number % 2 else pair)]
+            subject = self._subjects[(place + number) % count]
+            pair: list[Lane] = [subject.lane, *([subject.medium] if subject.medium else [])]
+            turns += [(subject, lane) for lane in (reversed(pair) if number % 2 else pair)]
         return turns
 
     def _verify(self, lane: Lane, objects: BenchObjects, taken: Sequence[Step], lossy: Sequence[str]) -> None:

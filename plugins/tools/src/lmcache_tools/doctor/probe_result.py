@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeResult:
     """`text` is what was found, `remedy` what to do about it, `fix` the same as a command or flags, where there is one.
     `facts` are the numbers behind it, for JSON."""
 

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
+from lmcache_tools.bench.baseline import Baseline
 from lmcache_tools.bench.io_engine import IoLibrary, io_library
 from lmcache_tools.bench.medium import Medium, file_medium, memory_medium, takes_direct
 from lmcache_tools.bench.medium_lane import MediumLane, medium_lane
 from lmcache_tools.bench.memory import BenchMemory
 from lmcache_tools.bench.plan import Plan
-from lmcache_tools.bench.yardstick import Yardstick
 
 
 class Opened(NamedTuple):
@@ -21,7 +21,7 @@ class Opened(NamedTuple):
     """What is measured, or why nothing is."""
 
 
-def open_yardstick(name: str, asked: Yardstick, plan: Plan, memory: BenchMemory, undo: ExitStack) -> Opened:
+def open_baseline(name: str, asked: Baseline, plan: Plan, memory: BenchMemory, undo: ExitStack) -> Opened:
     """A lane that is called `name`, closed by `undo`.  `memory` is what will be lent to it, and must outlive it.  Raises
     ResourceError when the medium cannot be had."""
     library = io_library()
@@ -40,13 +40,13 @@ def open_yardstick(name: str, asked: Yardstick, plan: Plan, memory: BenchMemory,
     return Opened(lane, f"{_describes(asked)}; engine {engine.kind}")
 
 
-def _medium(asked: Yardstick, library: IoLibrary, plan: Plan, undo: ExitStack) -> Medium:
+def _medium(asked: Baseline, library: IoLibrary, plan: Plan, undo: ExitStack) -> Medium:
     if asked.folder is None:
         return undo.enter_context(memory_medium(library, plan.stored_bytes))
     return undo.enter_context(file_medium(library, asked.folder, asked.is_direct, asked.is_fresh))
 
 
-def _describes(asked: Yardstick) -> str:
+def _describes(asked: Baseline) -> str:
     if asked.folder is None:
         return "a copy from memory to memory"
     how = "past the page cache (O_DIRECT)" if asked.is_direct else "through the page cache"

@@ -11,19 +11,19 @@ from lmcache_core.app.machine import Machine
 from lmcache_core.app.offer_specs import OfferSpec, offer_specs
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_tools.doctor.finding import Finding
 from lmcache_tools.doctor.model_shape import ModelShape
+from lmcache_tools.doctor.probe_result import ProbeResult
 from lmcache_tools.stored_size import ChunkSize
 
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CheckContext:
     settings: ServerSettings
     plugins: LoadedPlugins
     adapters: tuple[AdapterSpec, ...] = ()
-    unusable: tuple[Finding, ...] = ()
+    unusable: tuple[ProbeResult, ...] = ()
     """One for each adapter that is configured and cannot be had, such as one that is not installed."""
     machine: Machine = field(default_factory=Machine)
     model: ModelShape | None = None
@@ -50,4 +50,4 @@ class Case:
         return self.model.chunk(self.settings.chunk_size, self.shards, self.settings.l1_align_bytes)
 
 
-Probe = Callable[[Case], Iterator[Finding]]
+Probe = Callable[[CheckContext], Iterator[ProbeResult]]

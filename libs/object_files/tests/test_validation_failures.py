@@ -33,26 +33,26 @@ def shorten(place: Path) -> None:
 
 
 def test_a_file_that_nobody_has_replaced_is_damaged_and_a_strangers_is_foreign(files: ObjectFiles, place: Path) -> None:
-    sighting = files.sighting(KEY)
+    version = files.version(KEY)
     shorten(place)
-    assert files.misfit(KEY, sighting) is Outcome.DAMAGED
+    assert files.validation_failure(KEY, version) is Outcome.DAMAGED
     place.write_bytes(b"Dear diary")
-    assert files.misfit(KEY, sighting) is Outcome.FOREIGN
+    assert files.validation_failure(KEY, version) is Outcome.FOREIGN
 
 
 def test_a_file_that_has_gone_meanwhile_is_missing(files: ObjectFiles, place: Path) -> None:
-    sighting = files.sighting(KEY)
+    version = files.version(KEY)
     shorten(place)
     assert files.discard(KEY, Outcome.DAMAGED)
-    assert files.misfit(KEY, sighting) is Outcome.MISSING
+    assert files.validation_failure(KEY, version) is Outcome.MISSING
 
 
 def test_a_file_that_was_replaced_meanwhile_is_not_rejected_for_the_old_one(files: ObjectFiles, place: Path) -> None:
-    sighting = files.sighting(KEY)
+    version = files.version(KEY)
     shorten(place)
     assert store(files, KEY) is Outcome.DONE  # the short one is moved aside for it
-    assert files.misfit(KEY, sighting) is Outcome.MISSING
-    assert files.misfit(KEY, files.sighting(KEY)) is Outcome.DAMAGED
+    assert files.validation_failure(KEY, version) is Outcome.MISSING
+    assert files.validation_failure(KEY, files.version(KEY)) is Outcome.DAMAGED
 
 
 def test_what_has_gone_by_itself_is_forgotten_and_not_counted_as_damaged(files: ObjectFiles, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""`-k`: laws by their names, as they are printed or as pytest wants them."""
+"""`-k`: requirements by their names, as they are printed or as pytest wants them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPERATORS: Final = ("and", "or", "not", "(", ")")
 def expression(text: str) -> str:
     """What pytest takes for `text`: an expression as it is, with words that only blanks separate joined by `_`.
 
-    A law's whole name matches that law also where it has an "and", an "or" or a "not" in it."""
+    A requirement's whole name matches that requirement also where it has an "and", an "or" or a "not" in it."""
     words = [" ".join(group) if is_operator else "_".join(group) for is_operator, group in _grouped(text)]
     if _is_expression(words):
         return " ".join(words)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_devkit.check_reporter import law_of
-from lmcache_devkit.law_names import expression
+from lmcache_devkit.check_reporter import requirement_of
+from lmcache_devkit.requirement_names import expression
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_words_become_what_pytest_takes(text: str, given: str) -> None:
 @pytest.mark.parametrize(
     "test", ["test_a_store_and_a_load_meet", "test_it_is_not_there", "test_a_limit[3-x_y]", "test_deleting_twice"]
 )
-def test_a_law_is_found_by_the_name_that_is_printed(test: str) -> None:
+def test_a_requirement_is_found_by_the_name_that_is_printed(test: str) -> None:
     expressions = pytest.importorskip("_pytest.mark.expression")
-    compiled = expressions.Expression.compile(expression(law_of(test)))
+    compiled = expressions.Expression.compile(expression(requirement_of(test)))
     assert compiled.evaluate(lambda word, **_: word in test)

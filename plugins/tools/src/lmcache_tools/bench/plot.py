@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.console.quantities import size_text
-from lmcache_tools.bench.contest import Results
+from lmcache_tools.bench.comparison import Results
 from lmcache_tools.bench.figures import Figures
 from lmcache_tools.bench.plan import Plan
 from lmcache_tools.bench.traffic import Sample

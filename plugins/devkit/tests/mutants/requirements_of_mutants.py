@@ -1,4 +1,4 @@
-"""One class of laws for each mutant, and one for what they were made from.  Run by test_mutants.py alone."""
+"""One class of requirements for each mutant, and one for what they were made from.  Run by test_mutants.py alone."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lmcache_core import HEADER_BYTES, Check, ObjectKey, Outcome, inspect
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Finding(NamedTuple):
+class FileCheck(NamedTuple):
     """What a file's header says: DONE (ours, intact as far as the header goes), MISSING, DAMAGED, FOREIGN."""
 
     outcome: Outcome
@@ -22,32 +22,32 @@ class Finding(NamedTuple):
     """FOREIGN, but an object of ours in another format version: what this server may replace or delete, not read."""
 
 
-def examine(path: str) -> Finding:
+def check_file(path: str) -> FileCheck:
     """Look at a file's length and header page; the payload is not read.  Raises OSError when it cannot be looked at."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        return Finding(Outcome.MISSING)
+        return FileCheck(Outcome.MISSING)
     except OSError as error:
         if is_in_the_way(error):
-            return Finding(Outcome.FOREIGN)
+            return FileCheck(Outcome.FOREIGN)
         raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            return Finding(Outcome.FOREIGN)
+            return FileCheck(Outcome.FOREIGN)
         page = os.pread(fd, HEADER_BYTES, 0)
     finally:
         os.close(fd)
     if not page.strip(b"\0"):
         # Nothing was ever written: what a loss of power leaves where a file was published but not on the medium.
-        return Finding(Outcome.DAMAGED, status.st_size)
+        return FileCheck(Outcome.DAMAGED, status.st_size)
     header = inspect(page)
     if isinstance(header, Check):
-        return Finding(header.outcome, status.st_size, other_version=header.other_version)
+        return FileCheck(header.outcome, status.st_size, other_version=header.other_version)
     if status.st_size != HEADER_BYTES + header.stored_bytes:
-        return Finding(Outcome.DAMAGED, status.st_size, header.key)
-    return Finding(Outcome.DONE, status.st_size, header.key)
+        return FileCheck(Outcome.DAMAGED, status.st_size, header.key)
+    return FileCheck(Outcome.DONE, status.st_size, header.key)
 
 
 def size_of(path: str) -> int | None:

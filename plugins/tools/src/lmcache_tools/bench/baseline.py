@@ -16,7 +16,7 @@ _KINDS: Final = {"posix": "threads", "threads": "threads", "io_uring": "io_uring
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class Baseline:
     """A medium to measure: memory where `folder` is None.  `reason` says why there is none to measure."""
 
     folder: Path | None = None
@@ -27,7 +27,7 @@ class Yardstick:
     reason: str | None = None
 
 
-def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
+def baseline(spec: AdapterSpec, asked: str) -> Baseline:
     """`asked` is `auto`, `none`, `memory`, or a directory on a medium like the adapter's.  Nothing is written to a device that
     the adapter owns.  Raises ConfigError for what is not a directory."""
     given, facts = spec.settings, facts_of(spec)
@@ -36,24 +36,24 @@ def yardstick(spec: AdapterSpec, asked: str) -> Yardstick:
     files = next(iter(adapter_folders(spec)), None)
     device = next(iter(adapter_devices(spec)), None)
     if asked == NONE:
-        return Yardstick(reason="not asked for")
+        return Baseline(reason="not asked for")
     if asked == MEMORY or (asked == AUTO and facts.in_memory):
-        return Yardstick()
+        return Baseline()
     if asked != AUTO:
         if not Path(asked).is_dir():
             raise ConfigError(
                 f"--medium '{asked}' is not a directory; name one on a medium like the adapter's, or auto, memory, none"
             )
-        return Yardstick(Path(asked).absolute(), is_direct, device is None, engine)
+        return Baseline(Path(asked).absolute(), is_direct, device is None, engine)
     if files is not None:
-        return Yardstick(files.absolute(), is_direct, True, engine)
+        return Baseline(files.absolute(), is_direct, True, engine)
     if device is not None and _is_plain(device):
-        return Yardstick(device.absolute().parent, is_direct, False, engine)
+        return Baseline(device.absolute().parent, is_direct, False, engine)
     if device is not None:
-        return Yardstick(
+        return Baseline(
             reason=f"'{device}' is the adapter's own; name a directory on a device of the same kind with --medium"
         )
-    return Yardstick(reason="its settings name no path; --medium memory, or a directory, compares it with that")
+    return Baseline(reason="its settings name no path; --medium memory, or a directory, compares it with that")
 
 
 def _is_plain(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`lmcache doctor` as a whole: verdicts, report, and how it ends."""
+"""`lmcache doctor` as a whole: results, report, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from lmcache_core.app.cli import main
 from lmcache_tools.doctor.adapter_trial import Trial
+from lmcache_tools.doctor.check_run import PROBES, run_checks
 from lmcache_tools.doctor.compute_speed import ComputeSpeed, measured_speed
-from lmcache_tools.doctor.examination import PROBES, examine
-from lmcache_tools.doctor.finding import Level
 from lmcache_tools.doctor.model_shape import model_shape
-from lmcache_tools.doctor.tiers import copy_bytes_per_second, estimate_text, tier_findings, tiers
-from plugins.tools.tests.doctor.conftest import MakeCase
+from lmcache_tools.doctor.probe_result import Level
+from lmcache_tools.doctor.tiers import copy_bytes_per_second, estimate_text, tier_results, tiers
+from plugins.tools.tests.doctor.conftest import MakeContext
 from plugins.tools.tests.doctor.test_adapter_trial import with_adapters
 from plugins.tools.tests.doctor.test_model_shape import LLAMA_3_8B
 
@@ -30,42 +30,44 @@ def trial(bytes_per_second: float, capacity: int | None = None) -> Trial:
     return Trial("x", 2**20, 0.1, 0.1, 0.1, 2**20 / bytes_per_second, True, capacity_bytes=capacity)
 
 
-def test_a_tier_is_worth_it_when_loading_beats_computing_again(make_case: MakeCase) -> None:
-    case = with_adapters(make_case(l1_size_gb=4), "memory", "memory", "memory")
-    case = replace(case, model=model_shape(LLAMA_3_8B, None, "x"))
-    assert case.chunk is not None
-    seconds = case.model.prefill_flops(256) / SPEED.flops if case.model else 0.0
-    break_even = case.chunk.chunk_bytes / seconds
+def test_a_tier_is_worth_it_when_loading_beats_computing_again(make_context: MakeContext) -> None:
+    context = with_adapters(make_context(l1_size_gb=4), "memory", "memory", "memory")
+    context = replace(context, model=model_shape(LLAMA_3_8B, None, "x"))
+    assert context.chunk is not None
+    seconds = context.model.prefill_flops(256) / SPEED.flops if context.model else 0.0
+    break_even = context.chunk.chunk_bytes / seconds
     trials = [trial(2 * break_even, capacity=10 * 2**30), trial(break_even / 2), None]
-    found = tiers(case, trials, 100 * break_even, SPEED)
+    found = tiers(context, trials, 100 * break_even, SPEED)
     assert [tier.name for tier in found] == ["L1", "memory", "memory-2", "memory-3"]
     assert [tier.times_faster and round(tier.times_faster, 3) for tier in found] == [100.0, 2.0, 0.5, None]
-    assert found[0].tokens == case.chunk.tokens_in(4 * 2**30)
+    assert found[0].tokens == context.chunk.tokens_in(4 * 2**30)
     assert found[1].capacity_bytes == 10 * 2**30
     assert found[2].capacity_bytes == 2**30  # as its settings say
-    assert found[2].verdict.startswith("not worth it: 2 times slower")
-    assert [(each.probe, each.level) for each in tier_findings(found)] == [("tier memory-2", Level.WARN)]
-    assert "400 TFLOP/s (--flops)" in estimate_text(case, SPEED)
+    assert found[2].result.startswith("not worth it: 2 times slower")
+    assert [(each.probe, each.level) for each in tier_results(found)] == [("tier memory-2", Level.WARN)]
+    assert "400 TFLOP/s (--flops)" in estimate_text(context, SPEED)
 
 
-def test_nothing_is_said_of_what_is_not_known(make_case: MakeCase) -> None:
-    case = with_adapters(make_case(), "memory")
-    without_model = tiers(case, [trial(1e9)], 1e9, SPEED)
+def test_nothing_is_said_of_what_is_not_known(make_context: MakeContext) -> None:
+    context = with_adapters(make_context(), "memory")
+    without_model = tiers(context, [trial(1e9)], 1e9, SPEED)
     assert [(tier.tokens, tier.load_seconds, tier.times_faster) for tier in without_model] == [(None, None, None)] * 2
-    assert "give --model" in estimate_text(case, SPEED)
-    known = replace(case, model=model_shape(LLAMA_3_8B, None, "x"))
+    assert "give --model" in estimate_text(context, SPEED)
+    known = replace(context, model=model_shape(LLAMA_3_8B, None, "x"))
     skipped = tiers(known, [], 1e9, None)
     assert skipped[1].load_seconds is None
     assert "give --flops" in estimate_text(known, None)
 
 
-def test_a_probe_that_cannot_look_is_a_warning_and_no_end(make_case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind(case: object) -> None:
+def test_a_probe_that_cannot_look_is_a_warning_and_no_end(
+    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(context: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("lmcache_tools.doctor.examination.PROBES", (blind,))
-    report = examine(make_case(), None, tries_adapters=False)
-    assert [(each.probe, each.level) for each in report.findings] == [("blind", Level.WARN)]
+    monkeypatch.setattr("lmcache_tools.doctor.check_run.PROBES", (blind,))
+    report = run_checks(make_context(), None, tries_adapters=False)
+    assert [(each.probe, each.level) for each in report.results] == [("blind", Level.WARN)]
     assert not report.failed
 
 
@@ -119,9 +121,9 @@ def test_the_report_as_json(capsys: Captured, tmp_path: Path) -> None:
     code = main(["doctor", "--json", *flags])
     report = json.loads(capsys.readouterr().out)
     assert code == (0 if report["ok"] else 1)
-    assert report["ok"] is not any(finding["level"] == "fail" for finding in report["findings"])
+    assert report["ok"] is not any(result["level"] == "fail" for result in report["findings"])
     assert {"probe", "level", "text", "remedy", "fix", "facts"} == set(report["findings"][0])
-    assert len({finding["probe"] for finding in report["findings"]}) >= len(PROBES)
+    assert len({result["probe"] for result in report["findings"]}) >= len(PROBES)
     assert report["model"]["bytes_per_token"] == pytest.approx(131072, rel=0.01)
     assert report["model"]["shards"] == 2
     assert [tier["name"] for tier in report["tiers"]] == ["L1", "memory"]
@@ -142,7 +144,7 @@ def test_the_report_for_people(capsys: Captured, tmp_path: Path) -> None:
 
 
 def test_skipped_adapters_are_not_opened(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmcache_tools.doctor.examination.adapter_trials", None)
+    monkeypatch.setattr("lmcache_tools.doctor.check_run.adapter_trials", None)
     main(["doctor", "--skip-adapters", "--l2-adapter", '{"type": "memory"}', *FAST])
     assert "adapter memory" not in capsys.readouterr().out
 

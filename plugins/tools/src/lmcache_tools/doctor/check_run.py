@@ -11,10 +11,9 @@ from lmcache_core.app.masking import Hidden
 from lmcache_core.app.shown_settings import all_secrets
 from lmcache_tools.doctor.adapter_trial import Trial
 from lmcache_tools.doctor.adapters import adapter_trials
-from lmcache_tools.doctor.case import Case, Probe
+from lmcache_tools.doctor.check_context import CheckContext, Probe
 from lmcache_tools.doctor.compute_speed import ComputeSpeed, measured_speed
 from lmcache_tools.doctor.devices import devices
-from lmcache_tools.doctor.finding import Finding, Level
 from lmcache_tools.doctor.folders import folders
 from lmcache_tools.doctor.huge_pages import huge_pages
 from lmcache_tools.doctor.l1_file import l1_file
@@ -23,10 +22,11 @@ from lmcache_tools.doctor.memory import memory
 from lmcache_tools.doctor.offer_checks import offer_checks
 from lmcache_tools.doctor.plugin_faults import configuration_faults, plugin_faults
 from lmcache_tools.doctor.ports import ports
+from lmcache_tools.doctor.probe_result import Level, ProbeResult
 from lmcache_tools.doctor.processors import processors
 from lmcache_tools.doctor.shared_memory import shared_memory
 from lmcache_tools.doctor.software import software
-from lmcache_tools.doctor.tiers import Tier, copy_bytes_per_second, estimate_text, tier_findings, tiers
+from lmcache_tools.doctor.tiers import Tier, copy_bytes_per_second, estimate_text, tier_results, tiers
 
 PROBES: Final[tuple[Probe, ...]] = (
     software,
@@ -47,22 +47,22 @@ PROBES: Final[tuple[Probe, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`estimate` says how the verdicts of the tiers are worked out."""
+    """`estimate` says how the results of the tiers are worked out."""
 
-    findings: tuple[Finding, ...]
+    results: tuple[ProbeResult, ...]
     tiers: tuple[Tier, ...]
     estimate: str
 
     @property
     def failed(self) -> bool:
-        return any(finding.level is Level.FAIL for finding in self.findings)
+        return any(result.level is Level.FAIL for result in self.results)
 
-    def record(self, case: Case) -> dict[str, Any]:
+    def record(self, context: CheckContext) -> dict[str, Any]:
         """For JSON."""
-        model, chunk = case.model, case.chunk
+        model, chunk = context.model, context.chunk
         return {
             "ok": not self.failed,
-            "findings": [finding.record() for finding in self.findings],
+            "findings": [result.record() for result in self.results],
             "model": model
             and chunk
             and {
@@ -82,36 +82,38 @@ class Report:
         }
 
 
-def examine(case: Case, flops: float | None, tries_adapters: bool) -> Report:
+def run_checks(context: CheckContext, flops: float | None, tries_adapters: bool) -> Report:
     """`flops`: what the engine reaches, in operations per second; measured here unless given.  Opens every adapter and
     stores something in it, if `tries_adapters`."""
-    findings = [finding for probe in PROBES for finding in _looked(probe, case)]
-    findings += case.unusable
+    results = [result for probe in PROBES for result in _looked(probe, context)]
+    results += context.unusable
     trials: list[Trial | None] = []
     if tries_adapters:
-        for finding, trial in adapter_trials(case):
-            findings.append(finding)
+        for result, trial in adapter_trials(context):
+            results.append(result)
             trials.append(trial)
-    hidden = Hidden(all_secrets(case.settings, case.plugins, os.environ))
-    speed = ComputeSpeed(flops, "--flops") if flops else measured_speed() if case.model else None
-    found = tiers(case, trials, copy_bytes_per_second(), speed)
-    shown = tuple(_without(hidden, finding) for finding in (*findings, *tier_findings(found)))
-    return Report(shown, tuple(found), estimate_text(case, speed))
+    hidden = Hidden(all_secrets(context.settings, context.plugins, os.environ))
+    speed = ComputeSpeed(flops, "--flops") if flops else measured_speed() if context.model else None
+    found = tiers(context, trials, copy_bytes_per_second(), speed)
+    shown = tuple(_without(hidden, result) for result in (*results, *tier_results(found)))
+    return Report(shown, tuple(found), estimate_text(context, speed))
 
 
-def _without(hidden: Hidden, finding: Finding) -> Finding:
+def _without(hidden: Hidden, result: ProbeResult) -> ProbeResult:
     """What plugins and libraries say of a failure may quote a secret."""
     return replace(
-        finding,
-        text=hidden.text(finding.text),
-        remedy=hidden.text(finding.remedy),
-        fix=hidden.text(finding.fix),
+        result,
+        text=hidden.text(result.text),
+        remedy=hidden.text(result.remedy),
+        fix=hidden.text(result.fix),
     )
 
 
-def _looked(probe: Probe, case: Case) -> Iterator[Finding]:
+def _looked(probe: Probe, context: CheckContext) -> Iterator[ProbeResult]:
     try:
-        yield from probe(case)
+        yield from probe(context)
     except OSError as error:
         name = probe.__name__.replace("_", " ")
-        yield Finding(name, Level.WARN, f"could not be looked at: {error}", "run it as the user that runs the server")
+        yield ProbeResult(
+            name, Level.WARN, f"could not be looked at: {error}", "run it as the user that runs the server"
+        )
