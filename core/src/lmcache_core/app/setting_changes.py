@@ -85,7 +85,7 @@ class _Opened:
 
 
 class _Pending(msgspec.Struct, frozen=True):
-    """A change of the eviction policy for which nobody waits any more, and how things were before it."""
+    """A change of the eviction policy without a waiter, and the state before it."""
 
     change: PolicyChange
     before: RunningSettings
@@ -162,7 +162,7 @@ class SettingChanges:
             raise ConfigError(str(error)) from None
 
     def stop(self) -> None:
-        """The server stops: whoever waits for a policy, waits no more."""
+        """The server stops: wake up the callers that wait for a policy."""
         self._stopping.set()
         self._openings.stop()
 
@@ -245,7 +245,7 @@ class SettingChanges:
                 self._settle()
 
     def _settle(self) -> None:
-        """Under the lock: take back what hung on an eviction policy that has failed when nobody waited any more."""
+        """Under the lock: take back what hung on an eviction policy that has failed without a waiter."""
         pending = self._pending
         if pending is None or not pending.change.wait(0):
             return

@@ -81,7 +81,7 @@ def _entry_point_text(distribution: Distribution) -> str:
         return distribution.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:  # whether it is one of ours can still be seen
         return bytes(error.object).decode(errors="replace")
-    except (OSError, ValueError):  # somebody's unreadable metadata is no reason not to start
+    except (OSError, ValueError):  # unreadable metadata of one distribution must not stop the start
         return ""
 
 
@@ -239,7 +239,7 @@ class PluginRow:
     setup_ms: float | None = None
     """Time by the clock for its import and its hooks; None where it was not imported."""
     conflicts: tuple[str, ...] = ()
-    """A sentence for each of its offers whose name is somebody else's, too."""
+    """A sentence for each of its offers whose name another plugin has, too."""
     traceback: str | None = None
     """All of the error, where an exception of the plugin is the reason."""
 

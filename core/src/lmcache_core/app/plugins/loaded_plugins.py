@@ -107,7 +107,7 @@ class LoadedPlugins:
         # here, because listing plugins must not pay for pydantic
         from lmcache_core.contracts.settings import PluginSettings
 
-        with redirect_stdout(sys.stderr):  # what its module prints is no part of what a command prints
+        with redirect_stdout(sys.stderr):  # what its module prints must not mix with a command's output
             model = resolve(candidate, OfferKind(kind), offer, offer.settings)
         if not (isinstance(model, type) and issubclass(model, PluginSettings)):
             raise PluginContractError(
@@ -255,7 +255,7 @@ def _said_of(rows: Sequence[PluginRow]) -> list[str]:
 
 
 def _rightful(offers: list[tuple[Candidate, Offer]]) -> list[tuple[Candidate, Offer]]:
-    """Core's names are core's; anybody else's belong to whoever is alone with them."""
+    """Core's names are core's; any other name belongs to the only plugin that has it."""
     return [found for found in offers if found[0].origin is Origin.BUILTIN] or offers
 
 

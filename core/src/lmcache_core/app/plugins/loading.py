@@ -49,7 +49,7 @@ def load_plugins(
     wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
     plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
     hooks = PluginHooks(HookTrace() if os.environ.get(TRACE_VARIABLE, "0") not in ("", "0") else None)
-    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of what a command prints
+    with redirect_stdout(sys.stderr):  # what a plugin prints must not mix with a command's output
         loaded = {**load_modules(wanted), **modules}
         rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
     if strict:

@@ -1,4 +1,4 @@
-"""Where in a plugin's code something went wrong, and what whoever reads that can do about it."""
+"""Where in a plugin's code something went wrong, and what its reader can do about it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def local_source(candidate: Candidate) -> LocalSource | None:
     try:
         said = json.loads(distribution(candidate.distribution).read_text("direct_url.json") or "{}")
         url, about = urlsplit(said.get("url", "")), said.get("dir_info")
-    except (PackageNotFoundError, OSError, ValueError, AttributeError):  # somebody's damaged metadata
+    except (PackageNotFoundError, OSError, ValueError, AttributeError):  # damaged metadata of a distribution
         return None
     if url.scheme != "file" or not isinstance(about, dict):
         return None

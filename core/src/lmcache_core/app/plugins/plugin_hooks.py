@@ -259,7 +259,7 @@ class HookTrace:
         self._begun: list[float] = []  # a hook may call another one
 
     def watch(self, manager: pluggy.PluginManager) -> None:
-        """Sees every call through this manager from now on, whoever makes it."""
+        """Sees every call through this manager from now on, whatever its caller."""
         manager.add_hookcall_monitoring(self._before, self._after)
 
     def _before(self, hook: str, implementations: Sequence[Any], arguments: Mapping[str, Any]) -> None:
