@@ -22,7 +22,7 @@ from awscrt.s3 import S3Client, S3RequestTlsMode, S3RequestType, create_default_
 
 from benchmarks.l2_cell import Speed
 from benchmarks.peer import BenchmarkError
-from lmcache_core import LentBuffer
+from lmcache_core import BorrowedBuffer
 from lmcache_tools.bench.lane import Step, Verb
 
 PATIENCE_SECONDS: Final = 60.0
@@ -123,7 +123,7 @@ class BareS3:
 class _Body:
     """A buffer as the client reads it."""
 
-    def __init__(self, buffer: LentBuffer) -> None:
+    def __init__(self, buffer: BorrowedBuffer) -> None:
         self._buffer = buffer
         self._at = 0
 

@@ -50,7 +50,7 @@ def test_engines_store_and_retrieve_and_a_stop_leaves_nothing(start_server: Star
         assert [take(engine, prompt, str(number)) for number, prompt in enumerate(PROMPTS)] == [CHUNKS] * len(PROMPTS)
     l1 = server.status()["l1"]
     assert (l1["kind"], l1["segment"], l1["file"]) == ("file", None, str(disk / "lmcache-l1.slab"))
-    assert (l1["backed_bytes"], l1["census_holds"]) == (2**26, True)
+    assert (l1["backed_bytes"], l1["state_counts_add_up"]) == (2**26, True)
     assert (disk / "lmcache-l1.slab").stat().st_blocks * 512 >= 2**26
     assert server.stop() == 0
     assert list(disk.iterdir()) == []

@@ -69,7 +69,7 @@ def test_a_folder_is_added_drained_removed_and_comes_back(start_server: StartSer
         assert (state["name"], state["index"], state["state"]) == ("fs", 1, "serving")
         assert read_back(engine, 2, "c") == 10, "what the folder holds was left alone"
     status = server.status()
-    assert status["l1"]["census_holds"]
+    assert status["l1"]["state_counts_add_up"]
     assert [(row["name"], row["state"], row["type"]) for row in status["l2"]] == [("fs", "serving", "fs")]
     assert server.stop() == 0
 

@@ -134,7 +134,7 @@ def _judge(done: L2Soak, samples: Sequence[Sample]) -> None:
     done.within = bool(samples) and all(sample.within for sample in samples)
     if not done.within:
         done.complaints.append(f"over capacity: {next((s for s in samples if not s.within), 'nothing was measured')}")
-    if sick := [sample for sample in samples if not (sample.healthy and sample.census_holds)]:
+    if sick := [sample for sample in samples if not (sample.healthy and sample.state_counts_add_up)]:
         done.complaints.append(f"unhealthy, or L1's books do not add up, after {sick[0].seconds:.1f} s")
     for name in ("l1_bytes", "l2_bytes", "backlog_bytes", "disk_bytes"):
         done.highest[name] = max((getattr(sample, name) or 0 for sample in samples), default=0)

@@ -29,7 +29,7 @@ class Sample(msgspec.Struct, frozen=True):
     evicted_bytes: int
     """From L2, since the start."""
     healthy: bool
-    census_holds: bool
+    state_counts_add_up: bool
     disk_bytes: int | None = None
     """Of all files below the adapter's directory, half-written ones included; None where it was not looked at."""
     disk_excess_bytes: int = 0
@@ -55,7 +55,7 @@ def sample_of(status: Mapping[str, Any], seconds: float) -> Sample:
         backlog_bytes=status["store"]["backlog_bytes"],
         evicted_bytes=l2["eviction"]["evicted_bytes"],
         healthy=status["state"] != "unhealthy",
-        census_holds=l1["census_holds"],
+        state_counts_add_up=l1["state_counts_add_up"],
     )
 
 

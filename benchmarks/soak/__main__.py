@@ -92,8 +92,10 @@ def soak(minutes: float, compression: float, engines: int, folder: Path) -> Soak
             time.sleep(min(pause, minutes * 60 - passed))
             sample = sampler.take()
             done.samples.append(sample)
-            if not (sample.healthy and sample.census_holds):
-                tally.complain(f"after {sample.seconds:.0f} s: healthy {sample.healthy}, census {sample.census_holds}")
+            if not (sample.healthy and sample.state_counts_add_up):
+                tally.complain(
+                    f"after {sample.seconds:.0f} s: healthy {sample.healthy}, census {sample.state_counts_add_up}"
+                )
         for engine in traffic:
             engine.stop()
         for engine in traffic:

@@ -29,7 +29,7 @@ class Sample(msgspec.Struct, frozen=True):
     quarantined: int
     cached: int
     workers: int
-    census_holds: bool
+    state_counts_add_up: bool
     healthy: bool
 
 
@@ -95,7 +95,7 @@ class Sampler:
             l1["quarantined"],
             l1["cached"],
             len(status["workers"]),
-            l1["census_holds"],
+            l1["state_counts_add_up"],
             status["state"] != "unhealthy",
         )
 

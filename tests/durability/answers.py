@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from lmcache_core import JobDone, JobId, L2Adapter, LentBuffer, LoadItem, ObjectKey, Outcome, StoreItem
+from lmcache_core import BorrowedBuffer, JobDone, JobId, L2Adapter, LoadItem, ObjectKey, Outcome, StoreItem
 
 WAIT_SECONDS = 60.0
 
-Item = tuple[ObjectKey, LentBuffer]
+Item = tuple[ObjectKey, BorrowedBuffer]
 Outcomes = tuple[Outcome, ...]
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lmcache_core import L2Adapter, LentBuffer, Outcome, Usage
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_core import BorrowedBuffer, L2Adapter, Outcome, Usage
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.offer_under_test import OpenableOffer
 from tests.durability.answers import Answers
 from tests.durability.journal import OBJECTS, Entry, Journal, State
@@ -38,7 +38,7 @@ class AuditTask:
 
 def run(task: AuditTask) -> None:
     """Also settles what the journal was in doubt about."""
-    memory = LentMemory(BATCH * (OBJECT_BYTES_MAX + 4096))
+    memory = BorrowedMemory(BATCH * (OBJECT_BYTES_MAX + 4096))
     journal = Journal(task.journal)
     try:
         adapter = task.opener.open(adapter_context(memory, name=task.opener.offer.name))
@@ -57,7 +57,7 @@ def run(task: AuditTask) -> None:
 
 
 class _Audit:
-    def __init__(self, adapter: L2Adapter, answers: Answers, journal: Journal, memory: LentMemory) -> None:
+    def __init__(self, adapter: L2Adapter, answers: Answers, journal: Journal, memory: BorrowedMemory) -> None:
         self._adapter = adapter
         self._answers = answers
         self._journal = journal
@@ -124,13 +124,13 @@ class _Audit:
             elif fault := fault_of(buffer, number, self._journal[number].version):
                 yield f"{when}: object {number}: {fault}"
 
-    def _loaded(self, numbers: Sequence[int]) -> Iterator[tuple[int, Outcome, LentBuffer]]:
+    def _loaded(self, numbers: Sequence[int]) -> Iterator[tuple[int, Outcome, BorrowedBuffer]]:
         for at in range(0, len(numbers), BATCH):
             part = numbers[at : at + BATCH]
             items = []
             for number, buffer in zip(part, self._buffers, strict=False):
                 length = length_of(number, self._journal[number].version)
                 buffer.view[:length] = bytes(length)
-                items.append((key_of(number), LentBuffer(buffer.region, buffer.offset, length)))
+                items.append((key_of(number), BorrowedBuffer(buffer.region, buffer.offset, length)))
             outcomes = self._answers.load(items)
             yield from zip(part, outcomes, (buffer for _, buffer in items), strict=True)

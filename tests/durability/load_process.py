@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lmcache_core import L2Adapter, LentBuffer, Outcome
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_core import BorrowedBuffer, L2Adapter, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.offer_under_test import OpenableOffer
 from tests.durability.answers import Answers
 from tests.durability.journal import OBJECTS, Entry, Journal, Phase, State
@@ -45,7 +45,7 @@ def run(task: LoadTask) -> None:
 
 
 def _work(task: LoadTask, journal: Journal) -> None:
-    memory = LentMemory(THREADS * BATCH_MAX * (OBJECT_BYTES_MAX + 4096))
+    memory = BorrowedMemory(THREADS * BATCH_MAX * (OBJECT_BYTES_MAX + 4096))
     journal.phase = Phase.OPENING
     adapter = task.opener.open(adapter_context(memory, name=task.opener.offer.name))
     answers = Answers(adapter)
@@ -93,7 +93,13 @@ class _Lane:
     it says that it does not know its usage."""
 
     def __init__(
-        self, adapter: L2Adapter, answers: Answers, journal: Journal, memory: LentMemory, rng: random.Random, index: int
+        self,
+        adapter: L2Adapter,
+        answers: Answers,
+        journal: Journal,
+        memory: BorrowedMemory,
+        rng: random.Random,
+        index: int,
     ) -> None:
         self._adapter = adapter
         self._answers = answers
@@ -189,5 +195,5 @@ class _Lane:
         return self._rng.sample(there, min(len(there), self._rng.randint(1, BATCH_MAX)))
 
 
-def _cut(buffer: LentBuffer, length: int) -> LentBuffer:
-    return LentBuffer(buffer.region, buffer.offset, length)
+def _cut(buffer: BorrowedBuffer, length: int) -> BorrowedBuffer:
+    return BorrowedBuffer(buffer.region, buffer.offset, length)

@@ -6,8 +6,8 @@ from typing import Final
 
 from blake3 import blake3
 
-from lmcache_core import HEADER_BYTES, LentBuffer, ObjectKey, check, seal
-from lmcache_devkit.lent_memory import object_key
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, ObjectKey, check, seal
+from lmcache_devkit.borrowed_memory import object_key
 
 PAYLOADS: Final = (1, 3_000, 4_096, 40_000, 100_001, 190_000)
 """Of less than a page, of whole pages, and of anything between."""
@@ -27,13 +27,13 @@ def length_of(number: int, version: int) -> int:
     return HEADER_BYTES + PAYLOADS[(number + version) % len(PAYLOADS)]
 
 
-def fill(buffer: LentBuffer, number: int, version: int) -> None:
+def fill(buffer: BorrowedBuffer, number: int, version: int) -> None:
     """Put the object into a buffer of its length."""
     buffer.view[HEADER_BYTES:] = _payload(number, version)
     seal(buffer.view, key_of(number), created_ns=version)
 
 
-def fault_of(buffer: LentBuffer, number: int, version: int) -> str | None:
+def fault_of(buffer: BorrowedBuffer, number: int, version: int) -> str | None:
     """What is wrong with the object in this buffer, bit by bit; None: nothing."""
     found = check(buffer.view, key_of(number))
     if buffer.view[HEADER_BYTES:] != _payload(number, version):

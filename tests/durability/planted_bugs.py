@@ -12,10 +12,10 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
+    BorrowedBuffer,
     Capability,
     Check,
     KeyPage,
-    LentBuffer,
     ObjectHeader,
     ObjectKey,
     Offer,
@@ -79,7 +79,7 @@ class BuggyAdapter(BlockingL2Adapter):
             timer.daemon = True
             timer.start()
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if len(self._index) >= self._slots:
             return Outcome.REJECTED
         data = bytes(buffer.view)
@@ -96,7 +96,7 @@ class BuggyAdapter(BlockingL2Adapter):
         self._index[key.object_id] = header
         return Outcome.DONE
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if key.object_id not in self._index:
             return Outcome.MISSING
         with self._late:

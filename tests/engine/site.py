@@ -67,7 +67,7 @@ class Site:
     def held(self) -> dict[str, int]:
         """What an idle server has none of."""
         status = self.server.status()
-        assert status["l1"]["census_holds"], f"slots do not add up: {status['l1']}"
+        assert status["l1"]["state_counts_add_up"], f"slots do not add up: {status['l1']}"
         return {name: status["l1"][name] for name in ("held", "quarantined", "leases")} | {
             "lookups_open": status["lookups_open"],
             **{name: status["modules"]["engine_driven"][name] for name in ("stores_prepared", "reads_prepared")},

@@ -15,6 +15,7 @@ from lmcache_core import (
     AdapterContext,
     AdapterFacts,
     Bitmap,
+    BorrowedBuffer,
     Call,
     ChunksStored,
     CommandContext,
@@ -30,7 +31,6 @@ from lmcache_core import (
     L1Memory,
     L1MemoryContext,
     L2Adapter,
-    LentBuffer,
     MemoryRegion,
     ModuleContext,
     ObjectKey,
@@ -67,12 +67,12 @@ class Shelf(BlockingL2Adapter):
         self._objects: dict[bytes, bytes] = {}
         super().__init__(context, workers=1)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self._objects[key.object_id] = bytes(buffer.view)
         CALLS.append("adapter.store")
         return Outcome.DONE
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         data = self._objects.get(key.object_id)
         if data is None:
             return Outcome.MISSING

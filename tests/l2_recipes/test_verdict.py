@@ -22,7 +22,7 @@ STATUS: dict[str, Any] = {
     "healthy": True,
     "lookups_open": 0,
     "l1": {
-        "used_bytes": 80, "capacity_bytes": 100, "census_holds": True, "leases": 0, "held": 0, "quarantined": 0,
+        "used_bytes": 80, "capacity_bytes": 100, "state_counts_add_up": True, "leases": 0, "held": 0, "quarantined": 0,
     },
     "l2": [
         {

@@ -120,7 +120,7 @@ class Site:
         ended = account["stored"] + account["failed"] + account["dropped"]
         assert account["admitted"] == ended + account["waiting"] + account["in_flight"]
         assert status["l1"]["quarantined"] == 0
-        assert status["l1"]["census_holds"]
+        assert status["l1"]["state_counts_add_up"]
         assert not [name for name, thread in status["threads"].items() if thread["restarts"]]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core import HEADER_BYTES, L2Adapter, LentBuffer, ObjectKey, Outcome
-from lmcache_devkit import L2Driver, LentMemory, adapter_context, object_key, payload_of
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, L2Adapter, ObjectKey, Outcome
+from lmcache_devkit import BorrowedMemory, L2Driver, adapter_context, object_key, payload_of
 from lmcache_l2_fs.adapter import open_fs
 from lmcache_l2_fs.config import FsSettings
 from lmcache_l2_fs_native.config import FsNativeSettings
@@ -19,21 +19,21 @@ from tests.media_faults.medium import small_file_system
 PAYLOAD = 100_000
 
 
-def opened_fs(root: Path, memory: LentMemory) -> L2Adapter:
+def opened_fs(root: Path, memory: BorrowedMemory) -> L2Adapter:
     return open_fs(FsSettings(base_path=root), adapter_context(memory))
 
 
-def opened_fs_native(root: Path, memory: LentMemory) -> L2Adapter:
+def opened_fs_native(root: Path, memory: BorrowedMemory) -> L2Adapter:
     return open_fs_native(FsNativeSettings(base_path=root), adapter_context(memory))
 
 
 @pytest.mark.parametrize("opened", [opened_fs, opened_fs_native])
 def test_it_starts_serves_and_stores_again(
-    opened: Callable[[Path, LentMemory], L2Adapter], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    opened: Callable[[Path, BorrowedMemory], L2Adapter], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory = LentMemory(2**22)
+    memory = BorrowedMemory(2**22)
 
-    def item(number: int) -> tuple[ObjectKey, LentBuffer]:
+    def item(number: int) -> tuple[ObjectKey, BorrowedBuffer]:
         return object_key(number), memory.sealed(object_key(number), payload_of(number, PAYLOAD))
 
     with small_file_system(tmp_path, 2**20) as root:

@@ -9,12 +9,12 @@ from pydantic import Field, SecretStr
 
 from lmcache_core import (
     AdapterContext,
+    BorrowedBuffer,
     HttpAnswer,
     HttpContext,
     HttpRequest,
     HttpRoute,
     L2Adapter,
-    LentBuffer,
     ObjectKey,
     Offer,
     Outcome,
@@ -61,10 +61,10 @@ class Vault(BlockingL2Adapter):
         )
         super().__init__(context, workers=1)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         raise RuntimeError(self._said)
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         raise RuntimeError(self._said)
 
     def contains(self, key: ObjectKey) -> bool:

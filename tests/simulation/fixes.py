@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lmcache_client.codec import Frame
 from lmcache_core.contracts.request_module import Worker
-from lmcache_core.contracts.storage import Hold
+from lmcache_core.contracts.storage import SlotReferences
 from lmcache_core.server.engine_driven_module import EngineDrivenModule
 from lmcache_core.server.engine_socket import Envelope, WaitingAnswers
 from lmcache_core.server.open_transfers import OpenReads, Ticket
@@ -45,7 +45,7 @@ def without_own_reads() -> None:
     """A commit ends the hold of whichever request prepared the range last."""
     _forget_request_ids()
 
-    def commit(self: Any, instance_id: int, ticket: Ticket) -> Sequence[Hold]:
+    def commit(self: Any, instance_id: int, ticket: Ticket) -> Sequence[SlotReferences]:
         reads = self._reads.get(instance_id, {}).get(ticket)
         return [reads.holds.pop()[1]] if reads is not None and reads.holds else []
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lmcache_core import AdapterContext, Capability, Offer, hookimpl
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
@@ -47,7 +47,7 @@ class SimulatedL2(CueAdapter):
             self._media.deleted += len(job.keys)
         return super()._do(job)
 
-    def _wait(self, verb: Verb, keys: Sequence[ObjectKey], buffers: Sequence[LentBuffer] = ()) -> JobId:
+    def _wait(self, verb: Verb, keys: Sequence[ObjectKey], buffers: Sequence[BorrowedBuffer] = ()) -> JobId:
         number = super()._wait(verb, keys, buffers)
         job = self.waiting[-1]
         runtime = the_runtime()

@@ -1,7 +1,7 @@
 """What must hold after every step: who may touch which slot, what its bytes must be, and what the server owes.
 
 Everybody who may touch a slot claims it here: engines between the answer to a prepare and their commit, backends while a
-buffer is lent to them.  The bytes of a chunk follow from its key, so that a byte of anybody else is seen wherever it is.
+buffer is borrowed to them.  The bytes of a chunk follow from its key, so that a byte of anybody else is seen wherever it is.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ from lmcache_client import (
     WorkerRegistration as WorkerRegistration,
 )
 
-from .contracts.buffers import LentBuffer as LentBuffer, MemoryRegion as MemoryRegion
+from .contracts.buffers import BorrowedBuffer as BorrowedBuffer, MemoryRegion as MemoryRegion
 from .contracts.l1_memory import L1Memory as L1Memory, L1MemoryContext as L1MemoryContext
 from .contracts.capability import Capability as Capability
 from .contracts.clock import Clock as Clock, SystemClock as SystemClock
@@ -221,7 +221,7 @@ from .contracts.server_view import ServerView as ServerView
 from .contracts.service import Service as Service, ServiceContext as ServiceContext
 from .contracts.settings import explain as explain, PluginSettings as PluginSettings
 from .contracts.storage import (
-    Hold as Hold,
+    SlotReferences as SlotReferences,
     LookupRequest as LookupRequest,
     PromptFacts as PromptFacts,
     READERS_MAX as READERS_MAX,

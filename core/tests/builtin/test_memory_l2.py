@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lmcache_core import LentBuffer, Outcome
+from lmcache_core import BorrowedBuffer, Outcome
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 
 
 def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None:
-    memory = LentMemory()
+    memory = BorrowedMemory()
     settings = MemorySettings(max_size_gb=3 * OBJECT_BYTES / 2**30)
     adapter = open_memory(settings, adapter_context(memory))
     driver = L2Driver(adapter)
@@ -27,12 +27,12 @@ def test_beyond_its_capacity_it_rejects_and_takes_again_after_a_delete() -> None
 
 
 def test_where_this_machine_has_no_memory_left_it_rejects_and_promises_nothing() -> None:
-    class TooLarge(LentBuffer):
+    class TooLarge(BorrowedBuffer):
         @property
         def view(self) -> memoryview:
             raise MemoryError
 
-    memory = LentMemory()
+    memory = BorrowedMemory()
     adapter = open_memory(MemorySettings(max_size_gb=2 * OBJECT_BYTES / 2**30), adapter_context(memory))
     driver = L2Driver(adapter)
     for _ in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.builtin.lru import open_lru
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
@@ -13,10 +13,10 @@ from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionContro
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
-from lmcache_devkit.lent_memory import LentMemory
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 OBJECT = 4096
@@ -51,9 +51,9 @@ class EvictionHarness:
         self.eviction = L2EvictionController(self.client, policy or open_lru(None), 0.8, 0.2, self.clock, self.events)
         self.client.watch(self.eviction)
         self.inbox = Inbox[object]()
-        self.memory = LentMemory(1 << 20)
+        self.memory = BorrowedMemory(1 << 20)
 
-    def buffer(self, size: int = OBJECT) -> LentBuffer:
+    def buffer(self, size: int = OBJECT) -> BorrowedBuffer:
         return self.memory.lend(size)
 
     def turn(self) -> None:
@@ -61,7 +61,7 @@ class EvictionHarness:
         self.eviction.cycle()
 
     def store(self, *numbers: int, size: int = OBJECT) -> None:
-        self.memory = LentMemory((size + 4096) * len(numbers))
+        self.memory = BorrowedMemory((size + 4096) * len(numbers))
         self.client.submit_store([StoreItem(key(number), self.buffer(size)) for number in numbers], self.inbox, None)
         self.adapter.finish(self.adapter.waiting[-1])
         self.turn()

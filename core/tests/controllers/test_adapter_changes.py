@@ -166,13 +166,13 @@ def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depo
     harness.turn()
     assert (harness.clients[0].given_up, harness.clients[0].timeouts) == (3, 0)
     census = harness.cache.contents.state_counts()
-    assert (census.quarantined, harness.clients[0].lent_bytes, harness.clients[0].unanswered) == (3, 3 * OBJECT, 0)
+    assert (census.quarantined, harness.clients[0].borrowed_bytes, harness.clients[0].unanswered) == (3, 3 * OBJECT, 0)
     harness.adapters[0].finish(job)
     harness.turn()
     assert (
         harness.cache.contents.state_counts().quarantined,
         harness.cache.contents.state_counts().held,
-        harness.clients[0].lent_bytes,
+        harness.clients[0].borrowed_bytes,
     ) == (
         0,
         0,

@@ -14,8 +14,8 @@ from lmcache_core.controllers.adapter_jobs import AdapterCounters, AdapterCounts
 from lmcache_core.jobs.inbox import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.fake_clock import FakeClock
-from lmcache_devkit.lent_memory import LentMemory
 
 KEY = ObjectKey(KeySpace("m", 0, 0, "", 16, HashChain.BLAKE3, bytes(16)), bytes(32))
 BYTES = 4096
@@ -26,7 +26,7 @@ class TallyMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = FakeClock()
         self.counters = AdapterCounters(self.clock)
-        self.memory = LentMemory(BYTES)
+        self.memory = BorrowedMemory(BYTES)
         self.item = StoreItem(KEY, self.memory.lend(BYTES))
         self.inbox: Inbox[object] = Inbox()
         self.open: list[PendingJob] = []

@@ -8,7 +8,7 @@ from core.tests.controllers.adapter_harness import KEYS, AdapterHarness
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.adapter_jobs import JobAnswer
 from lmcache_core.model.results import Outcome
-from lmcache_devkit.lent_memory import LentMemory
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 
 
 class Diary:
@@ -32,7 +32,7 @@ class Diary:
 
 
 def test_a_watcher_is_told_what_the_adapter_has(harness: AdapterHarness) -> None:
-    memory, diary = LentMemory(1 << 16), Diary()
+    memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     items = [StoreItem(key, memory.lend(4096)) for key in KEYS[:2]]
     harness.client.submit_store(items, harness.inbox, "store")
@@ -52,7 +52,7 @@ def test_a_watcher_is_told_what_the_adapter_has(harness: AdapterHarness) -> None
 
 
 def test_a_store_that_arrives_after_its_deadline_is_told_too(harness: AdapterHarness) -> None:
-    memory, diary = LentMemory(1 << 16), Diary()
+    memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     harness.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], harness.inbox, "late")
     harness.client.expire(harness.clock.monotonic() + 31)
@@ -62,7 +62,7 @@ def test_a_store_that_arrives_after_its_deadline_is_told_too(harness: AdapterHar
 
 
 def test_what_an_adapter_gave_up_and_may_have_kept_is_told(harness: AdapterHarness) -> None:
-    memory, diary = LentMemory(1 << 16), Diary()
+    memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     harness.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], harness.inbox, "slow")
     harness.client.submit_store([StoreItem(KEYS[1], memory.lend(4096))], harness.inbox, "fails")

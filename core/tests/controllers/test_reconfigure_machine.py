@@ -2,7 +2,7 @@
 change, and one eviction policy follows another.
 
 What that machine promises holds all the time.  Beside it: an adapter that is being drained is given no new stores, one that
-was removed is asked for nothing, whatever it does later with what it was lent harms nobody, and a policy that took over
+was removed is asked for nothing, whatever it does later with what it has borrowed harms nobody, and a policy that took over
 knows exactly what L1 holds.
 """
 
@@ -142,7 +142,7 @@ class ReconfigureMachine(StorageMachine):
             adapter.finish(job)
         adapter.pins.clear()
         self.turn()
-        assert client.lent_bytes == sum(buffer.length for job in adapter.keeping for buffer in job.buffers)
+        assert client.borrowed_bytes == sum(buffer.length for job in adapter.keeping for buffer in job.buffers)
 
     # --- other changes
 

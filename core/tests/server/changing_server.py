@@ -72,7 +72,7 @@ def nothing_is_left(server: Server) -> None:
         time.sleep(0.01)
     assert not any(left.values()), left
     status = server.status()
-    assert status["l1"]["census_holds"]
+    assert status["l1"]["state_counts_add_up"]
     assert not any(thread["restarts"] for thread in status["threads"].values()), status["threads"]
 
 

@@ -13,7 +13,7 @@ from lmcache_client.layout import ObjectLayout
 from lmcache_client.messages import SlotDescriptor
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.request_module import Worker
-from lmcache_core.contracts.storage import Hold
+from lmcache_core.contracts.storage import SlotReferences
 from lmcache_core.server.open_transfers import INSTANCES_MAX, OpenReads, Ticket
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_devkit.stock_pickle import stock_pickle
@@ -189,7 +189,7 @@ def test_a_commit_that_outlives_its_registration_ends_no_later_read() -> None:
     reads.ask(1, ticket)
     reads.forget(silent)
     reads.ask(1, ticket)
-    hit = Hold((7,), object())
+    hit = SlotReferences((7,), object())
     reads.add(again, ticket, hit)
     assert reads.commit(1, ticket) == (), "this may be the thread that missed"
     assert reads.commit(1, ticket) == [hit]

@@ -103,7 +103,7 @@ def test_engines_and_operators_at_once(start_server: StartServer) -> None:
         operator.post("/cache/unpin", {"name": pin["name"]})
     wait_until(lambda: server.status()["l1"]["leases"] == 0)
     status = server.status()
-    assert (status["l1"]["held"], status["l1"]["quarantined"], status["l1"]["census_holds"]) == (0, 0, True)
+    assert (status["l1"]["held"], status["l1"]["quarantined"], status["l1"]["state_counts_add_up"]) == (0, 0, True)
     assert (status["pins"]["objects"], status["pins"]["size_bytes"]) == (0, 0)
     assert status["state"] != "unhealthy"
     server._parts.tiers.cache.contents.audit()

@@ -133,7 +133,7 @@ def test_a_thread_that_dies_is_seen_and_comes_back(
         wait_for(lambda: server.status()["l1"]["held"] == 0)
         status = server.status()
         assert (status["l1"]["quarantined"], status["l1"]["leases"], status["lookups_open"]) == (0, 0, 0)
-        assert status["l1"]["census_holds"]
+        assert status["l1"]["state_counts_add_up"]
         assert status["l2"][0]["jobs_in_flight"] == 0
         account = status["store"]["adapters"]["memory"]
         assert account["admitted"] == account["stored"] + account["failed"] + account["dropped"]

@@ -710,7 +710,7 @@ class StorageMachine(RuleBasedStateMachine):
         return self.cache.contents.views(0, self.cache.contents.slot_numbers)
 
     @invariant()
-    def the_census_holds(self) -> None:
+    def slot_state_counts_add_up(self) -> None:
         assert self.cache.contents.state_counts().is_balanced, self.cache.contents.state_counts()
         self.cache.contents.audit()
 

@@ -18,7 +18,7 @@ from core.tests.storage.storage_harness import PAYLOAD, SLOT, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.storage import LookupRequest, Shard
@@ -54,7 +54,7 @@ def content(rank: int, chunk: bytes) -> bytes:
 class Unreliable(MemoryAdapter):
     """Slow now and then, and now and then wrong."""
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         chance = random.random()
         if chance < 0.3:
             time.sleep(chance / 100)

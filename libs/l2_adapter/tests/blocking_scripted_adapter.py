@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, ObjectKey, Outcome
 from lmcache_devkit.l2_driver import WAIT_SECONDS
 from lmcache_l2_adapter import BlockingL2Adapter
 
@@ -27,10 +27,10 @@ class BlockingScripted(BlockingL2Adapter):
         self.calls.append((verb, key))
         return self.script.get((verb, key), lambda: otherwise)()
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.play("store", key, DONE)  # type: ignore[return-value]
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.play("load", key, DONE)  # type: ignore[return-value]
 
     def contains(self, key: ObjectKey) -> bool:

@@ -8,14 +8,14 @@ import pytest
 
 from libs.l2_adapter.tests.scripted_adapter import Gate, Scripted, closed_behind
 from lmcache_core import L2Adapter
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(2**20)
+def memory() -> BorrowedMemory:
+    return BorrowedMemory(2**20)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def adapter(request: pytest.FixtureRequest, memory: LentMemory) -> Iterator[Scripted]:
+def adapter(request: pytest.FixtureRequest, memory: BorrowedMemory) -> Iterator[Scripted]:
     with closed_behind(Scripted(adapter_context(memory, name="scripted"), **getattr(request, "param", {}))) as adapter:
         yield adapter
 

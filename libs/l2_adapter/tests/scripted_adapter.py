@@ -10,9 +10,9 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome, StoreItem
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, ObjectKey, Outcome, StoreItem
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_adapter import AsyncL2Adapter
 
 DONE = Outcome.DONE
@@ -34,10 +34,10 @@ class Scripted(AsyncL2Adapter):
         step = self.script.get((verb, key))
         return otherwise if step is None else await step()
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return await self.play("store", key, DONE)  # type: ignore[return-value]
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return await self.play("load", key, DONE)  # type: ignore[return-value]
 
     async def contains(self, key: ObjectKey) -> bool:
@@ -75,7 +75,7 @@ class Gate:
         assert self.reached.acquire(timeout=WAIT_SECONDS)
 
 
-def items(memory: LentMemory, *numbers: int) -> list[StoreItem]:
+def items(memory: BorrowedMemory, *numbers: int) -> list[StoreItem]:
     return [StoreItem(object_key(number), memory.lend(64)) for number in numbers]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, ObjectKey, Outcome
 from lmcache_l2_adapter import AsyncL2Adapter
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
@@ -18,12 +18,12 @@ class Shelf(AsyncL2Adapter):
     async def started(self) -> None:
         self._objects: dict[bytes, bytes] = {}
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         await asyncio.sleep(0)
         self._objects[key.object_id] = bytes(buffer.view)
         return DONE
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         await asyncio.sleep(0)
         data = self._objects.get(key.object_id)
         if data is None:

@@ -8,8 +8,8 @@ import time
 
 from libs.l2_adapter.tests.scripted_adapter import Gate, Scripted, having, items
 from lmcache_core import JobDone, LoadItem, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 TIMED_OUT = Outcome.TIMED_OUT
@@ -20,7 +20,7 @@ A, B, C, D = map(object_key, range(4))
 
 
 def test_changes_to_one_object_never_overlap_and_come_in_their_order(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, gate: Gate
 ) -> None:
     adapter.script["store", A] = gate
     store = adapter.submit_store(items(memory, 0))
@@ -34,7 +34,7 @@ def test_changes_to_one_object_never_overlap_and_come_in_their_order(
 
 
 def test_submitting_never_waits_for_a_loop_that_is_blocked(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     entered, blocked = threading.Event(), threading.Event()
 
@@ -58,7 +58,7 @@ def test_submitting_never_waits_for_a_loop_that_is_blocked(
 
 @having(timeout_seconds=0.05)
 def test_what_takes_too_long_is_cancelled_and_has_let_go_of_its_buffer(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, gate: Gate
 ) -> None:
     adapter.script = {("load", A): gate, ("contains", B): gate, ("delete", C): gate}
     batch = items(memory, 0, 3)
@@ -71,7 +71,7 @@ def test_what_takes_too_long_is_cancelled_and_has_let_go_of_its_buffer(
 
 @having(timeout_seconds=0.05)
 def test_what_will_not_be_cancelled_keeps_its_buffer_until_it_ends(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, stubborn: Gate
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, stubborn: Gate
 ) -> None:
     adapter.script["store", A] = stubborn
     job = adapter.submit_store(items(memory, 0, 1))
@@ -87,7 +87,9 @@ def test_what_will_not_be_cancelled_keeps_its_buffer_until_it_ends(
 
 
 @having(timeout_seconds=0.05)
-def test_what_is_done_while_it_is_cancelled_is_done(adapter: Scripted, driver: L2Driver, memory: LentMemory) -> None:
+def test_what_is_done_while_it_is_cancelled_is_done(
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory
+) -> None:
     async def finish_anyway() -> Outcome:
         try:
             await asyncio.sleep(WAIT_SECONDS)
@@ -114,7 +116,7 @@ def test_a_lookup_that_came_too_late_leaves_no_pin(adapter: Scripted, driver: L2
 
 @having(timeout_seconds=0.05)
 def test_who_waits_for_his_turn_in_vain_passes_it_on(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, stubborn: Gate
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, stubborn: Gate
 ) -> None:
     adapter.script["delete", A] = stubborn
     slow = adapter.submit_delete([A])
@@ -127,7 +129,7 @@ def test_who_waits_for_his_turn_in_vain_passes_it_on(
     assert adapter.calls == [("delete", A), ("store", A)]
 
 
-def test_an_author_who_cancels_himself_has_failed(adapter: Scripted, driver: L2Driver, memory: LentMemory) -> None:
+def test_an_author_who_cancels_himself_has_failed(adapter: Scripted, driver: L2Driver, memory: BorrowedMemory) -> None:
     async def cancel() -> Outcome:
         raise asyncio.CancelledError
 

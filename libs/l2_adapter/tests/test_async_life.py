@@ -19,8 +19,8 @@ from lmcache_core import (
     Outcome,
     ResourceError,
 )
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 TIMED_OUT = Outcome.TIMED_OUT
@@ -34,7 +34,7 @@ A, B, C, D = map(object_key, range(4))
 def test_close_answers_everything_and_stays_within_its_deadline(
     adapter: Scripted,
     driver: L2Driver,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     gate: Gate,
     stubborn: Gate,
     caplog: pytest.LogCaptureFixture,
@@ -69,7 +69,7 @@ def test_close_answers_everything_and_stays_within_its_deadline(
 
 
 def test_close_without_time_ends_nothing_early_that_was_not_begun(
-    adapter: Scripted, driver: L2Driver, memory: LentMemory, gate: Gate
+    adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, gate: Gate
 ) -> None:
     adapter.script["store", A] = gate
     job = adapter.submit_store(items(memory, 0))
@@ -89,7 +89,7 @@ def test_the_thread_is_a_daemon_with_the_adapters_name_and_ends_with_it(adapter:
     assert not mine.is_alive()
 
 
-def test_what_the_author_left_running_ends_with_the_adapter(memory: LentMemory) -> None:
+def test_what_the_author_left_running_ends_with_the_adapter(memory: BorrowedMemory) -> None:
     class WithHeartbeat(Scripted):
         async def started(self) -> None:
             self.heartbeat = asyncio.create_task(asyncio.sleep(WAIT_SECONDS))
@@ -100,7 +100,7 @@ def test_what_the_author_left_running_ends_with_the_adapter(memory: LentMemory) 
     assert adapter.heartbeat.cancelled()
 
 
-def test_what_stopping_raises_is_logged(memory: LentMemory, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_stopping_raises_is_logged(memory: BorrowedMemory, caplog: pytest.LogCaptureFixture) -> None:
     class Untidy(Scripted):
         async def stopped(self) -> None:
             raise OSError("cannot let go")
@@ -110,7 +110,7 @@ def test_what_stopping_raises_is_logged(memory: LentMemory, caplog: pytest.LogCa
 
 
 def test_a_stop_that_hangs_is_cut_off(
-    memory: LentMemory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    memory: BorrowedMemory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hanging(Scripted):
         async def stopped(self) -> None:
@@ -126,7 +126,7 @@ def test_a_stop_that_hangs_is_cut_off(
 # The start.
 
 
-def test_hooks_run_on_the_loop_that_runs_the_verbs(memory: LentMemory) -> None:
+def test_hooks_run_on_the_loop_that_runs_the_verbs(memory: BorrowedMemory) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     class Curious(Shelf):
@@ -162,7 +162,7 @@ def test_hooks_run_on_the_loop_that_runs_the_verbs(memory: LentMemory) -> None:
     ],
 )
 def test_what_starting_raises_stops_the_opening_and_leaves_nothing(
-    memory: LentMemory, raised: BaseException, expected: type[Exception], message: str
+    memory: BorrowedMemory, raised: BaseException, expected: type[Exception], message: str
 ) -> None:
     class Broken(Shelf):
         async def started(self) -> None:
@@ -179,7 +179,7 @@ def test_what_starting_raises_stops_the_opening_and_leaves_nothing(
     assert (descriptors(), threading.active_count()) == before
 
 
-def test_a_start_that_takes_too_long_is_cut_off(memory: LentMemory) -> None:
+def test_a_start_that_takes_too_long_is_cut_off(memory: BorrowedMemory) -> None:
     class Slow(Shelf):
         async def started(self) -> None:
             await asyncio.sleep(WAIT_SECONDS)
@@ -191,7 +191,7 @@ def test_a_start_that_takes_too_long_is_cut_off(memory: LentMemory) -> None:
 
 
 def test_a_start_that_cannot_be_cut_off_gives_back_what_it_opens_when_it_ends(
-    memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Scripted] = []
 
@@ -216,12 +216,12 @@ def test_a_start_that_cannot_be_cut_off_gives_back_what_it_opens_when_it_ends(
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"operation_timeout_seconds": 0.0}])
-def test_settings_that_make_no_sense_are_refused(memory: LentMemory, wrong: dict[str, float]) -> None:
+def test_settings_that_make_no_sense_are_refused(memory: BorrowedMemory, wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="concurrency >= 1"):
         Shelf(adapter_context(memory), **wrong)  # type: ignore[arg-type]
 
 
-def test_a_thousand_opens_and_closes_leave_no_thread_and_no_descriptor(memory: LentMemory) -> None:
+def test_a_thousand_opens_and_closes_leave_no_thread_and_no_descriptor(memory: BorrowedMemory) -> None:
     (item,) = items(memory, 0)
     for rounds in (5, 1_000):
         gc.collect()  # what earlier tests left

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lmcache_core import Capability, CircuitState, CircuitStatus, LentBuffer, ObjectKey, Outcome
+from lmcache_core import BorrowedBuffer, Capability, CircuitState, CircuitStatus, ObjectKey, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import AsyncL2Adapter, BlockingL2Adapter
 from lmcache_l2_adapter.circuit_breaker import COOL_DOWN_SECONDS, FAILURES_MAX, CircuitBreaker
 from lmcache_l2_adapter.retry import RetryBudget, RetryPolicy
@@ -43,10 +43,10 @@ class OnThreads(BlockingL2Adapter):
     max_object_bytes = 100
     script: Script
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.script.play("store", DONE)  # type: ignore[return-value]
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.script.play("load", DONE)  # type: ignore[return-value]
 
     def contains(self, key: ObjectKey) -> bool:
@@ -64,10 +64,10 @@ class OnALoop(AsyncL2Adapter):
     max_object_bytes = 100
     script: Script
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.script.play("store", DONE)  # type: ignore[return-value]
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return self.script.play("load", DONE)  # type: ignore[return-value]
 
     async def contains(self, key: ObjectKey) -> bool:
@@ -95,7 +95,11 @@ def breaker(clock: FakeClock) -> CircuitBreaker:
 
 @pytest.fixture(params=[OnThreads, OnALoop])
 def adapter(
-    request: pytest.FixtureRequest, memory: LentMemory, clock: FakeClock, retry: RetryPolicy, breaker: CircuitBreaker
+    request: pytest.FixtureRequest,
+    memory: BorrowedMemory,
+    clock: FakeClock,
+    retry: RetryPolicy,
+    breaker: CircuitBreaker,
 ) -> Iterator[Adapter]:
     context = adapter_context(memory, name="scripted", clock=clock)
     adapter = request.param(context, 1, breaker=breaker, retry=retry)
@@ -114,7 +118,7 @@ def script(adapter: Adapter) -> Script:
     return adapter.script
 
 
-def every_verb(driver: L2Driver, memory: LentMemory) -> list[Outcome]:
+def every_verb(driver: L2Driver, memory: BorrowedMemory) -> list[Outcome]:
     item = (A, memory.lend(64))
     return [*driver.store(item), *driver.load(item), *driver.has(A), *driver.delete(A)]
 
@@ -124,7 +128,7 @@ def every_verb(driver: L2Driver, memory: LentMemory) -> list[Outcome]:
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("gone"), BrokenPipeError()])
 def test_what_may_pass_is_tried_again(
-    driver: L2Driver, script: Script, memory: LentMemory, error: Exception, caplog: pytest.LogCaptureFixture
+    driver: L2Driver, script: Script, memory: BorrowedMemory, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.next = [error, error]
     assert driver.load((A, memory.lend(64))) == (DONE,)
@@ -132,7 +136,7 @@ def test_what_may_pass_is_tried_again(
     assert caplog.records == []
 
 
-def test_every_verb_is_tried_again(driver: L2Driver, script: Script, memory: LentMemory) -> None:
+def test_every_verb_is_tried_again(driver: L2Driver, script: Script, memory: BorrowedMemory) -> None:
     item = (A, memory.lend(64))
     calls: dict[str, Callable[[], tuple[Outcome, ...]]] = {
         "store": lambda: driver.store(item),
@@ -148,7 +152,7 @@ def test_every_verb_is_tried_again(driver: L2Driver, script: Script, memory: Len
 
 
 def test_what_does_not_pass_by_itself_is_not_tried_again(
-    driver: L2Driver, script: Script, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    driver: L2Driver, script: Script, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.next = [OSError(5, "Input/output error")]
     assert driver.load((A, memory.lend(64))) == (FAILED,)
@@ -156,7 +160,7 @@ def test_what_does_not_pass_by_itself_is_not_tried_again(
     assert "Input/output error" in caplog.text
 
 
-def test_the_author_says_what_may_pass(driver: L2Driver, script: Script, memory: LentMemory) -> None:
+def test_the_author_says_what_may_pass(driver: L2Driver, script: Script, memory: BorrowedMemory) -> None:
     script.transient = lambda error: isinstance(error, KeyError)
     script.next = [KeyError("throttled")]
     assert driver.load((A, memory.lend(64))) == (DONE,)
@@ -165,7 +169,7 @@ def test_the_author_says_what_may_pass(driver: L2Driver, script: Script, memory:
 
 
 def test_a_classification_that_raises_means_no(
-    driver: L2Driver, script: Script, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    driver: L2Driver, script: Script, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.transient = lambda error: bool(1 // 0)
     script.next = [TimeoutError()]
@@ -174,7 +178,7 @@ def test_a_classification_that_raises_means_no(
 
 
 def test_retries_end_with_the_budget_and_failures_are_reported(
-    driver: L2Driver, script: Script, memory: LentMemory, retry: RetryPolicy
+    driver: L2Driver, script: Script, memory: BorrowedMemory, retry: RetryPolicy
 ) -> None:
     script.next = [TimeoutError()] * 100
     assert driver.load((A, memory.lend(64))) == (FAILED,)
@@ -187,7 +191,7 @@ def test_retries_end_with_the_budget_and_failures_are_reported(
 
 @pytest.mark.parametrize("retry", [RetryPolicy(3, delay_seconds=600.0, delay_seconds_max=600.0)])
 def test_close_does_not_wait_for_a_retry(
-    driver: L2Driver, adapter: Adapter, script: Script, memory: LentMemory, retry: RetryPolicy
+    driver: L2Driver, adapter: Adapter, script: Script, memory: BorrowedMemory, retry: RetryPolicy
 ) -> None:
     script.next = [TimeoutError()]
     job = adapter.submit_load([(A, memory.lend(64))])  # type: ignore[list-item]
@@ -205,7 +209,7 @@ def test_close_does_not_wait_for_a_retry(
 
 
 def test_a_backend_that_only_fails_is_left_alone_and_asked_again_when_time_has_passed(
-    driver: L2Driver, adapter: Adapter, script: Script, memory: LentMemory, clock: FakeClock
+    driver: L2Driver, adapter: Adapter, script: Script, memory: BorrowedMemory, clock: FakeClock
 ) -> None:
     script.next = [OSError("down")] * 4
     item = (A, memory.lend(64))
@@ -231,7 +235,7 @@ def state_of(adapter: Adapter) -> str:
 
 @pytest.mark.parametrize("kind", [OnThreads, OnALoop])
 def test_a_backend_that_only_fails_to_write_is_read_on(
-    kind: type[Adapter], memory: LentMemory, clock: FakeClock
+    kind: type[Adapter], memory: BorrowedMemory, clock: FakeClock
 ) -> None:
     """As a medium that has become read-only."""
     adapter = kind(adapter_context(memory, name="scripted", clock=clock), 1)
@@ -253,7 +257,7 @@ def test_a_backend_that_only_fails_to_write_is_read_on(
 
 
 def test_nobody_tries_again_once_the_others_have_found_the_backend_down(
-    driver: L2Driver, script: Script, memory: LentMemory, breaker: CircuitBreaker
+    driver: L2Driver, script: Script, memory: BorrowedMemory, breaker: CircuitBreaker
 ) -> None:
     def meanwhile_the_others_fail(error: Exception) -> bool:
         while (permit := breaker.admit()) is not None:
@@ -275,7 +279,7 @@ def test_a_lookup_that_was_refused_keeps_no_pin(driver: L2Driver, script: Script
 
 @pytest.mark.parametrize("answer", [MISSING, REJECTED, Outcome.DAMAGED, Outcome.FOREIGN])
 def test_what_a_healthy_backend_answers_is_no_failure(
-    driver: L2Driver, adapter: Adapter, script: Script, memory: LentMemory, answer: Outcome
+    driver: L2Driver, adapter: Adapter, script: Script, memory: BorrowedMemory, answer: Outcome
 ) -> None:
     script.next = [answer] * 10
     for _ in range(10):
@@ -285,7 +289,7 @@ def test_what_a_healthy_backend_answers_is_no_failure(
 
 @pytest.mark.parametrize("answer", [FAILED, Outcome.TIMED_OUT])
 def test_what_the_author_calls_a_failure_counts_and_is_not_tried_again(
-    driver: L2Driver, adapter: Adapter, script: Script, memory: LentMemory, answer: Outcome
+    driver: L2Driver, adapter: Adapter, script: Script, memory: BorrowedMemory, answer: Outcome
 ) -> None:
     script.next = [answer] * 2
     assert driver.load((A, memory.lend(64))) == (answer,)
@@ -294,7 +298,7 @@ def test_what_the_author_calls_a_failure_counts_and_is_not_tried_again(
 
 
 def test_an_author_who_leaves_fails_that_object_alone(
-    driver: L2Driver, script: Script, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    driver: L2Driver, script: Script, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.next = [SystemExit(1)]
     assert driver.load((A, memory.lend(64))) == (FAILED,)
@@ -303,7 +307,12 @@ def test_an_author_who_leaves_fails_that_object_alone(
 
 @pytest.mark.parametrize(("verb", "answer"), [("has", 1), ("has", None), ("load", True), ("load", "done")])
 def test_an_answer_of_another_type_is_a_failure_with_its_name(
-    driver: L2Driver, script: Script, memory: LentMemory, verb: str, answer: object, caplog: pytest.LogCaptureFixture
+    driver: L2Driver,
+    script: Script,
+    memory: BorrowedMemory,
+    verb: str,
+    answer: object,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     script.next = [answer]
     assert (driver.has(A) if verb == "has" else driver.load((A, memory.lend(64)))) == (FAILED,)
@@ -314,7 +323,7 @@ def test_an_answer_of_another_type_is_a_failure_with_its_name(
 
 
 def test_an_object_that_is_too_long_is_rejected_without_asking(
-    driver: L2Driver, script: Script, memory: LentMemory
+    driver: L2Driver, script: Script, memory: BorrowedMemory
 ) -> None:
     assert driver.store((A, memory.lend(100)), (B, memory.lend(101)), (C, memory.lend(99))) == (DONE, REJECTED, DONE)
     assert script.calls == ["store"] * 2

@@ -11,8 +11,8 @@ import pytest
 from libs.l2_adapter.tests.blocking_scripted_adapter import BlockingGate, BlockingScripted
 from libs.l2_adapter.tests.scripted_adapter import closed_behind, items
 from lmcache_core import JobDone, Outcome, SystemClock
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 
@@ -30,7 +30,7 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def adapter(memory: LentMemory, clock: HandClock) -> Iterator[BlockingScripted]:
+def adapter(memory: BorrowedMemory, clock: HandClock) -> Iterator[BlockingScripted]:
     context = adapter_context(memory, name="scripted", clock=clock)
     with closed_behind(BlockingScripted(context)) as adapter:
         yield adapter
@@ -47,7 +47,11 @@ A, B, C, D = map(object_key, range(4))
 
 
 def test_what_a_method_raises_fails_its_key_alone_and_is_logged_with_the_adapters_name(
-    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, clock: HandClock, caplog: pytest.LogCaptureFixture
+    adapter: BlockingScripted,
+    driver: L2Driver,
+    memory: BorrowedMemory,
+    clock: HandClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def burn() -> object:
         raise RuntimeError("the disk is on fire")
@@ -71,7 +75,7 @@ def test_a_pin_is_not_kept_by_a_lookup_that_failed(adapter: BlockingScripted, dr
 
 
 def test_what_is_no_outcome_is_a_failure(
-    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter.script["store", A] = lambda: None
     assert driver.store(*items(memory, 0)) == (FAILED,)
@@ -79,7 +83,7 @@ def test_what_is_no_outcome_is_a_failure(
 
 
 def test_changes_to_one_object_never_overlap(
-    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, gate: BlockingGate
+    adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
     store = adapter.submit_store(items(memory, 0))
@@ -106,7 +110,7 @@ def test_an_object_that_is_being_deleted_is_not_promised_to_anybody(
 
 
 def test_a_foreign_object_is_neither_offered_nor_replaced_nor_deleted(
-    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory
+    adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     adapter.reject(A, Outcome.FOREIGN)
     batch = items(memory, 0)
@@ -118,7 +122,7 @@ def test_a_foreign_object_is_neither_offered_nor_replaced_nor_deleted(
 def test_close_answers_what_never_started_and_what_is_stuck_and_releases_when_the_thread_is_back(
     adapter: BlockingScripted,
     driver: L2Driver,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     gate: BlockingGate,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -142,7 +146,7 @@ def test_close_answers_what_never_started_and_what_is_stuck_and_releases_when_th
 
 
 def test_a_thread_that_waited_for_its_turn_does_not_start_after_close_gave_up(
-    adapter: BlockingScripted, driver: L2Driver, memory: LentMemory, gate: BlockingGate
+    adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
     first, second = (adapter.submit_store(items(memory, 0)) for _ in range(2))
@@ -156,7 +160,7 @@ def test_a_thread_that_waited_for_its_turn_does_not_start_after_close_gave_up(
 
 
 def test_closing_again_waits_for_what_was_stuck(
-    adapter: BlockingScripted, memory: LentMemory, gate: BlockingGate
+    adapter: BlockingScripted, memory: BorrowedMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
     adapter.submit_store(items(memory, 0))
@@ -189,7 +193,7 @@ def test_threads_are_daemons_with_the_adapters_name_and_end_with_it(adapter: Blo
     assert not any(thread.is_alive() for thread in mine)
 
 
-def test_what_stopping_raises_is_logged(memory: LentMemory, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_stopping_raises_is_logged(memory: BorrowedMemory, caplog: pytest.LogCaptureFixture) -> None:
     class Untidy(BlockingScripted):
         def stopped(self) -> None:
             raise OSError("cannot let go")

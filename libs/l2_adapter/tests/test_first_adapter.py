@@ -24,14 +24,14 @@ class Folder(BlockingL2Adapter):
     def path(self, key: core.ObjectKey) -> Path:
         return self.folder / key.object_id.hex()
 
-    def store(self, key: core.ObjectKey, buffer: core.LentBuffer) -> core.Outcome:
+    def store(self, key: core.ObjectKey, buffer: core.BorrowedBuffer) -> core.Outcome:
         if not self.contains(key):
             unfinished = self.path(key).with_suffix(f".{self.context.boot_id}")
             unfinished.write_bytes(buffer.view)
             unfinished.rename(self.path(key))
         return core.Outcome.DONE
 
-    def load(self, key: core.ObjectKey, buffer: core.LentBuffer) -> core.Outcome:
+    def load(self, key: core.ObjectKey, buffer: core.BorrowedBuffer) -> core.Outcome:
         try:
             data = self.path(key).read_bytes()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A blocking function on a thread: whatever happens to the operation, its buffer is lent until the thread has ended."""
+"""A blocking function on a thread: whatever happens to the operation, its buffer is borrowed until the thread has ended."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from lmcache_core import AdapterContext, JobDone, LentBuffer, ObjectKey, Outcome, ResourceError, StoreItem
+from lmcache_core import AdapterContext, BorrowedBuffer, JobDone, ObjectKey, Outcome, ResourceError, StoreItem
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import AsyncL2Adapter
 
 DONE, FAILED, TIMED_OUT = Outcome.DONE, Outcome.FAILED, Outcome.TIMED_OUT
@@ -23,7 +23,7 @@ A, B = map(object_key, range(2))
 
 
 class Write(Protocol):
-    def __call__(self, buffer: LentBuffer) -> Outcome: ...
+    def __call__(self, buffer: BorrowedBuffer) -> Outcome: ...
 
 
 trace = contextvars.ContextVar("trace", default="none")
@@ -38,12 +38,12 @@ class Writer(AsyncL2Adapter):
         self.calls = 0
         super().__init__(context, 2, timeout_seconds)
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.calls += 1
         trace.set("here")
         return await self.in_thread(self.write, buffer=buffer)
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
     async def contains(self, key: ObjectKey) -> bool:
@@ -61,7 +61,7 @@ class SlowWrite:
         self.go_on = threading.Event()
         self.ended = threading.Event()
 
-    def __call__(self, buffer: LentBuffer) -> Outcome:
+    def __call__(self, buffer: BorrowedBuffer) -> Outcome:
         self.begun.set()
         assert self.go_on.wait(WAIT_SECONDS)
         buffer.view[-1] = 77
@@ -76,10 +76,10 @@ def slow() -> Iterator[SlowWrite]:
     slow.go_on.set()
 
 
-def test_its_result_and_its_context_pass(memory: LentMemory) -> None:
+def test_its_result_and_its_context_pass(memory: BorrowedMemory) -> None:
     seen: list[tuple[str, bool, str]] = []
 
-    def write(buffer: LentBuffer) -> Outcome:
+    def write(buffer: BorrowedBuffer) -> Outcome:
         me = threading.current_thread()
         seen.append((me.name, me.daemon, trace.get()))
         return Outcome.REJECTED
@@ -95,10 +95,10 @@ def threads_of(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == f"l2-{name}-call"]
 
 
-def test_a_thread_is_used_again_and_ends_with_the_adapter(memory: LentMemory) -> None:
+def test_a_thread_is_used_again_and_ends_with_the_adapter(memory: BorrowedMemory) -> None:
     seen: list[threading.Thread] = []
 
-    def write(buffer: LentBuffer) -> Outcome:
+    def write(buffer: BorrowedBuffer) -> Outcome:
         seen.append(threading.current_thread())
         return DONE
 
@@ -113,7 +113,7 @@ def test_a_thread_is_used_again_and_ends_with_the_adapter(memory: LentMemory) ->
     assert threads_of("thrifty") == []
 
 
-def test_a_start_that_fails_leaves_no_thread(memory: LentMemory) -> None:
+def test_a_start_that_fails_leaves_no_thread(memory: BorrowedMemory) -> None:
     class Broken(Writer):
         async def started(self) -> None:
             await self.in_thread(time.sleep, 0)
@@ -127,8 +127,8 @@ def test_a_start_that_fails_leaves_no_thread(memory: LentMemory) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(5, "EIO"), SystemExit(1), KeyboardInterrupt(), StopIteration()])
-def test_what_it_raises_fails_that_object_alone(memory: LentMemory, error: BaseException) -> None:
-    def write(buffer: LentBuffer) -> Outcome:
+def test_what_it_raises_fails_that_object_alone(memory: BorrowedMemory, error: BaseException) -> None:
+    def write(buffer: BorrowedBuffer) -> Outcome:
         if buffer.length == 64:
             raise error
         return DONE
@@ -139,7 +139,9 @@ def test_what_it_raises_fails_that_object_alone(memory: LentMemory, error: BaseE
     assert adapter.was_stopped.is_set()
 
 
-def test_after_a_time_out_the_buffer_is_lent_until_the_thread_has_ended(memory: LentMemory, slow: SlowWrite) -> None:
+def test_after_a_time_out_the_buffer_is_lent_until_the_thread_has_ended(
+    memory: BorrowedMemory, slow: SlowWrite
+) -> None:
     adapter = Writer(adapter_context(memory), slow, timeout_seconds=0.05)
     driver = L2Driver(adapter)
     buffer = memory.lend(64)
@@ -157,9 +159,9 @@ def test_after_a_time_out_the_buffer_is_lent_until_the_thread_has_ended(memory: 
 
 
 def test_a_thread_that_ends_in_time_after_the_time_out_gives_the_buffer_back_with_the_answer(
-    memory: LentMemory,
+    memory: BorrowedMemory,
 ) -> None:
-    def write(buffer: LentBuffer) -> Outcome:
+    def write(buffer: BorrowedBuffer) -> Outcome:
         time.sleep(0.15)
         raise ConnectionError("not tried again: its time is over")
 
@@ -172,7 +174,7 @@ def test_a_thread_that_ends_in_time_after_the_time_out_gives_the_buffer_back_wit
 
 
 def test_close_does_not_wait_for_a_thread_that_is_stuck_nor_stop_before_it_has_ended(
-    memory: LentMemory, slow: SlowWrite
+    memory: BorrowedMemory, slow: SlowWrite
 ) -> None:
     adapter = Writer(adapter_context(memory), slow, WAIT_SECONDS)
     driver = L2Driver(adapter)
@@ -188,7 +190,7 @@ def test_close_does_not_wait_for_a_thread_that_is_stuck_nor_stop_before_it_has_e
     assert adapter.was_stopped.wait(WAIT_SECONDS)
 
 
-def test_being_cancelled_twice_changes_nothing(memory: LentMemory, slow: SlowWrite) -> None:
+def test_being_cancelled_twice_changes_nothing(memory: BorrowedMemory, slow: SlowWrite) -> None:
     adapter = Writer(adapter_context(memory), slow, WAIT_SECONDS)
     ended: list[bool] = []
 
@@ -209,18 +211,18 @@ def test_being_cancelled_twice_changes_nothing(memory: LentMemory, slow: SlowWri
 
 
 @pytest.mark.parametrize("error", [None, OSError(5, "EIO")])
-def test_nothing_keeps_the_buffer_of_a_call_that_has_ended(memory: LentMemory, error: Exception | None) -> None:
-    def write(buffer: LentBuffer) -> Outcome:
+def test_nothing_keeps_the_buffer_of_a_call_that_has_ended(memory: BorrowedMemory, error: Exception | None) -> None:
+    def write(buffer: BorrowedBuffer) -> Outcome:
         if error is not None:
             raise error
         return DONE
 
     adapter = Writer(adapter_context(memory), write, WAIT_SECONDS)
-    lent: list[weakref.ref[Held]] = []
+    borrowed: list[weakref.ref[Held]] = []
 
     async def call() -> None:
         held = Held()
-        lent.append(weakref.ref(held))
+        borrowed.append(weakref.ref(held))
         try:
             await adapter.in_thread(write_held, held, write, memory.lend(64))
         except OSError as raised:
@@ -230,7 +232,7 @@ def test_nothing_keeps_the_buffer_of_a_call_that_has_ended(memory: LentMemory, e
     try:
         asyncio.run(call())
         end = time.monotonic() + WAIT_SECONDS
-        while lent[0]() is not None:  # the thread answers first, and lets go then
+        while borrowed[0]() is not None:  # the thread answers first, and lets go then
             assert time.monotonic() < end
             time.sleep(0.001)
     finally:
@@ -242,5 +244,5 @@ class Held:
     """Stands for a buffer: it can be watched."""
 
 
-def write_held(held: Held, write: Write, buffer: LentBuffer) -> Outcome:
+def write_held(held: Held, write: Write, buffer: BorrowedBuffer) -> Outcome:
     return write(buffer)

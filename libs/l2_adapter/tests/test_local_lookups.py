@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core import AdapterContext, CircuitState, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, CircuitState, ObjectKey, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import AsyncL2Adapter, BlockingL2Adapter
 from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
 from lmcache_l2_adapter.object_adapter import LOOKUPS_TOGETHER
@@ -25,10 +25,10 @@ class OnThreads(BlockingL2Adapter):
     fault: BaseException | None = None
     answer: object = True
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.asked += 1
         raise OSError(5, "EIO")
 
@@ -44,10 +44,10 @@ class OnALoop(AsyncL2Adapter):
     fault: BaseException | None = None
     answer: object = True
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.asked += 1
         raise OSError(5, "EIO")
 
@@ -61,7 +61,7 @@ Adapter = OnThreads | OnALoop
 
 
 @pytest.fixture(params=[OnThreads, OnALoop])
-def adapter(request: pytest.FixtureRequest, memory: LentMemory, clock: FakeClock) -> Iterator[Adapter]:
+def adapter(request: pytest.FixtureRequest, memory: BorrowedMemory, clock: FakeClock) -> Iterator[Adapter]:
     breaker = CircuitBreaker(clock, threshold=3, cool_down_seconds=1.0)
     adapter = request.param(adapter_context(memory, clock=clock), 1, breaker=breaker)
     yield adapter
@@ -73,7 +73,7 @@ def driver(adapter: Adapter) -> L2Driver:
     return L2Driver(adapter)
 
 
-def test_lookups_between_failures_do_not_hide_them(adapter: Adapter, driver: L2Driver, memory: LentMemory) -> None:
+def test_lookups_between_failures_do_not_hide_them(adapter: Adapter, driver: L2Driver, memory: BorrowedMemory) -> None:
     for _ in range(5):
         assert driver.has(A) == (DONE,)  # also where the breaker is open
         assert driver.load((A, memory.lend(64))) == (FAILED,)
@@ -81,7 +81,9 @@ def test_lookups_between_failures_do_not_hide_them(adapter: Adapter, driver: L2D
     assert adapter.circuit.state is CircuitState.OPEN
 
 
-def test_a_lookup_is_not_the_probe(adapter: Adapter, driver: L2Driver, memory: LentMemory, clock: FakeClock) -> None:
+def test_a_lookup_is_not_the_probe(
+    adapter: Adapter, driver: L2Driver, memory: BorrowedMemory, clock: FakeClock
+) -> None:
     for _ in range(3):
         driver.load((A, memory.lend(64)))
     for cool_down in (1.0, 2.0, 4.0):
@@ -132,7 +134,7 @@ class Asked(OnALoop):
 KEYS = [object_key(number) for number in range(2 * LOOKUPS_TOGETHER + 1)]
 
 
-def test_many_lookups_on_a_loop_are_few_tasks(memory: LentMemory) -> None:
+def test_many_lookups_on_a_loop_are_few_tasks(memory: BorrowedMemory) -> None:
     adapter = Asked(adapter_context(memory))
     assert L2Driver(adapter).has(*KEYS) == (DONE,) * len(KEYS)
     assert len(adapter.tasks) == len(KEYS)
@@ -144,7 +146,7 @@ def test_many_lookups_on_a_loop_are_few_tasks(memory: LentMemory) -> None:
     adapter.close(WAIT_SECONDS)
 
 
-def test_a_lookup_without_an_answer_times_out_with_those_behind_it_and_keeps_no_pin(memory: LentMemory) -> None:
+def test_a_lookup_without_an_answer_times_out_with_those_behind_it_and_keeps_no_pin(memory: BorrowedMemory) -> None:
     adapter = Asked(adapter_context(memory), operation_timeout_seconds=0.05)
     adapter.silent = KEYS[3]
     outcomes = L2Driver(adapter).lookup(*KEYS)
@@ -155,7 +157,7 @@ def test_a_lookup_without_an_answer_times_out_with_those_behind_it_and_keeps_no_
     adapter.close(WAIT_SECONDS)
 
 
-def test_lookups_that_a_close_finds_waiting_are_failed_and_keep_no_pin(memory: LentMemory) -> None:
+def test_lookups_that_a_close_finds_waiting_are_failed_and_keep_no_pin(memory: BorrowedMemory) -> None:
     adapter = Asked(adapter_context(memory))
     adapter.silent = KEYS[0]
     driver = L2Driver(adapter)

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from lmcache_core import AdapterContext, JobDone, LentBuffer, LoadItem, ObjectKey, Outcome, ResourceError, StoreItem
+from lmcache_core import AdapterContext, BorrowedBuffer, JobDone, LoadItem, ObjectKey, Outcome, ResourceError, StoreItem
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import AsyncL2Adapter
 from lmcache_l2_adapter.loop_executor import LoopThread
 
@@ -28,10 +28,10 @@ class Shelf(AsyncL2Adapter):
         self.was_stopped = threading.Event()
         super().__init__(context, concurrency, timeout_seconds)
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.loads += 1
         if self.step is not None and key == A:
             await self.step()
@@ -45,7 +45,7 @@ class Shelf(AsyncL2Adapter):
 
 
 @pytest.fixture
-def adapter(memory: LentMemory) -> Iterator[Shelf]:
+def adapter(memory: BorrowedMemory) -> Iterator[Shelf]:
     adapter = Shelf(adapter_context(memory, name="shelf"))
     yield adapter
     adapter.close(WAIT_SECONDS)
@@ -54,7 +54,7 @@ def adapter(memory: LentMemory) -> Iterator[Shelf]:
 
 @pytest.mark.parametrize("error", [ConnectionError("closed by a cancellation"), TimeoutError("so it seems")])
 def test_what_turns_its_cancellation_into_an_error_that_may_pass_is_not_tried_again(
-    memory: LentMemory, error: Exception
+    memory: BorrowedMemory, error: Exception
 ) -> None:
     async def convert() -> None:
         try:
@@ -72,7 +72,7 @@ def test_what_turns_its_cancellation_into_an_error_that_may_pass_is_not_tried_ag
     adapter.close(WAIT_SECONDS)
 
 
-def test_a_time_out_of_the_authors_own_is_tried_again_all_the_same(adapter: Shelf, memory: LentMemory) -> None:
+def test_a_time_out_of_the_authors_own_is_tried_again_all_the_same(adapter: Shelf, memory: BorrowedMemory) -> None:
     async def too_slow_once() -> None:
         if adapter.loads == 1:
             async with asyncio.timeout(0.01):
@@ -96,7 +96,7 @@ async def interrupt() -> None:
 
 @pytest.mark.parametrize("part", [leave, interrupt])
 def test_a_task_of_the_authors_that_leaves_fails_that_object_alone(
-    memory: LentMemory, part: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
+    memory: BorrowedMemory, part: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     others_may_end = threading.Event()
 
@@ -104,7 +104,7 @@ def test_a_task_of_the_authors_that_leaves_fails_that_object_alone(
         await asyncio.gather(part(), asyncio.sleep(0.05))
 
     class Slow(Shelf):
-        async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
             while not others_may_end.is_set():
                 await asyncio.sleep(0.002)
             return DONE
@@ -122,7 +122,7 @@ def test_a_task_of_the_authors_that_leaves_fails_that_object_alone(
     assert "thread=l2-slow" in caplog.text
 
 
-def test_a_task_that_nobody_awaits_may_leave_too(adapter: Shelf, memory: LentMemory) -> None:
+def test_a_task_that_nobody_awaits_may_leave_too(adapter: Shelf, memory: BorrowedMemory) -> None:
     async def start() -> None:
         adapter.left = asyncio.ensure_future(leave())  # type: ignore[attr-defined]
         await asyncio.sleep(0.01)
@@ -134,7 +134,7 @@ def test_a_task_that_nobody_awaits_may_leave_too(adapter: Shelf, memory: LentMem
     assert driver.lookup(A) == (DONE,)
 
 
-def test_who_cancels_all_there_is_does_not_end_the_adapter(adapter: Shelf, memory: LentMemory) -> None:
+def test_who_cancels_all_there_is_does_not_end_the_adapter(adapter: Shelf, memory: BorrowedMemory) -> None:
     async def cancel_all() -> None:
         for task in asyncio.all_tasks():
             task.cancel()
@@ -147,7 +147,7 @@ def test_who_cancels_all_there_is_does_not_end_the_adapter(adapter: Shelf, memor
     assert not adapter.was_stopped.is_set()
 
 
-def test_a_loop_that_is_stopped_goes_on(adapter: Shelf, memory: LentMemory) -> None:
+def test_a_loop_that_is_stopped_goes_on(adapter: Shelf, memory: BorrowedMemory) -> None:
     async def stop() -> None:
         asyncio.get_running_loop().stop()
         await asyncio.sleep(0.01)
@@ -160,7 +160,7 @@ def test_a_loop_that_is_stopped_goes_on(adapter: Shelf, memory: LentMemory) -> N
 
 @pytest.mark.parametrize("raised", [SystemExit(1), asyncio.CancelledError(), BaseException("panic")])
 def test_stopping_may_raise_anything(
-    memory: LentMemory, raised: BaseException, caplog: pytest.LogCaptureFixture
+    memory: BorrowedMemory, raised: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = threading.Event()
 
@@ -182,7 +182,7 @@ def test_stopping_may_raise_anything(
     assert ended.is_set()
 
 
-def test_a_start_that_leaves_ends_what_it_began(memory: LentMemory) -> None:
+def test_a_start_that_leaves_ends_what_it_began(memory: BorrowedMemory) -> None:
     ended = threading.Event()
 
     class Broken(Shelf):
@@ -203,7 +203,7 @@ def test_a_start_that_leaves_ends_what_it_began(memory: LentMemory) -> None:
 
 
 def test_where_the_loop_is_gone_jobs_are_answered_and_close_returns(
-    memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = Shelf(adapter_context(memory))
     driver = L2Driver(adapter)
@@ -228,7 +228,7 @@ def test_posting_to_a_loop_that_has_ended_says_so() -> None:
 
 
 def test_close_answers_every_job_even_where_the_executor_raises(
-    memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = threading.Event()
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core import AdapterContext, Capability, CircuitState, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, CircuitState, ObjectKey, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import AsyncL2Adapter, BlockingL2Adapter
 from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
 
@@ -52,11 +52,11 @@ class OnThreads(BlockingL2Adapter):
         self.record = record
         super().__init__(context, 1, breaker=breaker)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         assert self.record.hold.wait(WAIT_SECONDS)
         return self.record.store()
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
     def contains(self, key: ObjectKey) -> bool:
@@ -73,11 +73,11 @@ class OnALoop(AsyncL2Adapter):
         self.record = record
         super().__init__(context, 1, breaker=breaker)
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         await self.in_thread(self.record.hold.wait, WAIT_SECONDS)
         return self.record.store()
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return DONE
 
     async def contains(self, key: ObjectKey) -> bool:
@@ -93,7 +93,9 @@ def record() -> Record:
 
 
 @pytest.fixture(params=[OnThreads, OnALoop])
-def driver(request: pytest.FixtureRequest, memory: LentMemory, clock: FakeClock, record: Record) -> Iterator[L2Driver]:
+def driver(
+    request: pytest.FixtureRequest, memory: BorrowedMemory, clock: FakeClock, record: Record
+) -> Iterator[L2Driver]:
     breaker = CircuitBreaker(clock, threshold=2, cool_down_seconds=1.0)
     adapter = request.param(adapter_context(memory, clock=clock), record, breaker)
     yield L2Driver(adapter)
@@ -106,7 +108,7 @@ def settle(driver: L2Driver) -> None:
     driver.delete(B)
 
 
-def open_breaker(driver: L2Driver, record: Record, memory: LentMemory) -> None:
+def open_breaker(driver: L2Driver, record: Record, memory: BorrowedMemory) -> None:
     record.is_down = True
     assert driver.store((B, memory.lend(64)), (B, memory.lend(64))) == (FAILED, FAILED)
     assert driver.adapter.circuit.state is CircuitState.OPEN  # type: ignore[attr-defined]
@@ -116,7 +118,7 @@ def open_breaker(driver: L2Driver, record: Record, memory: LentMemory) -> None:
 
 @pytest.mark.parametrize("outcome", [DAMAGED, FOREIGN])
 def test_a_discard_that_the_open_breaker_refused_is_asked_for_by_the_next_reject(
-    driver: L2Driver, record: Record, memory: LentMemory, clock: FakeClock, outcome: Outcome
+    driver: L2Driver, record: Record, memory: BorrowedMemory, clock: FakeClock, outcome: Outcome
 ) -> None:
     open_breaker(driver, record, memory)
     driver.adapter.reject(A, outcome)
@@ -132,7 +134,7 @@ def test_a_discard_that_the_open_breaker_refused_is_asked_for_by_the_next_reject
 
 @pytest.mark.parametrize("outcome", [DAMAGED, FOREIGN])
 def test_a_discard_that_the_open_breaker_refused_is_asked_for_by_the_next_store(
-    driver: L2Driver, record: Record, memory: LentMemory, clock: FakeClock, outcome: Outcome
+    driver: L2Driver, record: Record, memory: BorrowedMemory, clock: FakeClock, outcome: Outcome
 ) -> None:
     open_breaker(driver, record, memory)
     driver.adapter.reject(A, outcome)
@@ -145,7 +147,7 @@ def test_a_discard_that_the_open_breaker_refused_is_asked_for_by_the_next_store(
 
 
 def test_a_discard_that_raised_is_asked_for_again_and_a_refusal_rejects_the_store(
-    driver: L2Driver, record: Record, memory: LentMemory
+    driver: L2Driver, record: Record, memory: BorrowedMemory
 ) -> None:
     record.answers = [OSError("hung up"), False, OSError("hung up"), True]
     driver.adapter.reject(A, DAMAGED)
@@ -156,7 +158,7 @@ def test_a_discard_that_raised_is_asked_for_again_and_a_refusal_rejects_the_stor
     assert record.calls == [DAMAGED] * 4 + ["store"]
 
 
-def test_many_who_find_it_damaged_discard_it_once(driver: L2Driver, record: Record, memory: LentMemory) -> None:
+def test_many_who_find_it_damaged_discard_it_once(driver: L2Driver, record: Record, memory: BorrowedMemory) -> None:
     record.hold.clear()
     held = driver.submit_store([(B, memory.lend(64))])  # the only place, so that the discard has to wait
     for _ in range(5):
@@ -168,7 +170,7 @@ def test_many_who_find_it_damaged_discard_it_once(driver: L2Driver, record: Reco
 
 
 def test_what_a_store_put_in_its_place_is_not_discarded_by_a_discard_that_comes_later(
-    driver: L2Driver, record: Record, memory: LentMemory
+    driver: L2Driver, record: Record, memory: BorrowedMemory
 ) -> None:
     """The store asks for the discard itself; the one that `reject` began must then find that it is done."""
     record.hold.clear()

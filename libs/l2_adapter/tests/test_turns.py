@@ -10,8 +10,8 @@ import pytest
 from libs.l2_adapter.tests.blocking_scripted_adapter import BlockingGate, BlockingScripted
 from libs.l2_adapter.tests.scripted_adapter import Gate, Scripted, closed_behind, items
 from lmcache_core import LoadItem, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 
 DONE = Outcome.DONE
 A, B, C, D = map(object_key, range(4))
@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture
-def adapter(request: pytest.FixtureRequest, kind: Kind, memory: LentMemory) -> Iterator[Any]:
+def adapter(request: pytest.FixtureRequest, kind: Kind, memory: BorrowedMemory) -> Iterator[Any]:
     with closed_behind(kind.adapter(adapter_context(memory, name="scripted"), getattr(request, "param", 2))) as adapter:
         yield adapter
 
@@ -45,7 +45,7 @@ one_at_a_time = pytest.mark.parametrize("adapter", [1], indirect=True)
 
 
 def test_up_to_concurrency_transfers_run_at_a_time(
-    adapter: Any, driver: L2Driver, memory: LentMemory, gate: Any
+    adapter: Any, driver: L2Driver, memory: BorrowedMemory, gate: Any
 ) -> None:
     adapter.script = {("store", object_key(number)): gate for number in range(6)}
     job = adapter.submit_store(items(memory, *range(6)))
@@ -60,7 +60,7 @@ def test_up_to_concurrency_transfers_run_at_a_time(
 
 @one_at_a_time
 def test_loads_overtake_stores_and_lookups_wait_for_neither(
-    adapter: Any, driver: L2Driver, memory: LentMemory, gate: Any
+    adapter: Any, driver: L2Driver, memory: BorrowedMemory, gate: Any
 ) -> None:
     adapter.script["store", A] = gate
     first = adapter.submit_store(items(memory, 0, 1))
@@ -74,7 +74,9 @@ def test_loads_overtake_stores_and_lookups_wait_for_neither(
 
 
 @one_at_a_time
-def test_loads_without_end_do_not_starve_a_store(adapter: Any, driver: L2Driver, memory: LentMemory, gate: Any) -> None:
+def test_loads_without_end_do_not_starve_a_store(
+    adapter: Any, driver: L2Driver, memory: BorrowedMemory, gate: Any
+) -> None:
     adapter.script["load", A] = gate
     loads = [adapter.submit_load([LoadItem(*item) for item in items(memory, 0)])]
     gate.wait_reached()

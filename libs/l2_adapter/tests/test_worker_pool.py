@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lmcache_core import AdapterContext, LentBuffer, ObjectKey, Outcome, StoreItem
+from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome, StoreItem
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_adapter import BlockingL2Adapter
 from lmcache_l2_adapter.thread_executor import WorkerPool
 
@@ -32,12 +32,12 @@ class Shelf(BlockingL2Adapter):
         self.was_stopped = threading.Event()
         super().__init__(context, workers)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.on_store()
         self.stored += 1
         return DONE
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.on_store()
         return DONE
 
@@ -68,7 +68,7 @@ def raising(error: BaseException) -> Callable[[], object]:
     "error", [Panic("at the disco"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit()]
 )
 def test_what_is_no_exception_fails_its_object_and_the_threads_live_on(
-    memory: LentMemory, error: BaseException, caplog: pytest.LogCaptureFixture
+    memory: BorrowedMemory, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter = Shelf(adapter_context(memory))
     driver = L2Driver(adapter)
@@ -108,7 +108,7 @@ def test_a_pool_survives_what_its_task_raises() -> None:
 
 
 def test_a_stop_that_hangs_does_not_keep_close(
-    memory: LentMemory, go_on: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    memory: BorrowedMemory, go_on: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmcache_l2_adapter.thread_executor.STOP_SECONDS", 0.1)
     adapter = Shelf(adapter_context(memory, name="shelf"))
@@ -125,7 +125,7 @@ def test_a_stop_that_hangs_does_not_keep_close(
     adapter.close(WAIT_SECONDS)
 
 
-def test_a_stuck_lookup_leaves_the_stores_their_time(memory: LentMemory, go_on: threading.Event) -> None:
+def test_a_stuck_lookup_leaves_the_stores_their_time(memory: BorrowedMemory, go_on: threading.Event) -> None:
     adapter = Shelf(adapter_context(memory), workers=1)
     driver = L2Driver(adapter)
     entered = threading.Event()
@@ -151,7 +151,7 @@ def test_a_stuck_lookup_leaves_the_stores_their_time(memory: LentMemory, go_on: 
     assert adapter.was_stopped.wait(WAIT_SECONDS)
 
 
-def test_both_pools_end_by_one_time(memory: LentMemory, go_on: threading.Event) -> None:
+def test_both_pools_end_by_one_time(memory: BorrowedMemory, go_on: threading.Event) -> None:
     adapter = Shelf(adapter_context(memory), workers=1)
     reached = threading.Semaphore(0)
 

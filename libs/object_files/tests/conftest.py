@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import AdapterContext
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_object_files import FileSettings, ObjectFiles, open_object_files
 
 OpenFiles = Callable[..., ObjectFiles]
@@ -20,7 +20,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context() -> AdapterContext:
-    return adapter_context(LentMemory(4096), name="files")
+    return adapter_context(BorrowedMemory(4096), name="files")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from libs.object_files.tests.conftest import OpenFiles
 from libs.object_files.tests.stored import store
 from lmcache_core import Outcome, Severity
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_object_files import ObjectDirectory, ObjectFiles
 
 SIZE = 8192

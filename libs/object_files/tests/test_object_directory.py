@@ -10,7 +10,7 @@ import pytest
 
 from libs.object_files.tests.conftest import OpenFiles
 from lmcache_core import AdapterContext
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_object_files import DirectoryLock, ObjectDirectory, object_directory
 
 

@@ -12,7 +12,7 @@ import pytest
 from libs.object_files.tests.conftest import OpenFiles
 from libs.object_files.tests.stored import sealed, store, wait_known
 from lmcache_core import AdapterContext, Outcome, media_path
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_object_files import DirectoryLock, ObjectDirectory, PendingFile, object_directory
 
 KEY = object_key(0)
@@ -120,7 +120,7 @@ def test_of_many_who_publish_one_name_exactly_one_does(root: Path, context: Adap
 
 def test_a_server_that_opens_twice_in_one_boot_begins_with_no_temporaries(root: Path) -> None:
     root.mkdir()
-    context = adapter_context(LentMemory(4096), boot_id="boot")
+    context = adapter_context(BorrowedMemory(4096), boot_id="boot")
     lock = DirectoryLock.take(root, context)
     first = ObjectDirectory(lock, ".tmp", context).temporary(KEY.object_id)
     Path(first).write_bytes(b"half")

@@ -11,7 +11,7 @@ import pytest
 
 from libs.object_files.tests.stored import sealed, store, wait_known
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_object_files import ObjectFiles, PlacedFile
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED

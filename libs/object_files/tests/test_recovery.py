@@ -14,7 +14,7 @@ import pytest
 from libs.object_files.tests.conftest import OpenFiles
 from libs.object_files.tests.stored import sealed, store, wait_known
 from lmcache_core import HEADER_BYTES, AdapterContext, ObjectKey, Outcome, media_path
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_object_files import DirectoryLock, ObjectDirectory, ObjectFiles, ObjectIndex, Recovery, recovery
 
 KEYS = [object_key(number) for number in range(6)]

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from libs.object_files.tests.stored import sealed, store
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, media_path
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_object_files import DirectoryLock, ObjectDirectory, ObjectFiles, ObjectIndex, Recovery, recovery
 
 KEYS = [object_key(number) for number in range(8)]
@@ -54,7 +54,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(sealed(KEYS[number], size))
             self.there[KEYS[number]] = size
-        context = adapter_context(LentMemory(4096))
+        context = adapter_context(BorrowedMemory(4096))
         lock = DirectoryLock.take(self.root, context)
         directory = ObjectDirectory(lock, ".tmp", context)
         self.index = OvertakenIndex(None)

@@ -11,7 +11,7 @@ import pytest
 from libs.object_files.tests.conftest import OpenFiles
 from libs.object_files.tests.stored import store
 from lmcache_core import Outcome, media_path
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_object_files import removal
 from lmcache_object_files.file_check import FileCheck, check_file
 

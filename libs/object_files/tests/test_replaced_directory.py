@@ -13,7 +13,7 @@ import pytest
 from libs.object_files.tests.conftest import OpenFiles
 from libs.object_files.tests.stored import store, wait_known
 from lmcache_core import AdapterContext, Outcome, media_path
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_object_files import DirectoryLock, FileSettings, ObjectFiles, open_object_files
 
 KEYS = [object_key(number) for number in range(8)]
@@ -35,7 +35,7 @@ REPLACEMENTS = [remove_all, move_away, remove_lock]
 
 
 def second_server(root: Path) -> ObjectFiles:
-    context = adapter_context(LentMemory(4096), name="second", boot_id="second-boot")
+    context = adapter_context(BorrowedMemory(4096), name="second", boot_id="second-boot")
     files = open_object_files(FileSettings.model_validate({"base_path": str(root)}), context)
     wait_known(files)
     return files

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lmcache_core import HEADER_BYTES, LentBuffer
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_object_slots import SlotGeometry, Volume, VolumeIdentity, meta_bytes_for, open_volume
 
 SLOT_BYTES = 8192
@@ -100,7 +100,7 @@ class DiskMedium:
     async def start(self) -> None:
         pass
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         at, data = self.geometry.run_at(slot), bytes(buffer.view)
         await self._turn()
         self._disk.write(at + HEADER_BYTES, data[HEADER_BYTES:])
@@ -108,7 +108,7 @@ class DiskMedium:
         self._disk.write(at, data[:HEADER_BYTES])
         await self._turn()
 
-    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
+    async def read(self, slot: int, buffer: BorrowedBuffer) -> bytes:
         raise NotImplementedError("tests of loads use real media")
 
     async def clear_header(self, slot: int) -> None:
@@ -141,7 +141,7 @@ class Objects:
     """Whole objects by number, each made once."""
 
     def __init__(self, count: int, versions: int = 1) -> None:
-        self._memory = LentMemory(count * versions * 2 * HEADER_BYTES)
+        self._memory = BorrowedMemory(count * versions * 2 * HEADER_BYTES)
         self._buffers = {
             number: self._memory.sealed(self.key(number), payload_of(number, PAYLOAD_BYTES)) for number in range(count)
         }
@@ -149,7 +149,7 @@ class Objects:
     def key(self, number: int) -> Any:
         return object_key(number)
 
-    def __getitem__(self, number: int) -> LentBuffer:
+    def __getitem__(self, number: int) -> BorrowedBuffer:
         return self._buffers[number]
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_object_slots import Ownership
 
 
@@ -29,11 +29,11 @@ class FailingRegion:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_medium_is_served_without_its_owners_name(number: int, caplog: pytest.LogCaptureFixture) -> None:
-    Ownership(FailingRegion(number), 8192).sign(adapter_context(LentMemory(4096)))
+    Ownership(FailingRegion(number), 8192).sign(adapter_context(BorrowedMemory(4096)))
     assert "l2 medium is full: it does not say who has it" in caplog.text
 
 
 def test_a_medium_that_fails_is_not(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        Ownership(FailingRegion(errno.EIO), 8192).sign(adapter_context(LentMemory(4096)))
+        Ownership(FailingRegion(errno.EIO), 8192).sign(adapter_context(BorrowedMemory(4096)))
     assert not caplog.text

@@ -10,8 +10,8 @@ import pytest
 
 from libs.object_slots.tests.simulated import Disk, DiskMedium, Objects, geometry_of, volume_on
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_object_slots import SlotAdapter, Volume
 
 OBJECTS = Objects(6)
@@ -32,7 +32,7 @@ def driver(disk: Disk) -> Iterator[L2Driver]:
 
 def opened(disk: Disk, released: list[str]) -> SlotAdapter:
     return SlotAdapter(
-        adapter_context(LentMemory(2**20)), DiskMedium(disk, repeat(0)), concurrency=4,
+        adapter_context(BorrowedMemory(2**20)), DiskMedium(disk, repeat(0)), concurrency=4,
         release=lambda: released.append("released"), volume=volume_on(disk),
     )  # fmt: skip
 

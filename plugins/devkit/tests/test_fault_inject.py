@@ -18,19 +18,19 @@ from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.settings import validate
 from lmcache_devkit import (
+    BorrowedMemory,
     Fault,
     FaultInjectAdapter,
     FaultPlan,
     L2AdapterSuite,
     L2Driver,
-    LentMemory,
     stall_methods,
 )
+from lmcache_devkit.borrowed_memory import adapter_context, object_key, payload_of
 from lmcache_devkit.fault_inject_opening import open_fault_inject
 from lmcache_devkit.fault_inject_settings import FaultInjectSettings
 from lmcache_devkit.fault_plan import Verb
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
-from lmcache_devkit.lent_memory import adapter_context, object_key, payload_of
 
 DONE, MISSING, FAILED, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED, Outcome.DAMAGED
 KEY, OTHER = object_key(1), object_key(2)
@@ -70,17 +70,17 @@ class TestSlow(L2AdapterSuite):
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
-def context(memory: LentMemory) -> AdapterContext:
+def context(memory: BorrowedMemory) -> AdapterContext:
     return adapter_context(memory)
 
 
 @pytest.fixture
-def faulty(context: AdapterContext, memory: LentMemory) -> Iterator[FaultInjectAdapter]:
+def faulty(context: AdapterContext, memory: BorrowedMemory) -> Iterator[FaultInjectAdapter]:
     inner = MemoryAdapter(MemorySettings(), context)
     scratch = memory.lend(OBJECT_BYTES)
     faulty = FaultInjectAdapter(context, inner, FaultPlan(), delay_seconds=0.2, scratch=scratch)
@@ -93,7 +93,7 @@ def driver(faulty: FaultInjectAdapter) -> L2Driver:
     return L2Driver(faulty, wait_seconds=5)
 
 
-def whole(memory: LentMemory, number: int = 1) -> tuple[Any, Any]:
+def whole(memory: BorrowedMemory, number: int = 1) -> tuple[Any, Any]:
     key = object_key(number)
     return key, memory.sealed(key, payload_of(number, PAYLOAD_BYTES))
 
@@ -105,7 +105,7 @@ def opened(context: AdapterContext, **settings: Any) -> FaultInjectAdapter:
 
 @pytest.mark.parametrize("verb", ["store", "load", "delete"])
 def test_an_error_has_done_nothing(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory, verb: Verb
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory, verb: Verb
 ) -> None:
     driver.store(whole(memory))
     buffer = memory.lend(OBJECT_BYTES)
@@ -121,7 +121,9 @@ def test_an_error_has_done_nothing(
     assert bytes(buffer.view) == untouched
 
 
-def test_a_lookup_that_fails_leaves_no_pin(faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory) -> None:
+def test_a_lookup_that_fails_leaves_no_pin(
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory
+) -> None:
     driver.store(whole(memory))
     faulty.plan.cue("lookup", Fault.ERROR)
     assert driver.lookup(KEY) == (FAILED,)
@@ -130,13 +132,13 @@ def test_a_lookup_that_fails_leaves_no_pin(faulty: FaultInjectAdapter, driver: L
 
 @pytest.mark.parametrize("fault", [Fault.TORN, Fault.SHORT, Fault.CORRUPT])
 def test_a_store_that_changes_bytes_says_done_and_fails_the_check(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory, fault: Fault
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory, fault: Fault
 ) -> None:
     item = whole(memory)
     given = bytes(item[1].view)
     faulty.plan.cue("store", fault)
     assert driver.store(item) == (DONE,)
-    assert bytes(item[1].view) == given, "the lent bytes were changed"
+    assert bytes(item[1].view) == given, "the borrowed bytes were changed"
     assert driver.verified_load((KEY, memory.lend(OBJECT_BYTES))) == (DAMAGED,)
     assert driver.has(KEY) == (MISSING,)
     assert driver.store(item) == (DONE,), "what is wrong is in the way"
@@ -147,7 +149,7 @@ def test_a_store_that_changes_bytes_says_done_and_fails_the_check(
     ("fault", "wrong"), [(Fault.TORN, OBJECT_BYTES - OBJECT_BYTES // 2), (Fault.SHORT, 512), (Fault.CORRUPT, 1)]
 )
 def test_a_load_that_changes_bytes_says_done(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory, fault: Fault, wrong: int
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory, fault: Fault, wrong: int
 ) -> None:
     item = whole(memory)
     driver.store(item)
@@ -159,14 +161,14 @@ def test_a_load_that_changes_bytes_says_done(
     assert driver.verified_load((KEY, memory.lend(OBJECT_BYTES))) == (DONE,), "the object itself was changed"
 
 
-def test_a_store_that_is_too_large_to_be_changed_fails(context: AdapterContext, memory: LentMemory) -> None:
+def test_a_store_that_is_too_large_to_be_changed_fails(context: AdapterContext, memory: BorrowedMemory) -> None:
     faulty = opened(context, store={"torn": 1.0}, altered_max_mb=OBJECT_BYTES / 2**21)
     assert L2Driver(faulty).store(whole(memory)) == (FAILED,)
     faulty.close(5)
 
 
 def test_one_that_stalls_is_done_when_it_is_resumed(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     faulty.plan.cue("store", Fault.STALL)
     job = driver.submit_store([whole(memory)])
@@ -178,7 +180,7 @@ def test_one_that_stalls_is_done_when_it_is_resumed(
 
 
 def test_what_stalls_when_it_closes_is_failed_and_released(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     faulty.plan.cue("store", Fault.STALL)
     job = driver.submit_store([whole(memory)])
@@ -188,7 +190,7 @@ def test_what_stalls_when_it_closes_is_failed_and_released(
 
 
 def test_what_is_with_a_slow_backend_when_it_closes_is_failed_and_released(
-    context: AdapterContext, memory: LentMemory
+    context: AdapterContext, memory: BorrowedMemory
 ) -> None:
     faulty = opened(context, inner=mock(1, 1000))
     driver = L2Driver(faulty)
@@ -200,7 +202,7 @@ def test_what_is_with_a_slow_backend_when_it_closes_is_failed_and_released(
 
 
 def test_a_lost_answer_never_comes_until_it_is_found(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     faulty.plan.cue("store", Fault.LOST)
     job = driver.submit_store([whole(memory)])
@@ -225,7 +227,7 @@ def test_a_delay_takes_its_time(faulty: FaultInjectAdapter, driver: L2Driver) ->
 )
 def test_errors_are_those_that_were_asked_for(
     context: AdapterContext,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     error_as: str,
     outcome: Outcome,
     caplog: pytest.LogCaptureFixture,
@@ -237,7 +239,7 @@ def test_errors_are_those_that_were_asked_for(
 
 
 def test_a_backend_that_only_fails_opens_the_circuit_and_one_that_is_back_closes_it(
-    faulty: FaultInjectAdapter, driver: L2Driver, memory: LentMemory
+    faulty: FaultInjectAdapter, driver: L2Driver, memory: BorrowedMemory
 ) -> None:
     driver.store(whole(memory))
     faulty.plan.change("load", {Fault.ERROR: 1.0})
@@ -294,7 +296,7 @@ def test_impossible_chances_are_refused() -> None:
 
 
 def test_a_server_can_be_given_one_around_any_adapter(
-    context: AdapterContext, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    context: AdapterContext, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugins = load_plugins()
     offer = plugins.offer("l2_adapter", "fault_inject")

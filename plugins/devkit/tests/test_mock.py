@@ -12,9 +12,9 @@ import pytest
 from core.tests.injected import mock
 from lmcache_core import Outcome
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_devkit import L2AdapterSuite, L2Driver, LentMemory
+from lmcache_devkit import BorrowedMemory, L2AdapterSuite, L2Driver
+from lmcache_devkit.borrowed_memory import adapter_context, object_key, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
-from lmcache_devkit.lent_memory import adapter_context, object_key, payload_of
 from lmcache_devkit.mock_adapter import MockAdapter, MockSettings
 from lmcache_devkit.simulated_link import SimulatedLink
 
@@ -35,18 +35,18 @@ class TestMock(L2AdapterSuite):
         return {"max_size_gb": self.small_bytes / 2**30, "mock_bandwidth_gb": 10}
 
 
-def opened(memory: LentMemory, bytes_per_second: float) -> MockAdapter:
+def opened(memory: BorrowedMemory, bytes_per_second: float) -> MockAdapter:
     given = mock(1, bytes_per_second)
     del given["type"]
     return MockAdapter(MockSettings(**given), adapter_context(memory))
 
 
-def whole(memory: LentMemory, number: int) -> tuple[Any, Any]:
+def whole(memory: BorrowedMemory, number: int) -> tuple[Any, Any]:
     return object_key(number), memory.sealed(object_key(number), payload_of(number, PAYLOAD_BYTES))
 
 
 def test_stores_and_loads_share_its_bandwidth() -> None:
-    memory = LentMemory()
+    memory = BorrowedMemory()
     adapter = opened(memory, OBJECT_BYTES / 0.05)
     driver = L2Driver(adapter)
     begun = time.monotonic()
@@ -60,7 +60,7 @@ def test_stores_and_loads_share_its_bandwidth() -> None:
 
 def test_what_moves_no_bytes_does_not_wait_for_the_link() -> None:
     """At a byte per second, an answer is one that did not wait."""
-    memory = LentMemory()
+    memory = BorrowedMemory()
     adapter = opened(memory, 2**40)
     driver = L2Driver(adapter, wait_seconds=20)
     assert driver.store(whole(memory, 1)) == (DONE,)
@@ -72,7 +72,7 @@ def test_what_moves_no_bytes_does_not_wait_for_the_link() -> None:
 
 
 def test_a_close_does_not_wait_for_the_link() -> None:
-    memory = LentMemory()
+    memory = BorrowedMemory()
     driver = L2Driver(opened(memory, 1))
     jobs = [driver.submit_store([whole(memory, number)]) for number in range(4)]
     driver.close(0.2)

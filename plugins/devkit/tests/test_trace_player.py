@@ -10,8 +10,8 @@ import pytest
 
 from lmcache_core import L2Adapter
 from lmcache_core.builtin.memory_l2 import MemorySettings, open_memory
-from lmcache_devkit import Fault, FaultInjectAdapter, FaultPlan, L2Driver, LentMemory, TracePlayer
-from lmcache_devkit.lent_memory import adapter_context, payload_of
+from lmcache_devkit import BorrowedMemory, Fault, FaultInjectAdapter, FaultPlan, L2Driver, TracePlayer
+from lmcache_devkit.borrowed_memory import adapter_context, payload_of
 
 REQUESTS: tuple[list[int], ...] = ([0, 1, 2], [0, 1, 2], [0, 1, 7, 8], [9], [0, 1, 7, 8, 10, 11], [])
 
@@ -25,18 +25,20 @@ def trace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(4 * 2**20)
+def memory() -> BorrowedMemory:
+    return BorrowedMemory(4 * 2**20)
 
 
 @pytest.fixture
-def adapter(memory: LentMemory) -> Iterator[L2Adapter]:
+def adapter(memory: BorrowedMemory) -> Iterator[L2Adapter]:
     adapter = open_memory(MemorySettings(), adapter_context(memory))
     yield adapter
     adapter.close(5)
 
 
-def test_what_was_there_is_loaded_and_the_rest_is_stored(trace: Path, adapter: L2Adapter, memory: LentMemory) -> None:
+def test_what_was_there_is_loaded_and_the_rest_is_stored(
+    trace: Path, adapter: L2Adapter, memory: BorrowedMemory
+) -> None:
     replay = TracePlayer(trace).play_adapter(L2Driver(adapter), memory)
     assert (replay.requests, replay.blocks) == (6, 17)
     assert replay.found == replay.loaded == 0 + 3 + 2 + 0 + 4
@@ -44,14 +46,14 @@ def test_what_was_there_is_loaded_and_the_rest_is_stored(trace: Path, adapter: L
     assert (replay.wrong, replay.missed, replay.refused) == (0, 0, 0)
 
 
-def test_no_more_requests_are_played_than_wanted(trace: Path, adapter: L2Adapter, memory: LentMemory) -> None:
+def test_no_more_requests_are_played_than_wanted(trace: Path, adapter: L2Adapter, memory: BorrowedMemory) -> None:
     player = TracePlayer(trace, max_requests=2, payload_bytes=100)
     assert [request.blocks for request in player.requests()] == [(0, 1, 2), (0, 1, 2)]
     replay = player.play_adapter(L2Driver(adapter), memory)
     assert (replay.requests, replay.found, replay.stored) == (2, 3, 3)
 
 
-def test_torn_loads_are_missed_and_never_wrong(trace: Path, adapter: L2Adapter, memory: LentMemory) -> None:
+def test_torn_loads_are_missed_and_never_wrong(trace: Path, adapter: L2Adapter, memory: BorrowedMemory) -> None:
     plan = FaultPlan({"load": {Fault.TORN: 0.5}}, seed=3)
     faulty = FaultInjectAdapter(adapter_context(memory), adapter, plan)
     driver = L2Driver(faulty)

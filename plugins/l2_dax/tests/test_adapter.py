@@ -21,8 +21,8 @@ from lmcache_core import (
     check,
     joined_layout,
 )
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_dax.adapter import open_dax
 from lmcache_l2_dax.config import DaxSettings
 from lmcache_object_slots import SlotAdapter
@@ -37,8 +37,8 @@ Open = Callable[..., L2Driver]
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory(16 * MIB)
+def memory() -> BorrowedMemory:
+    return BorrowedMemory(16 * MIB)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def devices(memory_folder: Path) -> list[Path]:
 
 
 @pytest.fixture
-def open_on(memory: LentMemory) -> Iterator[Open]:
+def open_on(memory: BorrowedMemory) -> Iterator[Open]:
     """`open_on(paths, persist_enabled=True, ...)`; the test's end closes what it opened."""
     opened: list[L2Driver] = []
 
@@ -67,14 +67,14 @@ def make(path: Path) -> Path:
     return path
 
 
-def put(driver: L2Driver, memory: LentMemory, numbers: range) -> None:
+def put(driver: L2Driver, memory: BorrowedMemory, numbers: range) -> None:
     items = [
         (object_key(number), memory.sealed(object_key(number), payload_of(number, PAYLOAD_BYTES))) for number in numbers
     ]
     assert driver.store(*items) == (DONE,) * len(items)
 
 
-def loaded(driver: L2Driver, memory: LentMemory, number: int) -> Outcome:
+def loaded(driver: L2Driver, memory: BorrowedMemory, number: int) -> Outcome:
     """Fails where it is DONE and another's."""
     key, buffer = object_key(number), memory.lend(HEADER_BYTES + PAYLOAD_BYTES)
     (outcome,) = driver.load((key, buffer))
@@ -85,7 +85,9 @@ def loaded(driver: L2Driver, memory: LentMemory, number: int) -> Outcome:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_persistent_objects_are_found_again(devices: list[Path], open_on: Open, memory: LentMemory, count: int) -> None:
+def test_persistent_objects_are_found_again(
+    devices: list[Path], open_on: Open, memory: BorrowedMemory, count: int
+) -> None:
     first = open_on(devices[:count], persist_enabled=True)
     put(first, memory, range(20))
     assert Capability.DURABLE in first.adapter.capabilities
@@ -98,7 +100,7 @@ def test_persistent_objects_are_found_again(devices: list[Path], open_on: Open, 
 
 
 def test_volatile_objects_are_not_found_again_by_whoever_comes_next(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     """Not by a persistent adapter either, though their headers stand on the device still."""
     first = open_on(devices[:1])
@@ -112,7 +114,7 @@ def test_volatile_objects_are_not_found_again_by_whoever_comes_next(
         driver.close(10)
 
 
-def test_slots_are_dealt_to_all_devices(devices: list[Path], open_on: Open, memory: LentMemory) -> None:
+def test_slots_are_dealt_to_all_devices(devices: list[Path], open_on: Open, memory: BorrowedMemory) -> None:
     driver = open_on(devices)
     put(driver, memory, range(9))
     driver.close(10)
@@ -122,7 +124,7 @@ def test_slots_are_dealt_to_all_devices(devices: list[Path], open_on: Open, memo
 
 
 def test_what_holds_something_else_is_refused_and_left_as_it_is(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     foreign = os.urandom(DEVICE_BYTES)
     for place in (0, 1):
@@ -139,7 +141,7 @@ def test_what_holds_something_else_is_refused_and_left_as_it_is(
 
 
 def test_what_was_given_up_stays_given_up_when_a_volatile_start_comes_between(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     """Without it, foreign bytes would keep their slots from the persistent start that follows."""
     devices[0].write_bytes(os.urandom(DEVICE_BYTES))
@@ -151,7 +153,7 @@ def test_what_was_given_up_stays_given_up_when_a_volatile_start_comes_between(
 
 
 def test_another_geometry_or_number_of_devices_is_refused(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     first = open_on(devices[:2], persist_enabled=True)
     put(first, memory, range(4))
@@ -168,7 +170,7 @@ def test_another_geometry_or_number_of_devices_is_refused(
     assert [loaded(again, memory, number) for number in range(4)] == [DONE] * 4
 
 
-def test_a_device_of_another_set_is_refused(devices: list[Path], open_on: Open, memory: LentMemory) -> None:
+def test_a_device_of_another_set_is_refused(devices: list[Path], open_on: Open, memory: BorrowedMemory) -> None:
     for pair in ([devices[0], devices[1]], [devices[2], make(devices[2].with_name("device3"))]):
         driver = open_on(pair, persist_enabled=True)
         put(driver, memory, range(4))
@@ -178,7 +180,7 @@ def test_a_device_of_another_set_is_refused(devices: list[Path], open_on: Open, 
 
 
 def test_an_empty_device_in_the_place_of_a_lost_one_costs_only_its_own_objects(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     first = open_on(devices[:2], persist_enabled=True)
     put(first, memory, range(10))
@@ -194,7 +196,7 @@ def test_an_empty_device_in_the_place_of_a_lost_one_costs_only_its_own_objects(
 @pytest.mark.parametrize("away", [0, 1])
 @pytest.mark.parametrize("starts", [1, 2])
 def test_what_a_device_that_was_away_holds_from_earlier_is_not_found(
-    devices: list[Path], open_on: Open, memory: LentMemory, away: int, starts: int, caplog: pytest.LogCaptureFixture
+    devices: list[Path], open_on: Open, memory: BorrowedMemory, away: int, starts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = open_on(devices[:2], persist_enabled=True)
     put(first, memory, range(10))
@@ -223,7 +225,9 @@ def test_what_a_device_that_was_away_holds_from_earlier_is_not_found(
     assert [loaded(again, memory, number) for number in range(40)] == [DONE] * 40
 
 
-def test_pages_that_vanish_are_failures_and_not_the_end(devices: list[Path], open_on: Open, memory: LentMemory) -> None:
+def test_pages_that_vanish_are_failures_and_not_the_end(
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
+) -> None:
     """The file is cut under the mapping; what is before the cut is served on."""
     driver = open_on(devices[:1])
     put(driver, memory, range(12))
@@ -238,7 +242,7 @@ def test_pages_that_vanish_are_failures_and_not_the_end(devices: list[Path], ope
 
 @pytest.mark.parametrize("shift", [1, 5, 17])
 def test_objects_that_changed_slots_after_the_checkpoint_are_all_found(
-    devices: list[Path], open_on: Open, memory: LentMemory, shift: int
+    devices: list[Path], open_on: Open, memory: BorrowedMemory, shift: int
 ) -> None:
     """The checkpoint names each slot as another object's than its header does: no slot is cleared for that."""
     first = open_on(devices[:1], persist_enabled=True)
@@ -253,7 +257,7 @@ def test_objects_that_changed_slots_after_the_checkpoint_are_all_found(
     assert outcomes == [MISSING] * shift + [DONE] * 20
 
 
-def test_an_object_of_several_tensors_is_one_run(devices: list[Path], open_on: Open, memory: LentMemory) -> None:
+def test_an_object_of_several_tensors_is_one_run(devices: list[Path], open_on: Open, memory: BorrowedMemory) -> None:
     layouts = (ObjectLayout(2, 4, 16, 64, "bfloat16"), ObjectLayout(1, 2, 16, 24, "uint8"))
     layout = joined_layout(layouts)
     assert isinstance(layout, CompositeLayout)
@@ -268,7 +272,7 @@ def test_an_object_of_several_tensors_is_one_run(devices: list[Path], open_on: O
 
 
 def test_a_second_server_is_refused_and_the_first_serves_on(
-    devices: list[Path], open_on: Open, memory: LentMemory
+    devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     first = open_on(devices[:2])
     put(first, memory, range(2))

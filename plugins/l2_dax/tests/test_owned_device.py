@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import AdapterContext, ResourceError
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_l2_dax.owned_device import OwnedDevice, open_owned
 
 MIB = 2**20
@@ -31,7 +31,7 @@ def device(path: Path) -> Iterator[OwnedDevice]:
 
 
 def context(boot_id: str = "boot-1") -> AdapterContext:
-    return adapter_context(LentMemory(MIB), boot_id=boot_id, name="dax")
+    return adapter_context(BorrowedMemory(MIB), boot_id=boot_id, name="dax")
 
 
 def test_a_second_owner_is_refused_and_told_of_the_first(device: OwnedDevice, path: Path) -> None:

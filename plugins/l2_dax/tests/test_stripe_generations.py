@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_l2_dax.stripe_members import StripedDevice, StripedVolume, open_striped_volume
 from lmcache_l2_dax.stripes import striped_geometry
 from lmcache_object_slots import VolumeIdentity, meta_bytes_for
@@ -76,7 +76,7 @@ def opened(disks: list[bytearray], writes: int | None = None, torn_share: float 
 
 def put_everywhere(disks: list[bytearray]) -> None:
     """One object on each device."""
-    memory = LentMemory(2**16)
+    memory = BorrowedMemory(2**16)
     for number, disk in enumerate(disks):
         run = bytes(memory.sealed(object_key(number), payload_of(number, 1000)).view)
         at = GEOMETRY.run_at(1)

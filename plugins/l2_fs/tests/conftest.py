@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_fs.adapter import FsAdapter, open_fs
 from lmcache_l2_fs.config import FsSettings
 
@@ -15,8 +15,8 @@ OpenFs = Callable[..., FsAdapter]
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_here(root: Path, memory: LentMemory) -> Iterator[OpenFs]:
+def open_here(root: Path, memory: BorrowedMemory) -> Iterator[OpenFs]:
     """`open_here(fsync=True, ...)` opens an adapter on `root` and, unless `known=False`, waits until it knows what is
     there; the test's end closes all of them."""
     opened: list[FsAdapter] = []

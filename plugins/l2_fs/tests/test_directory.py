@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HashChain, KeySpace, ObjectKey, Outcome, ResourceError, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_fs.adapter import FsAdapter, open_fs
 from lmcache_l2_fs.config import FsSettings
 
@@ -29,7 +29,7 @@ Open = Callable[..., FsAdapter]
 
 
 def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     first = open_here(boot_id="first-boot")
     owner = json.loads((root / ".lock").read_text())
@@ -80,7 +80,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused_in_one_line(tmp_path: Path
     with pytest.raises(
         ResourceError, match=r"base_path '.*' cannot be used \((File exists|Not a directory): .*name one"
     ) as refused:
-        open_fs(settings, adapter_context(LentMemory(4096)))
+        open_fs(settings, adapter_context(BorrowedMemory(4096)))
     assert "\n" not in str(refused.value)
 
 
@@ -89,7 +89,7 @@ def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
         pytest.skip("root may write everywhere")
     tmp_path.chmod(0o500)
     with pytest.raises(ResourceError, match="Permission denied"):
-        open_fs(FsSettings(base_path=tmp_path), adapter_context(LentMemory(4096)))
+        open_fs(FsSettings(base_path=tmp_path), adapter_context(BorrowedMemory(4096)))
 
 
 def test_what_cannot_be_opened_leaves_nothing_taken(
@@ -109,7 +109,7 @@ def test_what_cannot_be_opened_leaves_nothing_taken(
     open_here()
 
 
-def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here: Open, memory: LentMemory) -> None:
+def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here: Open, memory: BorrowedMemory) -> None:
     for warm_up in (True, False):
         gc.collect()  # what earlier tests left
         before = (descriptors(), threading.active_count())
@@ -121,7 +121,7 @@ def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here:
     assert (descriptors(), threading.active_count()) == before
 
 
-def test_an_adapter_that_nobody_holds_has_given_everything_back(root: Path, memory: LentMemory) -> None:
+def test_an_adapter_that_nobody_holds_has_given_everything_back(root: Path, memory: BorrowedMemory) -> None:
     gc.collect()
     before = descriptors()
     adapter = open_fs(FsSettings(base_path=root), adapter_context(memory))
@@ -130,7 +130,7 @@ def test_an_adapter_that_nobody_holds_has_given_everything_back(root: Path, memo
     assert descriptors() == before
 
 
-def test_reopening_finds_everything_and_its_size(open_here: Open, memory: LentMemory) -> None:
+def test_reopening_finds_everything_and_its_size(open_here: Open, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_here())
     keys = put(driver, memory, 30)
     space = KeySpace("другая/модель", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
@@ -144,7 +144,7 @@ def test_reopening_finds_everything_and_its_size(open_here: Open, memory: LentMe
     assert set(driver.keys(7)) == set(keys)
 
 
-def test_files_of_other_names_are_counted_and_left_alone(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_files_of_other_names_are_counted_and_left_alone(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
     driver.adapter.close(30)
@@ -188,7 +188,7 @@ def test_unfinished_files_of_former_boots_are_removed_and_nothing_else(open_here
     }  # fmt: skip
 
 
-def test_close_leaves_no_temporaries(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_close_leaves_no_temporaries(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     adapter = open_here()
     put(L2Driver(adapter), memory, 3)
     adapter.close(30)
@@ -196,7 +196,7 @@ def test_close_leaves_no_temporaries(open_here: Open, root: Path, memory: LentMe
 
 
 def test_directories_that_vanish_are_made_again_but_the_root_is_not(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here(boot_id="b"))
     (key,) = put(driver, memory, 1)
@@ -212,7 +212,11 @@ def test_directories_that_vanish_are_made_again_but_the_root_is_not(
 
 
 def test_a_directory_that_cannot_be_read_is_a_warning(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_here: Open,
+    root: Path,
+    memory: BorrowedMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     driver = L2Driver(open_here())
     keys = put(driver, memory, 2)
@@ -231,7 +235,7 @@ def test_a_directory_that_cannot_be_read_is_a_warning(
     assert L2Driver(adapter).has(keys[1]) == (DONE,)
 
 
-def test_only_the_owner_may_read_what_users_said(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_only_the_owner_may_read_what_users_said(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     (key,) = put(L2Driver(open_here()), memory, 1)
     path = root / media_path(key)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -248,7 +252,7 @@ def fs_threads() -> list[str]:
 
 
 def test_nothing_is_written_into_a_directory_that_another_server_made_anew(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     first = L2Driver(open_here(persist_enabled=False))
     put(first, memory, 2)

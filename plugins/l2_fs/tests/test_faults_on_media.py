@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, check, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs.adapter import FsAdapter
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED
@@ -21,7 +21,7 @@ DAMAGED, FOREIGN = Outcome.DAMAGED, Outcome.FOREIGN
 Open = Callable[..., FsAdapter]
 
 
-def load_and_check(driver: L2Driver, memory: LentMemory, key: ObjectKey) -> Outcome:
+def load_and_check(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey) -> Outcome:
     """What core does with a load: nothing is a hit that does not pass the check, and what fails it is rejected."""
     buffer = memory.lend(OBJECT_BYTES)
     (outcome,) = driver.load((key, buffer))
@@ -56,7 +56,7 @@ regions = st.one_of(
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_file_with_one_changed_byte_is_never_a_hit(
-    open_here: Open, root: Path, memory: LentMemory, direct: bool
+    open_here: Open, root: Path, memory: BorrowedMemory, direct: bool
 ) -> None:
     driver = L2Driver(open_here(use_odirect=direct))
     keys = put(driver, memory, 3)
@@ -78,7 +78,7 @@ def test_a_file_with_one_changed_byte_is_never_a_hit(
 
 @pytest.mark.parametrize("at", [20, 100, 1000, HEADER_BYTES - 1, HEADER_BYTES, OBJECT_BYTES - 1])
 def test_a_damaged_file_is_moved_aside_and_stored_anew(
-    open_here: Open, root: Path, memory: LentMemory, at: int
+    open_here: Open, root: Path, memory: BorrowedMemory, at: int
 ) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_moved_aside_and_stored_anew(
 
 
 @pytest.mark.parametrize("length", [1, 100, HEADER_BYTES, OBJECT_BYTES - 1, OBJECT_BYTES + 1, OBJECT_BYTES * 2, 0])
-def test_a_file_of_another_length_is_damaged(open_here: Open, root: Path, memory: LentMemory, length: int) -> None:
+def test_a_file_of_another_length_is_damaged(open_here: Open, root: Path, memory: BorrowedMemory, length: int) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
     (key,) = put(driver, memory, 1)
@@ -117,7 +117,7 @@ def test_a_file_of_another_length_is_damaged(open_here: Open, root: Path, memory
 
 
 def test_two_files_that_were_swapped_are_foreign_and_stay_where_they_are(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
@@ -139,7 +139,7 @@ def test_two_files_that_were_swapped_are_foreign_and_stay_where_they_are(
 
 @pytest.mark.parametrize("same_length", [True, False])
 def test_a_foreign_file_in_our_place_is_neither_served_nor_replaced_nor_deleted(
-    open_here: Open, root: Path, memory: LentMemory, same_length: bool
+    open_here: Open, root: Path, memory: BorrowedMemory, same_length: bool
 ) -> None:
     key = object_key(0)
     path = root / media_path(key)
@@ -167,7 +167,9 @@ def test_a_foreign_file_in_our_place_is_neither_served_nor_replaced_nor_deleted(
         assert path.read_bytes() == letter
 
 
-def test_a_directory_that_is_as_long_as_the_object_is_foreign(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_directory_that_is_as_long_as_the_object_is_foreign(
+    open_here: Open, root: Path, memory: BorrowedMemory
+) -> None:
     key = object_key(0)
     adapter = open_here()
     path = root / media_path(key)
@@ -181,7 +183,7 @@ def test_a_directory_that_is_as_long_as_the_object_is_foreign(open_here: Open, r
 
 
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "file where a directory belongs"])
-def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMemory, kind: str) -> None:
+def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: BorrowedMemory, kind: str) -> None:
     key = object_key(0)
     adapter = open_here()
     driver = L2Driver(adapter)
@@ -207,7 +209,7 @@ def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMem
 
 
 def test_a_file_that_a_power_cut_left_empty_or_zeroed_makes_room(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     keys = put(driver, memory, 3)
@@ -223,7 +225,7 @@ def test_a_file_that_a_power_cut_left_empty_or_zeroed_makes_room(
 
 
 def test_a_file_that_was_removed_is_missing_and_can_be_stored_again(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     one, other = put(driver, memory, 2)
@@ -236,7 +238,7 @@ def test_a_file_that_was_removed_is_missing_and_can_be_stored_again(
     assert load_and_check(driver, memory, one) is DONE
 
 
-def test_only_the_newest_damaged_files_are_kept(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_only_the_newest_damaged_files_are_kept(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
     (root / ".damaged").mkdir()
@@ -253,7 +255,7 @@ def test_only_the_newest_damaged_files_are_kept(open_here: Open, root: Path, mem
     assert adapter.usage() == (0, None, 0)
 
 
-def test_a_listing_leaves_out_what_could_not_be_served(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_listing_leaves_out_what_could_not_be_served(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
     keys = put(driver, memory, 4)

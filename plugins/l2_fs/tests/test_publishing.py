@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome, StoreItem, check, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 
 DONE, REJECTED, FAILED = Outcome.DONE, Outcome.REJECTED, Outcome.FAILED
@@ -27,7 +27,7 @@ Open = Callable[..., FsAdapter]
 
 
 def test_two_threads_that_store_one_key_are_both_done_with_one_file(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here(num_workers=8))
     keys = [object_key(number) for number in range(20)]
@@ -39,7 +39,7 @@ def test_two_threads_that_store_one_key_are_both_done_with_one_file(
 
 
 def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = L2Driver(open_here())
     key = object_key(0)
@@ -58,7 +58,7 @@ def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
 
 
 def test_with_fsync_file_then_directories_are_on_the_medium_before_the_answer(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = open_here(fsync=True, num_workers=1)
     steps: list[str] = []
@@ -86,14 +86,16 @@ def test_with_fsync_file_then_directories_are_on_the_medium_before_the_answer(
     assert steps == ["sync file", "link", f"sync {model}/{salt}/{fan_out}"]
 
 
-def test_without_fsync_none_is_asked_for(open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsync_none_is_asked_for(
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = L2Driver(open_here())
     monkeypatch.setattr(os, "fsync", lambda fd: pytest.fail("synced"))
     put(driver, memory, 2)
 
 
 def test_eight_writers_never_exceed_the_capacity(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = 5
     adapter = open_here(num_workers=8, max_capacity_gb=(room * OBJECT_BYTES + 100) / 2**30)
@@ -134,7 +136,7 @@ def small_disk(root: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_full_disk_rejects_and_keeps_what_it_has(
-    small_disk: Path, open_here: Open, memory: LentMemory, direct: bool
+    small_disk: Path, open_here: Open, memory: BorrowedMemory, direct: bool
 ) -> None:
     adapter = open_here(use_odirect=direct)
     driver = L2Driver(adapter)
@@ -154,7 +156,7 @@ def test_a_full_disk_rejects_and_keeps_what_it_has(
     adapter.close(30)
 
 
-def test_a_file_larger_than_is_allowed_is_rejected(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_file_larger_than_is_allowed_is_rejected(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_here())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     key, small = object_key(0), object_key(1)
@@ -172,7 +174,7 @@ def test_a_file_larger_than_is_allowed_is_rejected(open_here: Open, root: Path, 
     [(errno.EDQUOT, REJECTED), (errno.ENOSPC, REJECTED), (errno.EIO, FAILED), (errno.EROFS, FAILED)],
 )
 def test_what_the_system_says_becomes_an_outcome(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, number: int, outcome: Outcome
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, number: int, outcome: Outcome
 ) -> None:
     driver = L2Driver(open_here())
 
@@ -188,7 +190,7 @@ def test_what_the_system_says_becomes_an_outcome(
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT])
 def test_what_passes_by_itself_is_tried_again(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, number: int
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     driver = L2Driver(open_here())
     faults = [OSError(number, os.strerror(number)) for _ in range(2)]
@@ -219,7 +221,7 @@ def test_what_passes_by_itself_is_tried_again(
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_writes_and_reads_that_come_in_pieces_are_put_together(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, direct: bool
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, direct: bool
 ) -> None:
     pwrite, preadv, most = os.pwrite, os.preadv, 8192
 
@@ -241,7 +243,7 @@ def test_writes_and_reads_that_come_in_pieces_are_put_together(
 
 
 def test_where_o_direct_is_not_taken_files_are_buffered_and_one_warning_says_so(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     system_open = os.open
 
@@ -261,11 +263,11 @@ def test_where_o_direct_is_not_taken_files_are_buffered_and_one_warning_says_so(
 CHILD = """
 import sys
 from lmcache_core import StoreItem
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_l2_fs.adapter import open_fs
 from lmcache_l2_fs.config import FsSettings
 
-memory = LentMemory(64 * 2**20)
+memory = BorrowedMemory(64 * 2**20)
 adapter = open_fs(FsSettings(base_path=sys.argv[1], num_workers=4), adapter_context(memory))
 batch = [StoreItem(object_key(n), memory.sealed(object_key(n), payload_of(n, 50_000))) for n in range(1_000)]
 adapter.submit_store(batch)
@@ -276,7 +278,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("files_before", [1, 40, 200])
 def test_after_a_kill_while_storing_the_index_is_what_is_on_disk_and_each_file_is_whole(
-    open_here: Open, root: Path, memory: LentMemory, files_before: int
+    open_here: Open, root: Path, memory: BorrowedMemory, files_before: int
 ) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None

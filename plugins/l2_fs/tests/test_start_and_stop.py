@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import Outcome, check, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_fs.adapter import FsAdapter
 from lmcache_object_files import recovery
 
@@ -36,7 +36,7 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_it_serves_and_changes_before_it_knows_anything(
-    open_here: Open, memory: LentMemory, go_on: threading.Event
+    open_here: Open, memory: BorrowedMemory, go_on: threading.Event
 ) -> None:
     go_on.set()
     driver = L2Driver(open_here())
@@ -60,14 +60,14 @@ def test_it_serves_and_changes_before_it_knows_anything(
     assert counted(driver) == (7, 7 * OBJECT_BYTES)
 
 
-def test_it_closes_before_it_knows_anything(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_it_closes_before_it_knows_anything(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     adapter = open_here(known=False)
     adapter.close(30)
     open_here()
 
 
 def test_a_base_path_that_vanishes_fails_operations_and_costs_no_object(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
@@ -85,7 +85,7 @@ def test_a_base_path_that_vanishes_fails_operations_and_costs_no_object(
 
 
 def test_without_persistence_nothing_of_ours_outlives_the_adapter(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     (root / "notes").mkdir(parents=True)
     (root / "notes" / "letter.txt").write_text("mine")
@@ -99,7 +99,7 @@ def test_without_persistence_nothing_of_ours_outlives_the_adapter(
     assert sorted(path.name for path in root.rglob("*")) == [".lock", ".tmp", "letter.txt", "notes"]
 
 
-def test_a_base_path_that_is_a_link_is_where_it_leads(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_base_path_that_is_a_link_is_where_it_leads(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     root.mkdir()
     link = root.with_name("link")
     link.symlink_to(root)
@@ -111,7 +111,7 @@ def test_a_base_path_that_is_a_link_is_where_it_leads(open_here: Open, root: Pat
 
 
 def test_a_directory_that_was_moved_is_served_from_its_new_place(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     keys = put(driver, memory, 3)

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 
 DONE, MISSING, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED
 Open = Callable[..., FsAdapter]
 
 
-def test_a_load_that_finds_no_file_forgets_it(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_load_that_finds_no_file_forgets_it(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
     (root / media_path(key)).unlink()
@@ -31,7 +31,7 @@ def test_a_load_that_finds_no_file_forgets_it(open_here: Open, root: Path, memor
 
 
 def test_what_was_stored_while_a_load_found_no_file_is_not_forgotten(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
@@ -59,7 +59,7 @@ def test_what_was_stored_while_a_load_found_no_file_is_not_forgotten(
 
 
 def test_the_index_does_not_vouch_for_a_disk_that_is_broken(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)

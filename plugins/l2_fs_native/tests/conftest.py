@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_l2_fs_native.config import FsNativeSettings
 from lmcache_l2_fs_native.opening import open_fs_native
@@ -25,8 +25,8 @@ def io_engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_here(root: Path, memory: LentMemory) -> Iterator[OpenNative]:
+def open_here(root: Path, memory: BorrowedMemory) -> Iterator[OpenNative]:
     """`open_here(fsync=True, ...)` opens an adapter on `root`; the test's end closes all of them."""
     opened: list[FsNativeAdapter] = []
 

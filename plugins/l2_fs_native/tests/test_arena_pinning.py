@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_fs_native import adapter as adapter_module
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_l2_fs_native.arena_pinning import ArenaPinning, is_resident
@@ -37,19 +37,19 @@ class Registry:
         return self._allowed
 
 
-def touch(memory: LentMemory) -> None:
+def touch(memory: BorrowedMemory) -> None:
     memory.region.view[::4096] = b"x" * (memory.region.length // 4096)
 
 
 def test_memory_is_there_once_each_page_was_touched() -> None:
-    memory = LentMemory(8 * MIB)
+    memory = BorrowedMemory(8 * MIB)
     assert not is_resident(memory.region)
     touch(memory)
     assert is_resident(memory.region)
 
 
 def test_it_is_registered_when_it_has_grown_and_once() -> None:
-    memory = LentMemory(8 * MIB)
+    memory = BorrowedMemory(8 * MIB)
     registry = Registry()
     pinning = ArenaPinning(registry, adapter_context(memory))  # type: ignore[arg-type]
     assert not pinning.proceed()
@@ -62,7 +62,7 @@ def test_it_is_registered_when_it_has_grown_and_once() -> None:
 
 def test_where_it_cannot_be_had_one_line_says_so_and_it_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    memory = LentMemory(MIB)
+    memory = BorrowedMemory(MIB)
     touch(memory)
     registry = Registry(allowed=False)
     pinning = ArenaPinning(registry, adapter_context(memory))  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ def test_where_it_cannot_be_had_one_line_says_so_and_it_is_not_tried_again(caplo
 
 
 def test_a_file_on_a_disk_is_never_pinned() -> None:
-    memory = LentMemory(MIB)
+    memory = BorrowedMemory(MIB)
     touch(memory)
     on_disk = replace(memory.region, descriptor=3)
     registry = Registry()
@@ -84,10 +84,10 @@ def test_a_file_on_a_disk_is_never_pinned() -> None:
 
 @needs_io_uring
 def test_objects_come_and_go_while_memory_is_registered(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = IoEngine("io_uring", 1, 1, MIB)
-    other = LentMemory(memory.region.length)
+    other = BorrowedMemory(memory.region.length)
     allowed = probe.register_memory(other.region.address, other.region.length)
     probe.close(30)
     if not allowed:
@@ -113,7 +113,7 @@ def test_objects_come_and_go_while_memory_is_registered(
 
 @pytest.mark.parametrize("way", [{"io_engine": "threads", "use_odirect": True}, {"io_engine": "auto"}])
 def test_where_nothing_is_to_be_gained_nothing_is_pinned(
-    open_here: Open, memory: LentMemory, way: dict[str, object]
+    open_here: Open, memory: BorrowedMemory, way: dict[str, object]
 ) -> None:
     touch(memory)
     adapter = open_here(**way)

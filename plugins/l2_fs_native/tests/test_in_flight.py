@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, put
-from lmcache_devkit.lent_memory import LentMemory
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import READ_FILE, WRITE_FILE
 from plugins.l2_fs_native.tests.gated_engine import GatedEngine, gate_engines
@@ -34,7 +34,7 @@ def wait_submitted(engine: GatedEngine, kind: int, count: int) -> None:
 
 
 def test_as_many_reads_as_the_queue_is_deep_are_under_way_before_any_is_answered(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, io_engine: str
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, io_engine: str
 ) -> None:
     made = gate_engines(monkeypatch)
     driver = L2Driver(open_here(io_engine=io_engine, queue_depth=DEPTH))
@@ -50,7 +50,7 @@ def test_as_many_reads_as_the_queue_is_deep_are_under_way_before_any_is_answered
 
 
 def test_no_more_than_the_queue_is_deep_are_given_to_the_engine(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = gate_engines(monkeypatch)
     driver = L2Driver(open_here(queue_depth=4))
@@ -66,7 +66,7 @@ def test_no_more_than_the_queue_is_deep_are_given_to_the_engine(
 
 
 def test_a_batch_of_stores_is_one_batch_for_the_engine(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once directories are there and recovery has ended."""
     made = gate_engines(monkeypatch)
@@ -84,7 +84,7 @@ def test_a_batch_of_stores_is_one_batch_for_the_engine(
 
 
 def test_a_lookup_asks_nothing_of_the_medium_once_everything_is_known(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = L2Driver(open_here())
     keys = put(driver, memory, 3)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 
 DONE, MISSING, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
@@ -20,7 +20,7 @@ WAYS = [("fs", "fs_native"), ("fs_native", "fs")]
 
 
 @contextmanager
-def opened(name: str, root: Path, memory: LentMemory, *, direct: bool = False) -> Iterator[L2Driver]:
+def opened(name: str, root: Path, memory: BorrowedMemory, *, direct: bool = False) -> Iterator[L2Driver]:
     offer = OpenableOffer(installed_offer("l2_adapter", name), {"base_path": str(root), "use_odirect": direct})
     driver = L2Driver(offer.open(adapter_context(memory, name=name)))
     try:
@@ -38,7 +38,9 @@ def wait_recovered(driver: L2Driver) -> None:
 
 @pytest.mark.parametrize(("writer", "reader"), WAYS)
 @pytest.mark.parametrize("direct", [False, True])
-def test_what_one_wrote_the_other_has(root: Path, memory: LentMemory, writer: str, reader: str, direct: bool) -> None:
+def test_what_one_wrote_the_other_has(
+    root: Path, memory: BorrowedMemory, writer: str, reader: str, direct: bool
+) -> None:
     with opened(writer, root, memory, direct=direct) as driver:
         keys = put(driver, memory, 8)
     with opened(reader, root, memory, direct=direct) as driver:
@@ -55,7 +57,7 @@ def test_what_one_wrote_the_other_has(root: Path, memory: LentMemory, writer: st
 
 @pytest.mark.parametrize(("writer", "reader"), WAYS)
 def test_what_was_damaged_in_between_is_refused_by_the_other(
-    root: Path, memory: LentMemory, writer: str, reader: str
+    root: Path, memory: BorrowedMemory, writer: str, reader: str
 ) -> None:
     with opened(writer, root, memory) as driver:
         put(driver, memory, 1)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, Outcome, check, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import READ_FILE
 from plugins.l2_fs_native.tests.gated_engine import gate_engines
@@ -42,7 +42,7 @@ regions = st.one_of(
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_file_with_one_changed_byte_is_refused_by_the_adapter_itself(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str, direct: bool
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, direct: bool
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine, use_odirect=direct))
     keys = put(driver, memory, 3)
@@ -64,7 +64,7 @@ def test_a_file_with_one_changed_byte_is_refused_by_the_adapter_itself(
 @pytest.mark.parametrize("payload_bytes", [1, 4095, 4096, 4097, 2**20, 2**20 + 1, 5 * 2**20 - 4096, 5 * 2**20 + 17])
 @pytest.mark.parametrize("direct", [False, True])
 def test_objects_of_every_length_come_back(
-    open_here: Open, memory: LentMemory, io_engine: str, direct: bool, payload_bytes: int
+    open_here: Open, memory: BorrowedMemory, io_engine: str, direct: bool, payload_bytes: int
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine, use_odirect=direct))
     key = object_key(0)
@@ -78,7 +78,7 @@ def test_objects_of_every_length_come_back(
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_buffer_that_is_not_aligned_comes_out_right_and_is_counted(
-    open_here: Open, memory: LentMemory, io_engine: str, direct: bool
+    open_here: Open, memory: BorrowedMemory, io_engine: str, direct: bool
 ) -> None:
     adapter = open_here(io_engine=io_engine, use_odirect=direct)
     driver = L2Driver(adapter)
@@ -95,7 +95,7 @@ def test_a_buffer_that_is_not_aligned_comes_out_right_and_is_counted(
 
 @pytest.mark.parametrize("length", [1, 100, HEADER_BYTES, OBJECT_BYTES - 1, OBJECT_BYTES + 1, OBJECT_BYTES * 2, 0])
 def test_a_file_of_another_length_is_refused(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str, length: int
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, length: int
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine))
     (key,) = put(driver, memory, 1)
@@ -105,7 +105,7 @@ def test_a_file_of_another_length_is_refused(
 
 
 def test_a_file_of_zeros_is_damaged_as_a_loss_of_power_leaves_it(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
@@ -114,7 +114,9 @@ def test_a_file_of_zeros_is_damaged_as_a_loss_of_power_leaves_it(
 
 
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "file where a directory belongs"])
-def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMemory, io_engine: str, kind: str) -> None:
+def test_what_is_no_file_is_foreign(
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, kind: str
+) -> None:
     key = object_key(0)
     driver = L2Driver(open_here(io_engine=io_engine))
     path = root / media_path(key)
@@ -140,7 +142,7 @@ def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: LentMem
 
 
 def test_a_file_that_was_removed_is_missing_and_can_be_stored_again(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     one, other = put(driver, memory, 2)
@@ -154,7 +156,7 @@ def test_a_file_that_was_removed_is_missing_and_can_be_stored_again(
 
 
 def test_the_index_does_not_vouch_for_a_disk_that_is_broken(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = gate_engines(monkeypatch)
     adapter = open_here()
@@ -172,7 +174,7 @@ def test_the_index_does_not_vouch_for_a_disk_that_is_broken(
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT])
 def test_what_passes_by_itself_is_tried_again(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, number: int
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     made = gate_engines(monkeypatch)
     driver = L2Driver(open_here())
@@ -191,7 +193,7 @@ def test_what_passes_by_itself_is_tried_again(
     ],
 )
 def test_the_kernel_is_told_what_to_fetch_for_long_files_and_where_somebody_said_so(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch,
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch,
     payload_bytes: int, read_ahead_size: int | None, told_bytes: int,
 ) -> None:  # fmt: skip
     """What it is told to fetch it fetches in single pages, where its own read-ahead takes large ones."""

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from lmcache_core import ConfigError, Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, put
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_devkit.offer_under_test import OpenableOffer, installed_offer
 from lmcache_l2_fs_native import opening
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
@@ -33,9 +33,9 @@ def held() -> tuple[int, int]:
 
 @pytest.mark.parametrize("second", ["fs", "fs_native"])
 def test_a_second_server_is_refused_with_the_owners_name_and_a_remedy(
-    open_here: Open, root: Path, memory: LentMemory, second: str
+    open_here: Open, root: Path, memory: BorrowedMemory, second: str
 ) -> None:
-    from lmcache_devkit.lent_memory import adapter_context
+    from lmcache_devkit.borrowed_memory import adapter_context
 
     first = open_here(boot_id="first-boot")
     other = OpenableOffer(installed_offer("l2_adapter", second), {"base_path": str(root)})
@@ -100,7 +100,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused_in_one_line(tmp_path: Path
 
 
 def test_where_o_direct_is_not_taken_files_are_buffered_and_one_warning_says_so(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(opening, "find_alignment", lambda directory: 0)
     adapter = open_here(use_odirect=True)
@@ -133,7 +133,7 @@ def test_a_directory_whose_engine_did_not_stop_stays_locked(
     made[0].close(30)
 
 
-def test_counters_say_what_files_and_engine_do(open_here: Open, memory: LentMemory, io_engine: str) -> None:
+def test_counters_say_what_files_and_engine_do(open_here: Open, memory: BorrowedMemory, io_engine: str) -> None:
     adapter = open_here(io_engine=io_engine)
     driver = L2Driver(adapter)
     keys = put(driver, memory, 2)
@@ -146,7 +146,9 @@ def test_counters_say_what_files_and_engine_do(open_here: Open, memory: LentMemo
     assert {"foreign", "damaged", "rejected_full", "recovering", "engine_bounced", "engine_errors"} <= set(counters)
 
 
-def test_what_is_not_to_persist_is_gone_after_an_orderly_stop(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_what_is_not_to_persist_is_gone_after_an_orderly_stop(
+    open_here: Open, root: Path, memory: BorrowedMemory
+) -> None:
     adapter = open_here(persist_enabled=False)
     put(L2Driver(adapter), memory, 5)
     adapter.close(30)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import Outcome, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.io import WRITE_FILE
 from lmcache_object_files import Recovery
@@ -21,7 +21,9 @@ Open = Callable[..., FsNativeAdapter]
 
 
 @pytest.fixture
-def unrecovered(open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch) -> Callable[[], FsNativeAdapter]:
+def unrecovered(
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], FsNativeAdapter]:
     """An adapter whose walk has not come to anything yet, and five objects from before."""
 
     def opened() -> FsNativeAdapter:
@@ -35,7 +37,7 @@ def unrecovered(open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyP
 
 
 def test_what_was_there_before_is_found_loaded_and_deleted(
-    unrecovered: Callable[[], FsNativeAdapter], memory: LentMemory
+    unrecovered: Callable[[], FsNativeAdapter], memory: BorrowedMemory
 ) -> None:
     adapter = unrecovered()
     driver = L2Driver(adapter)
@@ -49,7 +51,7 @@ def test_what_was_there_before_is_found_loaded_and_deleted(
 
 
 def test_what_is_there_is_not_written_again(
-    unrecovered: Callable[[], FsNativeAdapter], memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    unrecovered: Callable[[], FsNativeAdapter], memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = gate_engines(monkeypatch)
     driver = L2Driver(unrecovered())
@@ -58,7 +60,7 @@ def test_what_is_there_is_not_written_again(
 
 
 def test_in_the_end_the_index_is_what_is_on_the_medium(
-    unrecovered: Callable[[], FsNativeAdapter], open_here: Open, memory: LentMemory, root: Path,
+    unrecovered: Callable[[], FsNativeAdapter], open_here: Open, memory: BorrowedMemory, root: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     driver = L2Driver(unrecovered())

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome, StoreItem, media_path
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_fs_native.adapter import FsNativeAdapter
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import WRITE_FILE
@@ -33,7 +33,7 @@ def temporaries(root: Path) -> list[Path]:
 
 
 def test_many_stores_of_one_key_are_all_done_with_one_file(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine))
     keys = [object_key(number) for number in range(20)]
@@ -46,7 +46,7 @@ def test_many_stores_of_one_key_are_all_done_with_one_file(
 
 
 def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = L2Driver(open_here())
     key = object_key(0)
@@ -65,7 +65,7 @@ def test_a_file_that_appears_while_we_write_is_looked_at_and_not_replaced(
     assert temporaries(root) == []
 
 
-def test_a_damaged_file_is_moved_aside_for_the_new_one(open_here: Open, root: Path, memory: LentMemory) -> None:
+def test_a_damaged_file_is_moved_aside_for_the_new_one(open_here: Open, root: Path, memory: BorrowedMemory) -> None:
     adapter = open_here()
     driver = L2Driver(adapter)
     (key,) = put(driver, memory, 1)
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_moved_aside_for_the_new_one(open_here: Open, root: Pa
 
 @pytest.mark.parametrize("gone", [".tmp", "the model's", "both"])
 def test_directories_that_vanish_are_made_again(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str, gone: str
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, gone: str
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine))
     (key,) = put(driver, memory, 1)
@@ -91,7 +91,7 @@ def test_directories_that_vanish_are_made_again(
 
 
 def test_where_the_root_has_vanished_stores_fail_and_go_on_when_it_is_back(
-    open_here: Open, root: Path, memory: LentMemory
+    open_here: Open, root: Path, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here())
     (key,) = put(driver, memory, 1)
@@ -113,7 +113,7 @@ def test_where_the_root_has_vanished_stores_fail_and_go_on_when_it_is_back(
     ],
 )  # fmt: skip
 def test_what_the_medium_says_becomes_an_outcome(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, number: int, outcome: Outcome
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, number: int, outcome: Outcome
 ) -> None:
     made = gate_engines(monkeypatch)
     adapter = open_here(max_capacity_gb=2 * OBJECT_BYTES / 2**30)
@@ -126,7 +126,7 @@ def test_what_the_medium_says_becomes_an_outcome(
 
 
 def test_a_file_where_a_directory_belongs_is_no_fault_of_the_backend(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str
 ) -> None:
     """Or it would open the circuit, and take the adapter from everybody else."""
     adapter = open_here(io_engine=io_engine)
@@ -146,7 +146,7 @@ def test_a_file_where_a_directory_belongs_is_no_fault_of_the_backend(
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_store_that_was_cancelled_is_counted_as_what_it_is(
-    open_here: Open, root: Path, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, written: bool
+    open_here: Open, root: Path, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     """The cancellation passes when the engine has answered, and the answer is lost with it: what is there is DONE."""
     adapter = open_here(max_capacity_gb=2 * OBJECT_BYTES / 2**30)
@@ -175,7 +175,7 @@ def test_a_store_that_was_cancelled_is_counted_as_what_it_is(
 
 @pytest.mark.parametrize("fsync", [False, True])
 def test_directories_are_made_before_the_engine_writes_for_nothing(
-    open_here: Open, memory: LentMemory, monkeypatch: pytest.MonkeyPatch, fsync: bool
+    open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch, fsync: bool
 ) -> None:
     made = gate_engines(monkeypatch)
     driver = L2Driver(open_here(fsync=fsync))
@@ -195,7 +195,7 @@ def small_disk(root: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_full_disk_rejects_and_keeps_what_it_has(
-    small_disk: Path, open_here: Open, memory: LentMemory, io_engine: str, direct: bool
+    small_disk: Path, open_here: Open, memory: BorrowedMemory, io_engine: str, direct: bool
 ) -> None:
     adapter = open_here(io_engine=io_engine, use_odirect=direct)
     driver = L2Driver(adapter)
@@ -215,7 +215,7 @@ def test_a_full_disk_rejects_and_keeps_what_it_has(
 
 
 def test_a_file_larger_than_is_allowed_is_rejected(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str
 ) -> None:
     driver = L2Driver(open_here(io_engine=io_engine))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -231,7 +231,7 @@ def test_a_file_larger_than_is_allowed_is_rejected(
 
 @pytest.mark.parametrize("gone", ["the directory", "its lock"])
 def test_nothing_is_written_into_a_directory_that_another_server_took(
-    open_here: Open, root: Path, memory: LentMemory, io_engine: str, gone: str
+    open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, gone: str
 ) -> None:
     first = L2Driver(open_here(io_engine=io_engine, persist_enabled=False, boot_id="first"))
     put(first, memory, 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_l2_mooncake.adapter import MooncakeAdapter, open_mooncake
 from lmcache_l2_mooncake.config import MooncakeSettings
 from lmcache_l2_mooncake.store_client import StoreClient
@@ -64,12 +64,12 @@ def joined(master: MooncakeMaster, segment_bytes: int = 0) -> StoreClient:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
-def open_here(inside: None, memory: LentMemory) -> Iterator[OpenMooncake]:
+def open_here(inside: None, memory: BorrowedMemory) -> Iterator[OpenMooncake]:
     """`open_here(master, ...)` opens an adapter on that store; the test's end closes all of them."""
     opened: list[MooncakeAdapter] = []
 

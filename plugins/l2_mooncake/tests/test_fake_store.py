@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from lmcache_core import BuffersReleased, Clock, ObjectKey, Outcome, SystemClock, Usage
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_mooncake import adapter as module
 from lmcache_l2_mooncake import link
 from lmcache_l2_mooncake.adapter import OVERDUE_SECONDS, MooncakeAdapter
@@ -33,7 +33,7 @@ def stores() -> FakeStores:
 
 
 @pytest.fixture
-def open_fake(stores: FakeStores, memory: LentMemory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+def open_fake(stores: FakeStores, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     monkeypatch.setattr(link, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(module, "is_reachable", lambda address: True)
     opened: list[MooncakeAdapter] = []
@@ -57,7 +57,7 @@ def open_fake(stores: FakeStores, memory: LentMemory, monkeypatch: pytest.Monkey
     ],
 )  # fmt: skip
 def test_each_answer_to_a_store_is_an_outcome(
-    open_fake: Opened, stores: FakeStores, memory: LentMemory, code: int, outcome: Outcome
+    open_fake: Opened, stores: FakeStores, memory: BorrowedMemory, code: int, outcome: Outcome
 ) -> None:
     driver = L2Driver(open_fake())
     stores.last.answers["put"] = code
@@ -73,7 +73,7 @@ def test_each_answer_to_a_store_is_an_outcome(
     ],
 )  # fmt: skip
 def test_each_answer_to_a_load_is_an_outcome(
-    open_fake: Opened, stores: FakeStores, memory: LentMemory, code: int, outcome: Outcome
+    open_fake: Opened, stores: FakeStores, memory: BorrowedMemory, code: int, outcome: Outcome
 ) -> None:
     driver = L2Driver(open_fake())
     stores.last.answers["get"] = code
@@ -107,7 +107,7 @@ def test_each_answer_to_a_lookup_is_an_outcome(
     assert driver.has(KEY) == (outcome,)
 
 
-def test_a_lease_that_ran_out_is_tried_again(open_fake: Opened, stores: FakeStores, memory: LentMemory) -> None:
+def test_a_lease_that_ran_out_is_tried_again(open_fake: Opened, stores: FakeStores, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_fake())
     stored = memory.sealed(KEY, payload_of(1, 100))
     assert driver.store((KEY, stored)) == (DONE,)
@@ -124,7 +124,9 @@ def test_a_lease_that_ran_out_is_tried_again(open_fake: Opened, stores: FakeStor
     assert attempts == ["get", "get"]
 
 
-def test_a_shorter_object_fills_the_start_of_a_buffer_that_may_be_longer(open_fake: Opened, memory: LentMemory) -> None:
+def test_a_shorter_object_fills_the_start_of_a_buffer_that_may_be_longer(
+    open_fake: Opened, memory: BorrowedMemory
+) -> None:
     driver = L2Driver(open_fake())
     stored = memory.sealed(KEY, payload_of(1, 100))
     assert driver.store((KEY, stored)) == (DONE,)
@@ -135,7 +137,7 @@ def test_a_shorter_object_fills_the_start_of_a_buffer_that_may_be_longer(open_fa
 
 
 def test_a_longer_object_is_damaged_and_one_that_went_meanwhile_is_missing(
-    open_fake: Opened, stores: FakeStores, memory: LentMemory
+    open_fake: Opened, stores: FakeStores, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_fake())
     assert driver.store((KEY, memory.sealed(KEY, payload_of(1, 5000)))) == (DONE,)
@@ -150,7 +152,7 @@ LONG = 600_000
 
 
 @pytest.fixture
-def stored(open_fake: Opened, stores: FakeStores, memory: LentMemory) -> L2Driver:
+def stored(open_fake: Opened, stores: FakeStores, memory: BorrowedMemory) -> L2Driver:
     driver = L2Driver(open_fake())
     assert driver.store((KEY, memory.sealed(KEY, payload_of(1, LONG)))) == (DONE,)
     return driver
@@ -184,13 +186,13 @@ def test_a_lost_master_is_no_proof_of_damage(stored: L2Driver, stores: FakeStore
     wait_for(lambda: stored.has(KEY) == (DONE,))
 
 
-def test_one_of_another_length_is_removed_at_once(stored: L2Driver, stores: FakeStores, memory: LentMemory) -> None:
+def test_one_of_another_length_is_removed_at_once(stored: L2Driver, stores: FakeStores, memory: BorrowedMemory) -> None:
     assert stored.verified_load((KEY, memory.lend(LONG))) == (Outcome.DAMAGED,)
     wait_for(lambda: not stores.last.objects)
 
 
 def test_the_store_is_left_though_the_masters_http_hangs(
-    stores: FakeStores, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    stores: FakeStores, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, answer = threading.Event(), threading.Event()
 
@@ -220,7 +222,7 @@ def test_what_comes_together_is_one_call(open_fake: Opened, stores: FakeStores) 
 
 
 def test_a_transfer_that_was_given_up_late_keeps_its_buffer_until_the_client_is_closed(
-    open_fake: Opened, stores: FakeStores, memory: LentMemory
+    open_fake: Opened, stores: FakeStores, memory: BorrowedMemory
 ) -> None:
     clock = FakeClock()
     adapter = open_fake(clock, timeout_seconds=0.2)
@@ -253,7 +255,7 @@ def test_a_transfer_that_was_given_up_late_keeps_its_buffer_until_the_client_is_
     assert driver.store((object_key(3), stored)) == (DONE,)
 
 
-def test_a_transfer_that_failed_soon_has_ended(open_fake: Opened, stores: FakeStores, memory: LentMemory) -> None:
+def test_a_transfer_that_failed_soon_has_ended(open_fake: Opened, stores: FakeStores, memory: BorrowedMemory) -> None:
     driver = L2Driver(open_fake(FakeClock()))
     stores.last.answers["get"] = Code.TRANSFER_FAIL
     job = driver.submit_load([(KEY, memory.lend(5000))])
@@ -289,7 +291,7 @@ def test_a_member_that_its_master_forgot_for_good_joins_again(open_fake: Opened,
 
 
 def test_an_object_lies_under_a_name_of_its_whole_key(
-    open_fake: Opened, stores: FakeStores, memory: LentMemory
+    open_fake: Opened, stores: FakeStores, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_fake())
     other = ObjectKey(replace(KEY.space, cache_salt="another"), KEY.chunk_hash)

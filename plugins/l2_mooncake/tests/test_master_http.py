@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lmcache_core import HEADER_BYTES, ObjectKey, SystemClock, Usage
-from lmcache_devkit.lent_memory import LentMemory, object_key
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_l2_mooncake import master as module
 from lmcache_l2_mooncake.codes import MooncakeError
 from lmcache_l2_mooncake.listing import HeaderPages, Listing
@@ -100,7 +100,7 @@ class TestListing:
     @pytest.fixture
     def objects(self) -> dict[str, bytes]:
         """Ours, and such as only look so."""
-        memory = LentMemory(4 << 20)
+        memory = BorrowedMemory(4 << 20)
         keys = [object_key(number) for number in range(200)]
         held = {object_name("p/", key): bytes(memory.sealed(key, b"x").view) for key in keys}
         names = list(held)

@@ -11,8 +11,8 @@ import pytest
 
 from demo.server_process import HOST
 from lmcache_core import Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_mooncake.adapter import MooncakeAdapter
 from lmcache_l2_mooncake.config import MooncakeSettings
 from lmcache_l2_mooncake.listing import HeaderPages
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def test_a_master_that_dies_costs_misses_and_one_that_is_back_serves(
-    open_here: OpenMooncake, own_master: MooncakeMaster, memory: LentMemory
+    open_here: OpenMooncake, own_master: MooncakeMaster, memory: BorrowedMemory
 ) -> None:
     adapter = open_here(own_master, global_segment_size=64 * MIB)
     driver = L2Driver(adapter)
@@ -64,7 +64,7 @@ def test_a_master_that_dies_costs_misses_and_one_that_is_back_serves(
 
 
 def test_a_master_that_hangs_is_a_time_out_and_the_buffers_come_back_when_it_goes_on(
-    own_master: MooncakeMaster, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    own_master: MooncakeMaster, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = MooncakeSettings(local_hostname=HOST, master_server_addr=own_master.address)
     setup = setup_of(own_master, 64 * MIB)
@@ -93,7 +93,7 @@ def test_a_master_that_hangs_is_a_time_out_and_the_buffers_come_back_when_it_goe
 
 
 def test_a_good_object_that_came_altered_is_read_again_and_stays(
-    open_here: OpenMooncake, own_master: MooncakeMaster, memory: LentMemory
+    open_here: OpenMooncake, own_master: MooncakeMaster, memory: BorrowedMemory
 ) -> None:
     driver = L2Driver(open_here(own_master, global_segment_size=64 * MIB))
     key = object_key(1)
@@ -107,7 +107,7 @@ def test_a_good_object_that_came_altered_is_read_again_and_stays(
 def test_what_mooncake_evicts_by_itself_is_a_miss_and_never_wrong(
     open_here: OpenMooncake, own_master: MooncakeMaster
 ) -> None:
-    memory = LentMemory(320 * MIB)
+    memory = BorrowedMemory(320 * MIB)
     driver = L2Driver(open_here(own_master, global_segment_size=64 * MIB))
     keys = [object_key(number) for number in range(32)]
     outcomes = [
@@ -125,7 +125,7 @@ def test_what_mooncake_evicts_by_itself_is_a_miss_and_never_wrong(
 
 @pytest.mark.slow
 def test_a_membership_that_was_given_up_is_joined_again(
-    open_here: OpenMooncake, master: MooncakeMaster, memory: LentMemory
+    open_here: OpenMooncake, master: MooncakeMaster, memory: BorrowedMemory
 ) -> None:
     adapter = open_here(master)
     driver = L2Driver(adapter)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lmcache_core import L2Adapter
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
 from lmcache_l2_nixl.dynamic import open_nixl_store_dynamic
 from lmcache_l2_nixl.store import open_nixl_store
@@ -17,8 +17,8 @@ OpenHere = Callable[..., L2Driver]
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_pool(root: Path, memory: LentMemory) -> Iterator[OpenHere]:
+def open_pool(root: Path, memory: BorrowedMemory) -> Iterator[OpenHere]:
     """`open_pool(pool_size=8, ...)` opens a pool of POSIX below `root`; the test's end closes all of them."""
     opened: list[L2Driver] = []
 
@@ -45,7 +45,7 @@ def open_pool(root: Path, memory: LentMemory) -> Iterator[OpenHere]:
 
 
 @pytest.fixture
-def open_files(root: Path, memory: LentMemory) -> Iterator[OpenHere]:
+def open_files(root: Path, memory: BorrowedMemory) -> Iterator[OpenHere]:
     """The same of `nixl_store_dynamic`."""
     opened: list[L2Driver] = []
 
@@ -60,7 +60,7 @@ def open_files(root: Path, memory: LentMemory) -> Iterator[OpenHere]:
         driver.close(30)
 
 
-def _context(memory: LentMemory) -> Any:
+def _context(memory: BorrowedMemory) -> Any:
     return adapter_context(memory, name="nixl")
 
 

@@ -12,7 +12,7 @@ from lmcache_l2_nixl.agent import Handle, NixlAgent
 
 
 def stall_nixl(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """Within the context, no transfer ends; like NIXL, it keeps what was lent until it has."""
+    """Within the context, no transfer ends; like NIXL, it keeps what was borrowed until it has."""
     go_on = threading.Event()
     go_on.set()
     has_ended = NixlAgent.has_ended

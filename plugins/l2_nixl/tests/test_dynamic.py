@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core import HEADER_BYTES, LentBuffer, Outcome, ResourceError, check, media_path
-from lmcache_devkit import L2Driver, LentMemory, adapter_context, object_key, payload_of
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, Outcome, ResourceError, check, media_path
+from lmcache_devkit import BorrowedMemory, L2Driver, adapter_context, object_key, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
 from lmcache_devkit.l2_suite import put
 from lmcache_l2_nixl.agent import NixlAgent
@@ -24,20 +24,20 @@ DONE, MISSING, REJECTED, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.REJECT
 
 @pytest.mark.parametrize("direct", ["false", "true"])
 def test_an_object_may_be_shorter_than_a_buffer_that_says_so(
-    open_files: OpenHere, memory: LentMemory, direct: str
+    open_files: OpenHere, memory: BorrowedMemory, direct: str
 ) -> None:
     driver = open_files({"use_direct_io": direct})
     (key,) = put(driver, memory, 1)
-    buffer = LentBuffer(*memory.lend(OBJECT_BYTES + 5000)[:3], at_most=True)
+    buffer = BorrowedBuffer(*memory.lend(OBJECT_BYTES + 5000)[:3], at_most=True)
     assert driver.load((key, buffer)) == (DONE,)
     assert check(buffer.view, key, at_most=True).outcome is DONE
     assert buffer.view[HEADER_BYTES:OBJECT_BYTES] == payload_of(0, PAYLOAD_BYTES)
     assert bytes(buffer.view[OBJECT_BYTES:]) == b"\xee" * 5000, "nothing is written behind the object"
-    short = LentBuffer(*memory.lend(OBJECT_BYTES - 1)[:3], at_most=True)
+    short = BorrowedBuffer(*memory.lend(OBJECT_BYTES - 1)[:3], at_most=True)
     assert driver.load((key, short)) == (DAMAGED,)
 
 
-def test_files_are_where_every_adapter_of_files_looks(open_files: OpenHere, memory: LentMemory, root: Path) -> None:
+def test_files_are_where_every_adapter_of_files_looks(open_files: OpenHere, memory: BorrowedMemory, root: Path) -> None:
     driver = open_files()
     (key,) = put(driver, memory, 1)
     file = root / media_path(key)
@@ -54,7 +54,7 @@ def test_files_are_where_every_adapter_of_files_looks(open_files: OpenHere, memo
 
 
 def test_a_full_disk_rejects_and_leaves_nothing(
-    open_files: OpenHere, memory: LentMemory, root: Path, monkeypatch: pytest.MonkeyPatch
+    open_files: OpenHere, memory: BorrowedMemory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_files()
     key = object_key(1)
@@ -69,7 +69,7 @@ def test_a_full_disk_rejects_and_leaves_nothing(
 
 
 def test_a_file_that_was_cut_while_it_is_read_is_damaged(
-    open_files: OpenHere, memory: LentMemory, root: Path, monkeypatch: pytest.MonkeyPatch
+    open_files: OpenHere, memory: BorrowedMemory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_files()
     (key,) = put(driver, memory, 1)
@@ -86,7 +86,7 @@ def test_a_file_that_was_cut_while_it_is_read_is_damaged(
 
 
 def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
-    open_files: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_files: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_files()
     (loaded,) = put(driver, memory, 1)
@@ -112,7 +112,7 @@ def open_below(root: Path, suffix: str) -> list[str]:
     return [path for path in found if path.startswith(f"{root}/") and suffix in path]
 
 
-def test_no_file_stays_open(open_files: OpenHere, memory: LentMemory, root: Path) -> None:
+def test_no_file_stays_open(open_files: OpenHere, memory: BorrowedMemory, root: Path) -> None:
     driver = open_files({"use_direct_io": True})
     keys = put(driver, memory, 20)
     for key in keys:
@@ -128,7 +128,7 @@ def test_what_is_in_the_way_is_named_as_it_was_written(open_files: OpenHere, roo
 
 
 def test_without_persistence_an_orderly_stop_removes_the_objects(
-    open_files: OpenHere, memory: LentMemory, root: Path
+    open_files: OpenHere, memory: BorrowedMemory, root: Path
 ) -> None:
     driver = open_files(persist_enabled=False)
     put(driver, memory, 2)

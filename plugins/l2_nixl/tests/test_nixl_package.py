@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmcache_core import ResourceError
-from lmcache_devkit import LentMemory, adapter_context
+from lmcache_devkit import BorrowedMemory, adapter_context
 from lmcache_l2_nixl import nixl_package
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings, NixlStoreSettings
@@ -22,7 +22,7 @@ def test_without_nixl_the_start_says_what_to_install(monkeypatch: pytest.MonkeyP
         raise ModuleNotFoundError(f"No module named '{name}'")
 
     monkeypatch.setattr(nixl_package, "import_module", missing)
-    context = adapter_context(LentMemory(4096), name="n")
+    context = adapter_context(BorrowedMemory(4096), name="n")
     params = {"file_path": str(tmp_path / "kv")}
     pool = NixlStoreSettings.model_validate({"backend": "POSIX", "pool_size": 1, "backend_params": params})
     files = NixlStoreDynamicSettings.model_validate({"backend": "POSIX", "backend_params": params})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lmcache_devkit import L2AdapterSuite, LentMemory, adapter_context
+from lmcache_devkit import BorrowedMemory, L2AdapterSuite, adapter_context
 from lmcache_devkit.l2.rig import OBJECT_BYTES
 from lmcache_l2_nixl.agent import NixlAgent
 from lmcache_l2_nixl.config import NixlStoreSettings
@@ -81,7 +81,7 @@ class TestS3(ObjectPoolLaws):
     def test_what_cannot_be_given_back_leaves_no_thread(
         self, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        context = adapter_context(LentMemory(), name="given-back")
+        context = adapter_context(BorrowedMemory(), name="given-back")
         adapter = open_nixl_store(NixlStoreSettings.model_validate(settings), context)
 
         def refuse(agent: NixlAgent, registration: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, ConfigError, Outcome, ResourceError
-from lmcache_devkit import LentMemory, object_key, payload_of
+from lmcache_devkit import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES
 from lmcache_devkit.l2_suite import put
 from lmcache_l2_nixl.agent import Handle, NixlAgent
@@ -27,7 +27,7 @@ def pool(root: Path) -> Path:
 
 
 def test_slots_of_no_given_size_take_no_more_than_their_objects(
-    open_pool: OpenHere, memory: LentMemory, pool: Path
+    open_pool: OpenHere, memory: BorrowedMemory, pool: Path
 ) -> None:
     driver = open_pool(pool_size=64, slot_bytes=None)
     assert driver.adapter.max_object_bytes == SLOT_BYTES
@@ -43,7 +43,7 @@ def test_slots_of_a_given_size_are_reserved_at_the_start(open_pool: OpenHere, po
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_what_was_stored_is_found_by_the_next_server(open_pool: OpenHere, memory: LentMemory, direct: bool) -> None:
+def test_what_was_stored_is_found_by_the_next_server(open_pool: OpenHere, memory: BorrowedMemory, direct: bool) -> None:
     params = {"use_direct_io": direct}
     first = open_pool(params)
     keys = put(first, memory, 5)
@@ -57,7 +57,7 @@ def test_what_was_stored_is_found_by_the_next_server(open_pool: OpenHere, memory
         assert buffer.view[HEADER_BYTES:] == payload_of(number, PAYLOAD_BYTES)
 
 
-def test_another_size_is_refused_and_nothing_is_lost(open_pool: OpenHere, memory: LentMemory) -> None:
+def test_another_size_is_refused_and_nothing_is_lost(open_pool: OpenHere, memory: BorrowedMemory) -> None:
     first = open_pool(pool_size=8)
     keys = put(first, memory, 2)
     first.close(30)
@@ -123,7 +123,7 @@ def test_a_pool_without_room_is_refused(open_pool: OpenHere, pool: Path, monkeyp
 
 
 def test_a_pool_that_finds_no_room_is_not_given_up_for_another_size(
-    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_pool(pool_size=8)
     keys = put(first, memory, 2)
@@ -136,7 +136,7 @@ def test_a_pool_that_finds_no_room_is_not_given_up_for_another_size(
 
 
 def test_a_disk_that_is_full_rejects_and_the_next_object_finds_room(
-    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool(slot_bytes=None)
     key = object_key(1)
@@ -149,7 +149,7 @@ def test_a_disk_that_is_full_rejects_and_the_next_object_finds_room(
 
 
 def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
-    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool()
     (key,) = put(driver, memory, 1)
@@ -161,7 +161,7 @@ def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
 
 
 def test_what_nixl_says_it_stored_and_did_not_is_no_hit(
-    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool()
     with monkeypatch.context() as patched:
@@ -173,7 +173,7 @@ def test_what_nixl_says_it_stored_and_did_not_is_no_hit(
 
 
 def test_a_backend_that_fails_says_so_and_counts(
-    open_pool: OpenHere, memory: LentMemory, monkeypatch: pytest.MonkeyPatch
+    open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool()
     (key,) = put(driver, memory, 1)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lmcache_core import ResourceError
-from lmcache_devkit import LentMemory, adapter_context
+from lmcache_devkit import BorrowedMemory, adapter_context
 from lmcache_l2_nixl.agent import Extent, NixlAgent
 from lmcache_l2_nixl.flights import Transfer
 from lmcache_l2_nixl.own_memory import OwnMemory
@@ -78,7 +78,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def owner(store: Store, name: str) -> PoolOwner:
-    context = adapter_context(LentMemory(4096), name=name)
+    context = adapter_context(BorrowedMemory(4096), name=name)
     return PoolOwner(context, store.thread, OBJECT, f"{name}: pool", LEASE_SECONDS)
 
 

@@ -160,7 +160,7 @@ def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThrea
         for _ in range(2):
             moving.cancel()
             await asyncio.sleep(0)
-        assert not moving.done(), "its memory is lent still"
+        assert not moving.done(), "its memory is borrowed still"
         agent.done.set()
         with pytest.raises(asyncio.CancelledError):
             await moving

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmcache_core import Usage
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_raw_block.adapter import RawBlockAdapter, open_raw_block
 from lmcache_l2_raw_block.config import RawBlockSettings
 
@@ -22,8 +22,8 @@ OpenHere = Callable[..., L2Driver]
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def device(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_here(device: Path, memory: LentMemory) -> Iterator[OpenHere]:
+def open_here(device: Path, memory: BorrowedMemory) -> Iterator[OpenHere]:
     """`open_here(fsync=True, ...)` opens an adapter on the device; the test's end closes all of them."""
     opened: list[L2Driver] = []
 

@@ -82,7 +82,7 @@ class Slots(Media):
 
 
 def stall_medium(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """Within the context, a device answers nothing; like an engine, it keeps what was lent until it has."""
+    """Within the context, a device answers nothing; like an engine, it keeps what was borrowed until it has."""
     go_on = threading.Event()
     go_on.set()
     for verb in ("write", "read", "clear_header", "read_headers"):

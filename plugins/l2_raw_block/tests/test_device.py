@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import ConfigError, Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_object_slots.sealed_page import PAGE_BYTES, pack_page, unpack_page
 from lmcache_object_slots.superblock import MAGIC
@@ -22,7 +22,7 @@ from plugins.l2_raw_block.tests.conftest import META_BYTES, SLOT_BYTES, SLOTS, O
 DONE, REJECTED = Outcome.DONE, Outcome.REJECTED
 
 
-def test_a_second_owner_is_told_who_has_it(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_a_second_owner_is_told_who_has_it(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     put(open_here(), memory, 2)
     before = device.read_bytes()
     with pytest.raises(
@@ -56,7 +56,7 @@ def test_what_is_not_empty_and_not_ours_is_left_as_it_is(device: Path, open_here
     ],
 )
 def test_another_magic_version_or_geometry_is_refused_and_kept(
-    device: Path, open_here: OpenHere, memory: LentMemory, changed: dict[str, object], told: str
+    device: Path, open_here: OpenHere, memory: BorrowedMemory, changed: dict[str, object], told: str
 ) -> None:
     first = open_here()
     keys = put(first, memory, 3)
@@ -68,7 +68,7 @@ def test_another_magic_version_or_geometry_is_refused_and_kept(
     assert open_here().has(*keys) == (DONE,) * 3
 
 
-def test_a_damaged_superblock_is_refused(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_a_damaged_superblock_is_refused(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     put(first, memory, 1)
     first.close(10)
@@ -81,7 +81,7 @@ def test_a_damaged_superblock_is_refused(device: Path, open_here: OpenHere, memo
 
 
 def test_a_superblock_that_a_later_version_wrote_is_refused(
-    device: Path, open_here: OpenHere, memory: LentMemory
+    device: Path, open_here: OpenHere, memory: BorrowedMemory
 ) -> None:
     first = open_here()
     put(first, memory, 1)
@@ -96,7 +96,7 @@ def test_a_superblock_that_a_later_version_wrote_is_refused(
     assert device.read_bytes() == before
 
 
-def test_one_damaged_superblock_is_none(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_one_damaged_superblock_is_none(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     keys = put(first, memory, 3)
     first.close(10)
@@ -107,7 +107,7 @@ def test_one_damaged_superblock_is_none(device: Path, open_here: OpenHere, memor
     assert again.has(*keys) == (DONE,) * 3
 
 
-def test_overwriting_gives_up_what_is_there_for_good(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_overwriting_gives_up_what_is_there_for_good(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     keys = put(first, memory, SLOTS)
     first.close(10)
@@ -121,7 +121,7 @@ def test_overwriting_gives_up_what_is_there_for_good(device: Path, open_here: Op
 
 
 def test_overwriting_takes_a_device_that_is_full_of_something_else(
-    device: Path, open_here: OpenHere, memory: LentMemory
+    device: Path, open_here: OpenHere, memory: BorrowedMemory
 ) -> None:
     device.write_bytes(os.urandom(device.stat().st_size))
     driver = open_here(overwrite_device=True)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_the_device_is_said(
     assert not any(device.read_bytes())
 
 
-def test_what_is_no_device_is_said(tmp_path: Path, memory: LentMemory) -> None:
+def test_what_is_no_device_is_said(tmp_path: Path, memory: BorrowedMemory) -> None:
     for path, told in (
         (tmp_path / "none", "the file does not exist"),
         (tmp_path, "cannot be used"),
@@ -179,7 +179,7 @@ def loop_device(device: Path) -> Iterator[Path]:
     subprocess.run(["losetup", "--detach", str(path)], check=True)
 
 
-def test_a_block_device_keeps_what_is_stored_and_has_one_owner(loop_device: Path, memory: LentMemory) -> None:
+def test_a_block_device_keeps_what_is_stored_and_has_one_owner(loop_device: Path, memory: BorrowedMemory) -> None:
     first = L2Driver(open_raw_block(settings_for(loop_device), adapter_context(memory)))
     keys = put(first, memory, 5)
     with pytest.raises(ResourceError, match="is in use by server 'instance-of-tests'"):
@@ -192,7 +192,7 @@ def test_a_block_device_keeps_what_is_stored_and_has_one_owner(loop_device: Path
         second.close(10)
 
 
-def test_a_block_device_that_is_mounted_is_refused(loop_device: Path, tmp_path: Path, memory: LentMemory) -> None:
+def test_a_block_device_that_is_mounted_is_refused(loop_device: Path, tmp_path: Path, memory: BorrowedMemory) -> None:
     where = tmp_path / "mounted"
     where.mkdir()
     subprocess.run(["mkfs.ext4", "-q", str(loop_device)], check=True)
@@ -225,7 +225,7 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_refused(
 
 
 def test_a_device_that_is_replaced_while_it_is_in_use_is_a_condition(
-    device: Path, open_here: OpenHere, memory: LentMemory, tmp_path: Path
+    device: Path, open_here: OpenHere, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     driver = open_here()
     put(driver, memory, 2)

@@ -11,8 +11,8 @@ import pytest
 import xxhash
 
 from lmcache_core import HEADER_BYTES, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_l2_raw_block.config import RawBlockSettings
 from lmcache_object_slots import meta_bytes_for
@@ -35,7 +35,7 @@ def settings(path: Path, **more: object) -> RawBlockSettings:
 def fill(path: Path) -> None:
     """An object into each slot, behind the adapter's back: a store each would take longer than all the rest."""
     first = object_key(0)
-    run = bytearray(LentMemory(2 * HEADER_BYTES).sealed(first, PAYLOAD).view)
+    run = bytearray(BorrowedMemory(2 * HEADER_BYTES).sealed(first, PAYLOAD).view)
     hash_at = run.index(first.canonical)
     with path.open("r+b") as file:
         file.seek(META_BYTES)
@@ -62,7 +62,7 @@ def resident_bytes() -> int:
 def test_a_million_objects(tmp_path: Path) -> None:
     """Writes and reads 4.3 GiB.  Says how long things took; on a machine with other work to do that proves nothing."""
     path = tmp_path / "device"
-    memory = LentMemory(16 * 2**20)
+    memory = BorrowedMemory(16 * 2**20)
     with path.open("wb") as file:
         file.truncate(META_BYTES + COUNT * SLOT_BYTES)
 

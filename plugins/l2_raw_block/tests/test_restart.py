@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import HEADER_BYTES, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_raw_block.adapter import open_raw_block
 from lmcache_object_slots import SlotGeometry
 from plugins.l2_raw_block.tests.conftest import (
@@ -38,7 +38,7 @@ def slots(device: Path) -> Slots:
     return Slots(device, SlotGeometry(SLOT_BYTES, SLOTS, meta_bytes=META_BYTES))
 
 
-def test_after_a_clean_end_no_header_is_read(open_here: OpenHere, memory: LentMemory) -> None:
+def test_after_a_clean_end_no_header_is_read(open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     keys = put(first, memory, 5)
     first.delete(keys[0])
@@ -49,7 +49,7 @@ def test_after_a_clean_end_no_header_is_read(open_here: OpenHere, memory: LentMe
     assert second.has(*keys) == (MISSING, *[DONE] * 4)
 
 
-def test_an_end_without_a_change_writes_nothing(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_an_end_without_a_change_writes_nothing(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     keys = put(first, memory, 5)
     first.close(10)
@@ -62,7 +62,7 @@ def test_an_end_without_a_change_writes_nothing(device: Path, open_here: OpenHer
     assert after[: 2 * 4096] + after[3 * 4096 :] == before[: 2 * 4096] + before[3 * 4096 :], "all but the owner's page"
 
 
-def test_verifying_finds_what_somebody_else_did(open_here: OpenHere, memory: LentMemory, slots: Slots) -> None:
+def test_verifying_finds_what_somebody_else_did(open_here: OpenHere, memory: BorrowedMemory, slots: Slots) -> None:
     first = open_here()
     keys = put(first, memory, 4)
     first.close(10)
@@ -75,7 +75,7 @@ def test_verifying_finds_what_somebody_else_did(open_here: OpenHere, memory: Len
 
 
 @pytest.mark.parametrize("half", ["newer", "both"])
-def test_a_torn_checkpoint_costs_nothing(device: Path, open_here: OpenHere, memory: LentMemory, half: str) -> None:
+def test_a_torn_checkpoint_costs_nothing(device: Path, open_here: OpenHere, memory: BorrowedMemory, half: str) -> None:
     keys = []
     for number in range(3):
         driver = open_here()
@@ -95,7 +95,7 @@ def test_a_torn_checkpoint_costs_nothing(device: Path, open_here: OpenHere, memo
 
 
 def test_when_the_newer_superblock_is_lost_an_older_checkpoint_is_not_believed(
-    device: Path, open_here: OpenHere, memory: LentMemory
+    device: Path, open_here: OpenHere, memory: BorrowedMemory
 ) -> None:
     """Also not when changes bring the older superblock's count of them to where the lost one's was."""
     first = open_here()
@@ -125,7 +125,7 @@ def test_when_the_newer_superblock_is_lost_an_older_checkpoint_is_not_believed(
         last.close(10)
 
 
-def test_what_is_forgotten_never_comes_back(open_here: OpenHere, memory: LentMemory, slots: Slots) -> None:
+def test_what_is_forgotten_never_comes_back(open_here: OpenHere, memory: BorrowedMemory, slots: Slots) -> None:
     first = open_here()
     old = put(first, memory, 6)
     first.close(10)
@@ -139,7 +139,7 @@ def test_what_is_forgotten_never_comes_back(open_here: OpenHere, memory: LentMem
     assert third.has(*old, *new) == (*[MISSING] * 6, DONE, DONE)
 
 
-def test_of_one_object_in_two_slots_the_newer_stays(device: Path, open_here: OpenHere, memory: LentMemory) -> None:
+def test_of_one_object_in_two_slots_the_newer_stays(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     (key, other) = put(first, memory, 2)
     first.close(10)
@@ -159,7 +159,7 @@ def test_of_one_object_in_two_slots_the_newer_stays(device: Path, open_here: Ope
     assert third.has(key, other) == (MISSING, DONE)
 
 
-def test_a_slot_that_is_reused_is_its_last_object(open_here: OpenHere, memory: LentMemory) -> None:
+def test_a_slot_that_is_reused_is_its_last_object(open_here: OpenHere, memory: BorrowedMemory) -> None:
     driver = open_here()
     for number in range(0, 5 * SLOTS, SLOTS):
         keys = put(driver, memory, SLOTS, first=number)
@@ -171,7 +171,7 @@ def test_a_slot_that_is_reused_is_its_last_object(open_here: OpenHere, memory: L
     assert driver.adapter.usage() == (0, SLOTS * SLOT_BYTES, 0)
 
 
-def test_periodic_checkpoints_are_written_while_it_serves(open_here: OpenHere, memory: LentMemory) -> None:
+def test_periodic_checkpoints_are_written_while_it_serves(open_here: OpenHere, memory: BorrowedMemory) -> None:
     driver = open_here(meta_checkpoint_interval_sec=0.05, meta_idle_quiet_ms=1)
     put(driver, memory, 3)
     end = time.monotonic() + 30
@@ -183,12 +183,12 @@ def test_periodic_checkpoints_are_written_while_it_serves(open_here: OpenHere, m
 CHILD = """
 import sys
 from pathlib import Path
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_l2_raw_block.adapter import open_raw_block
 from plugins.l2_raw_block.tests.conftest import settings_for
 
-memory = LentMemory()
+memory = BorrowedMemory()
 driver = L2Driver(open_raw_block(settings_for(Path(sys.argv[1]), meta_checkpoint_interval_sec=0.01,
     meta_idle_quiet_ms=0, io_engine=sys.argv[2]), adapter_context(memory)))
 items = [(object_key(n), memory.sealed(object_key(n), payload_of(n, 10_000))) for n in range(60)]
@@ -222,7 +222,7 @@ def told(lines: Iterator[str]) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.slow)])
-def test_it_is_killed_again_and_again(device: Path, open_here: OpenHere, memory: LentMemory, kills: int) -> None:
+def test_it_is_killed_again_and_again(device: Path, open_here: OpenHere, memory: BorrowedMemory, kills: int) -> None:
     there: set[int] = set()
     buffer = memory.lend(OBJECT_BYTES)
     for kill in range(kills):

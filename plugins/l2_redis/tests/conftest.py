@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.config import RedisSettings
 from lmcache_l2_redis.opening import open_redis
@@ -31,12 +31,12 @@ def scripted() -> Iterator[Scripted]:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
-def open_at(memory: LentMemory, tmp_path: Path) -> Iterator[OpenRedis]:
+def open_at(memory: BorrowedMemory, tmp_path: Path) -> Iterator[OpenRedis]:
     """`open_at(port, ttl_seconds=1, ...)` opens an adapter and, unless `known=False`, waits until it knows what is there;
     the test's end closes all of them.  Without a `key_prefix` they share one, of the test's own."""
     opened: list[RedisAdapter] = []

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_redis.node import Node
 from lmcache_l2_redis.topology import Topology
 from plugins.l2_redis.tests.scripted import Scripted
@@ -69,7 +69,7 @@ def test_learning_ends_with_the_topology() -> None:
 
 
 def test_a_node_that_hangs_does_not_keep_others_from_saying_who_has_what(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     with Scripted() as other:
         slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n"
@@ -84,7 +84,7 @@ def test_a_node_that_hangs_does_not_keep_others_from_saying_who_has_what(
 
 
 def test_sentinels_that_are_gone_do_not_take_the_master_with_them(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     port = str(scripted.port).encode()
     scripted.answers = {"SENTINEL": [b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)]}

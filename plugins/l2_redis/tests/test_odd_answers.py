@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import UNWRITTEN, BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES
-from lmcache_devkit.lent_memory import UNWRITTEN, LentMemory, object_key, payload_of
 from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import wait_for
 
@@ -25,7 +25,7 @@ OpenRedis = Callable[..., L2Driver]
     ],
 )  # fmt: skip
 def test_what_may_pass_is_tried_again(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory, answer: bytes
 ) -> None:
     driver = open_at(scripted.port)
     key = object_key(1)
@@ -46,7 +46,7 @@ def test_what_may_pass_is_tried_again(
     [b"-NOAUTH Authentication required.\r\n", b"-NOPERM no\r\n", b"+OK\r\n", b"hello\r\n", b"$-7\r\n", b":1\r\n"],
 )
 def test_what_does_not_pass_fails_at_once(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory, answer: bytes
 ) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [answer]}
@@ -56,7 +56,7 @@ def test_what_does_not_pass_fails_at_once(
 
 @pytest.mark.parametrize("length", [OBJECT_BYTES + 1, 1 << 50])
 def test_of_a_value_that_is_too_long_no_byte_is_taken(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, length: int
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory, length: int
 ) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [b"$%d\r\n" % length + b"x" * 20_000, b"$-1\r\n"], "EXISTS": [b":1\r\n"]}
@@ -67,7 +67,7 @@ def test_of_a_value_that_is_too_long_no_byte_is_taken(
 
 
 def test_a_value_that_ends_too_early_is_no_object_and_its_rest_is_nobodys(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port, timeout_seconds=1)
     half = b"$%d\r\n" % OBJECT_BYTES + b"x" * 5000
@@ -77,13 +77,15 @@ def test_a_value_that_ends_too_early_is_no_object_and_its_rest_is_nobodys(
     assert driver.load((object_key(2), buffer)) == (MISSING,)
 
 
-def test_a_value_with_another_end_is_no_object(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_a_value_with_another_end_is_no_object(scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [b"$%d\r\n" % OBJECT_BYTES + b"x" * OBJECT_BYTES + b"xx"]}
     assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
 
 
-def test_redirections_that_never_end_are_given_up(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_redirections_that_never_end_are_given_up(
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
+) -> None:
     slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n" % scripted.port
     scripted.answers = {"CLUSTER": [slots]}
     driver = open_at(nodes=[f"127.0.0.1:{scripted.port}"])
@@ -95,7 +97,7 @@ def test_redirections_that_never_end_are_given_up(scripted: Scripted, open_at: O
 
 @pytest.mark.parametrize("answer", [b"-MOVED x\r\n", b"-ASK 1 nowhere\r\n", b"-MOVED 1 a:99999999\r\n"])
 def test_a_redirection_to_nowhere_fails(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, answer: bytes
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory, answer: bytes
 ) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [answer]}
@@ -122,7 +124,7 @@ def test_a_server_that_repeats_the_password_is_not_quoted(
 
 
 def test_what_a_lost_answer_left_open_is_counted_anew(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port)
     counts = scripted.asked.count("SCAN")

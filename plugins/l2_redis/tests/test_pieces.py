@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome, seal
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import counted
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.pieces import PieceName, further_pieces
 from lmcache_l2_redis.values import UNFINISHED_SECONDS
 from lmcache_object_remote import object_id_of, object_name
@@ -38,7 +38,7 @@ def driver(server: RedisServer, open_at: OpenRedis) -> L2Driver:
 
 
 @pytest.fixture
-def stored(driver: L2Driver, memory: LentMemory) -> ObjectKey:
+def stored(driver: L2Driver, memory: BorrowedMemory) -> ObjectKey:
     key = object_key(1)
     assert driver.store((key, memory.sealed(key, payload_of(1, TOTAL - HEADER_BYTES)))) == (DONE,)
     return key
@@ -70,7 +70,7 @@ def test_no_other_name_is_taken_for_a_piece(text: str) -> None:
 
 
 def test_an_object_lies_in_pieces_and_comes_back_whole(
-    driver: L2Driver, stored: ObjectKey, server: RedisServer, memory: LentMemory, open_at: OpenRedis, prefix: str
+    driver: L2Driver, stored: ObjectKey, server: RedisServer, memory: BorrowedMemory, open_at: OpenRedis, prefix: str
 ) -> None:
     with server.client() as client:
         found = names(client, prefix)
@@ -101,7 +101,13 @@ def test_after_a_delete_nothing_is_left(driver: L2Driver, stored: ObjectKey, ser
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("fault", ["gone", "short", "long", "of another object", "altered"])
 def test_a_torn_object_is_damaged_and_makes_room(
-    driver: L2Driver, stored: ObjectKey, server: RedisServer, memory: LentMemory, prefix: str, number: int, fault: str
+    driver: L2Driver,
+    stored: ObjectKey,
+    server: RedisServer,
+    memory: BorrowedMemory,
+    prefix: str,
+    number: int,
+    fault: str,
 ) -> None:
     with server.client() as client:
         (piece,) = [name for name in names(client, prefix) if name.endswith(f".{number}")]
@@ -127,7 +133,7 @@ def test_a_torn_object_is_damaged_and_makes_room(
 
 
 def test_what_is_there_is_counted_though_what_was_left_to_do_failed(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port, value_piece_bytes=PIECE)
     scripted.answers = {"PERSIST": [b"-NOPERM no\r\n"]}
@@ -137,7 +143,7 @@ def test_what_is_there_is_counted_though_what_was_left_to_do_failed(
 
 
 def test_pieces_of_an_object_that_is_whole_stay_though_writing_them_again_is_refused(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     """The answer that said that it is whole was lost."""
     driver = open_at(scripted.port, value_piece_bytes=PIECE)
@@ -152,7 +158,7 @@ def test_pieces_of_an_object_that_is_whole_stay_though_writing_them_again_is_ref
 
 
 def test_two_writers_of_one_object_never_mix_their_pieces(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, prefix: str
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, prefix: str
 ) -> None:
     """Two engines compute the same chunk to different bits."""
     both = [open_at(server.port, shared=True, value_piece_bytes=PIECE) for _ in range(2)]
@@ -171,7 +177,7 @@ def test_two_writers_of_one_object_never_mix_their_pieces(
 
 
 def test_what_a_killed_server_left_behind_has_an_end_or_is_removed_by_the_owner(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, prefix: str
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, prefix: str
 ) -> None:
     key, other = object_key(1), object_key(2)
     first = open_at(server.port, value_piece_bytes=PIECE)
@@ -193,7 +199,7 @@ def test_what_a_killed_server_left_behind_has_an_end_or_is_removed_by_the_owner(
         assert client.exists(unfinished)
 
 
-def test_an_encoded_object_is_found_by_its_length(driver: L2Driver, memory: LentMemory) -> None:
+def test_an_encoded_object_is_found_by_its_length(driver: L2Driver, memory: BorrowedMemory) -> None:
     key = object_key(5)
     whole = memory.lend(HEADER_BYTES + 70_000)
     whole.view[HEADER_BYTES:] = payload_of(5, 70_000)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import HEADER_BYTES, ObjectKey, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import counted
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from plugins.l2_redis.tests.scripted import Scripted
 from tests.remote.redis_servers import RedisServer, wait_for
 
@@ -19,12 +19,12 @@ TOTAL = HEADER_BYTES + 200_000
 KEY = object_key(1)
 
 
-def stored(driver: L2Driver, memory: LentMemory, key: ObjectKey = KEY) -> None:
+def stored(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey = KEY) -> None:
     assert driver.store((key, memory.sealed(key, payload_of(1, TOTAL - HEADER_BYTES)))) == (DONE,)
 
 
 @pytest.mark.parametrize("piece_bytes", [1 << 20, 65_536])
-def test_a_good_object_stays(server: RedisServer, open_at: OpenRedis, memory: LentMemory, piece_bytes: int) -> None:
+def test_a_good_object_stays(server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, piece_bytes: int) -> None:
     driver = open_at(server.port, value_piece_bytes=piece_bytes)
     stored(driver, memory)
     driver.adapter.reject(KEY, DAMAGED)
@@ -32,7 +32,9 @@ def test_a_good_object_stays(server: RedisServer, open_at: OpenRedis, memory: Le
     assert driver.verified_load((KEY, memory.lend(TOTAL))) == (DONE,)
 
 
-def test_it_is_read_over_a_connection_of_its_own(server: RedisServer, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_it_is_read_over_a_connection_of_its_own(
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory
+) -> None:
     driver = open_at(server.port)
     stored(driver, memory)
     assert driver.load((KEY, memory.lend(TOTAL))) == (DONE,)  # what it was read over is idle now
@@ -43,7 +45,7 @@ def test_it_is_read_over_a_connection_of_its_own(server: RedisServer, open_at: O
         assert client.info("stats")["total_connections_received"] > before
 
 
-def test_one_that_is_refused_again_is_removed(server: RedisServer, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_one_that_is_refused_again_is_removed(server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     """It is whole, and of no use here, whatever ails it."""
     driver = open_at(server.port)
     stored(driver, memory)
@@ -56,7 +58,7 @@ def test_one_that_is_refused_again_is_removed(server: RedisServer, open_at: Open
 
 @pytest.mark.parametrize("more", [-1, 1])
 def test_one_of_another_length_is_removed_at_once(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, more: int
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, more: int
 ) -> None:
     driver = open_at(server.port)
     stored(driver, memory)
@@ -66,7 +68,7 @@ def test_one_of_another_length_is_removed_at_once(
 
 @pytest.mark.parametrize("at", [0, 100, HEADER_BYTES + 7])
 def test_a_store_over_what_only_looked_damaged_finds_it_there(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory, at: int
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory, at: int
 ) -> None:
     """Its header page came altered, and then unaltered."""
     driver = open_at(scripted.port)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lmcache_core import ConfigError, HashChain, KeySpace, ObjectKey, Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_object_remote import object_name
 from tests.remote.redis_servers import HOST, RedisServer, redis_server, wait_for
 
@@ -20,7 +20,7 @@ SECRET = "open-sesame-4711"
 OpenRedis = Callable[..., L2Driver]
 
 
-def has_all(driver: L2Driver, memory: LentMemory, keys: list[ObjectKey]) -> bool:
+def has_all(driver: L2Driver, memory: BorrowedMemory, keys: list[ObjectKey]) -> bool:
     items = [(key, memory.lend(OBJECT_BYTES)) for key in keys]
     return driver.verified_load(*items) == (DONE,) * len(keys)
 
@@ -28,7 +28,9 @@ def has_all(driver: L2Driver, memory: LentMemory, keys: list[ObjectKey]) -> bool
 # --- getting in
 
 
-def test_a_user_with_a_password_gets_in_and_nobody_else(tmp_path: Path, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_a_user_with_a_password_gets_in_and_nobody_else(
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
+) -> None:
     users = (f"default on >{SECRET} ~* &* +@all", f"kv on >{SECRET}x ~kv/* &* +@all")
     options = [word for user in users for word in ("--user", *user.split())]
     with redis_server(tmp_path / "s", *options, password=SECRET) as server:
@@ -62,7 +64,7 @@ def test_a_password_file_without_a_password_is_refused(
         open_at(1, password_file=str(path))
 
 
-def test_a_unix_socket_and_a_database_are_used(tmp_path: Path, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_a_unix_socket_and_a_database_are_used(tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     path = tmp_path / "r.sock"
     with redis_server(tmp_path / "s", "--unixsocket", str(path)) as server:
         first = open_at(socket_path=str(path), database=3)
@@ -79,7 +81,7 @@ def test_a_server_that_is_not_there_is_named_with_a_remedy(open_at: OpenRedis) -
 
 
 def test_a_second_server_is_refused_and_a_shared_one_is_not(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     first = open_at(server.port)
     with pytest.raises(ResourceError, match="owned by server 'instance-of-tests'"):
@@ -108,7 +110,7 @@ def test_a_cursor_that_nobody_gave_is_refused(server: RedisServer, open_at: Open
 
 
 def test_a_listing_goes_on_from_a_cursor_of_another_life(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(server.port)
     keys = put(driver, memory, 9)
@@ -122,7 +124,7 @@ def test_a_listing_goes_on_from_a_cursor_of_another_life(
 
 
 def test_what_the_server_evicts_is_a_miss_and_is_counted_anew(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     with redis_server(tmp_path / "s", "--maxmemory", "6mb", "--maxmemory-policy", "allkeys-random") as server:
         driver = open_at(server.port, recount_seconds=1)
@@ -143,7 +145,7 @@ def test_what_the_server_evicts_is_a_miss_and_is_counted_anew(
 
 
 def test_a_server_whose_memory_is_full_rejects_stores_and_serves_loads(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     with redis_server(tmp_path / "s", "--maxmemory", "4mb", "--maxmemory-policy", "noeviction") as server:
         driver = open_at(server.port)
@@ -157,7 +159,7 @@ def test_a_server_whose_memory_is_full_rejects_stores_and_serves_loads(
         assert driver.adapter.counters()["rejected_full"] == outcomes.count(REJECTED)  # type: ignore[attr-defined]
 
 
-def test_objects_expire(server: RedisServer, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_objects_expire(server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     driver = open_at(server.port, ttl_seconds=1, recount_seconds=1, value_piece_bytes=65_536)
     key = object_key(1)
     assert driver.store((key, memory.sealed(key, payload_of(1, 200_000)))) == (DONE,)
@@ -168,7 +170,7 @@ def test_objects_expire(server: RedisServer, open_at: OpenRedis, memory: LentMem
 
 @pytest.mark.parametrize("what", ["a list", "a letter", "another object"])
 def test_what_is_not_ours_is_left_alone(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, tmp_path: Path, what: str
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, tmp_path: Path, what: str
 ) -> None:
     driver = open_at(server.port)
     key, other = object_key(1), object_key(2)
@@ -192,7 +194,7 @@ def test_what_is_not_ours_is_left_alone(
 
 
 def test_a_damaged_object_makes_room_for_the_right_one_without_being_loaded_first(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, tmp_path: Path
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     driver = open_at(server.port)
     key = object_key(1)
@@ -204,7 +206,7 @@ def test_a_damaged_object_makes_room_for_the_right_one_without_being_loaded_firs
 
 
 def test_what_other_prefixes_have_is_neither_counted_nor_listed(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, tmp_path: Path
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     odd = f"{tmp_path.name}[a]*?\\^"
     other = open_at(server.port, key_prefix=f"{tmp_path.name}a-and-more/")
@@ -221,7 +223,7 @@ def test_what_other_prefixes_have_is_neither_counted_nor_listed(
 
 
 def test_a_server_that_was_killed_fails_operations_and_serves_again_when_it_is_back(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     persistent = ("--appendonly", "yes", "--appendfsync", "always")
     with redis_server(tmp_path / "s", *persistent) as server:
@@ -237,7 +239,7 @@ def test_a_server_that_was_killed_fails_operations_and_serves_again_when_it_is_b
 
 
 def test_an_operation_whose_time_is_over_leaves_no_reply_for_the_next(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     with redis_server(tmp_path / "s") as server:
         driver = open_at(server.port, timeout_seconds=1, num_connections=2)
@@ -263,7 +265,7 @@ def test_durability_that_cannot_be_had_is_warned_of(
 
 
 def test_a_user_with_the_rights_that_the_page_names_can_do_everything(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     rights = "+get +set +getrange +strlen +exists +unlink +scan +persist +pttl +eval +info +client|setname"
     with redis_server(tmp_path / "s", "--user", "kv", "on", f">{SECRET}", "~kv/*", *rights.split()) as server:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from lmcache_core import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES
-from lmcache_devkit.lent_memory import LentMemory, object_key
 from lmcache_l2_redis.address import Address
 from lmcache_l2_redis.connection import Dialer, Login
 from lmcache_l2_redis.node import Node
@@ -31,7 +31,7 @@ def test_a_connection_on_which_too_much_came_is_not_believed_and_not_used_again(
 
 
 def test_nor_is_one_whose_value_was_followed_by_another(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [b"$-1\r\n$%d\r\n" % OBJECT_BYTES, b"$-1\r\n"]}
@@ -39,7 +39,7 @@ def test_nor_is_one_whose_value_was_followed_by_another(
     assert driver.load((object_key(2), memory.lend(OBJECT_BYTES))) == (MISSING,)
 
 
-def test_nor_is_one_that_refused_and_said_more(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_nor_is_one_that_refused_and_said_more(scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [b"-NOPERM no\r\n$-1\r\n$-1\r\n", b"-NOPERM no\r\n"]}
     assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)

@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 
 from lmcache_core import Outcome, ResourceError
 from lmcache_devkit import free_port
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from tests.remote.redis_servers import HOST, redis_server
 
 DONE = Outcome.DONE
@@ -98,7 +98,7 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
 
 
 def test_objects_of_many_records_come_back_over_tls(
-    tls_server: TlsServer, open_at: OpenRedis, memory: LentMemory
+    tls_server: TlsServer, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(**tls_server.settings(num_connections=3))
     keys = [object_key(number) for number in range(4)]
@@ -138,7 +138,7 @@ def test_who_cannot_be_trusted_is_refused(
 
 
 def test_another_name_and_no_verification_are_what_one_may_ask_for(
-    tls_server: TlsServer, open_at: OpenRedis, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    tls_server: TlsServer, open_at: OpenRedis, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(open_at(**tls_server.settings(tls_server_name="kv.example")), memory, 1)
     strange = tls_server.settings(tls_ca=tls_server.certificates.strange_authority, tls_verify=False)
@@ -146,7 +146,7 @@ def test_another_name_and_no_verification_are_what_one_may_ask_for(
     assert "tls_verify is off" in caplog.text
 
 
-def test_a_url_may_ask_for_tls(tls_server: TlsServer, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_a_url_may_ask_for_tls(tls_server: TlsServer, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     settings = tls_server.settings(url=f"rediss://{HOST}:{tls_server.port}")
     for name in ("host", "port", "tls"):
         del settings[name]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from lmcache_core import Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.topology import slot_of
 from lmcache_object_remote import object_name
 from tests.remote.redis_servers import (
@@ -48,7 +48,7 @@ def nodes_of(servers: Sequence[RedisServer]) -> list[str]:
 
 
 def test_objects_are_on_every_node_and_any_node_leads_to_all(
-    cluster: Sequence[RedisServer], open_at: OpenRedis, memory: LentMemory
+    cluster: Sequence[RedisServer], open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(nodes=nodes_of(cluster)[2:], value_piece_bytes=65_536)
     keys = put(driver, memory, 30)
@@ -77,7 +77,7 @@ def _size(server: RedisServer) -> int:
 
 
 def test_slots_that_move_while_they_are_used_cost_nothing(
-    cluster: Sequence[RedisServer], open_at: OpenRedis, memory: LentMemory, tmp_path: Path
+    cluster: Sequence[RedisServer], open_at: OpenRedis, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     """First while they move (ASK, to where an object is not any more or not yet), then after that (MOVED)."""
     driver = open_at(nodes=nodes_of(cluster)[:1])
@@ -129,7 +129,7 @@ def test_a_cluster_that_nobody_set_up_is_refused(tmp_path: Path, open_at: OpenRe
 
 @pytest.mark.slow
 def test_a_node_that_is_gone_costs_its_objects_and_comes_back(
-    tmp_path: Path, open_at: OpenRedis, memory: LentMemory
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     with redis_cluster(tmp_path / "c", 3, "--appendonly", "yes", "--appendfsync", "always") as servers:
         driver = open_at(nodes=nodes_of(servers), connect_timeout_seconds=1)
@@ -145,7 +145,9 @@ def test_a_node_that_is_gone_costs_its_objects_and_comes_back(
 
 
 @pytest.mark.slow
-def test_the_master_that_sentinels_choose_is_followed(tmp_path: Path, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_the_master_that_sentinels_choose_is_followed(
+    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
+) -> None:
     with redis_with_sentinels(tmp_path / "s") as site:
         sentinels = nodes_of(site.sentinels)
         with pytest.raises(ResourceError, match="knows no master 'other'"):

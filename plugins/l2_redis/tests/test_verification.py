@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import HEADER_BYTES, Capability, Outcome, check
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 from lmcache_l2_redis.adapter import RedisAdapter
 from lmcache_l2_redis.channel import BLOCK_BYTES
 from lmcache_l2_redis.passing_digest import PassingDigest
@@ -26,7 +26,7 @@ TOTAL = HEADER_BYTES + 2 * BLOCK_BYTES + 777
 PIECE_BYTES = 800_000
 
 
-def stored(driver: L2Driver, memory: LentMemory) -> bytes:
+def stored(driver: L2Driver, memory: BorrowedMemory) -> bytes:
     buffer = memory.sealed(KEY, payload_of(1, TOTAL - HEADER_BYTES))
     assert driver.store((KEY, buffer)) == (DONE,)
     return bytes(buffer.view)
@@ -45,7 +45,7 @@ def alter(server: RedisServer, prefix: str, at: int) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [1 << 28, PIECE_BYTES])
 def test_one_altered_bit_anywhere_is_seen_by_the_adapter(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, piece_bytes: int, tmp_path: Path
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, piece_bytes: int, tmp_path: Path
 ) -> None:
     prefix = f"{tmp_path.name}/"
     driver = open_at(server.port, key_prefix=prefix, value_piece_bytes=piece_bytes)
@@ -74,7 +74,7 @@ def test_one_altered_bit_anywhere_is_seen_by_the_adapter(
 
 @pytest.mark.parametrize("piece_bytes", [1 << 28, PIECE_BYTES])
 def test_a_shorter_object_in_a_longer_buffer_is_whole(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, piece_bytes: int, tmp_path: Path
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, piece_bytes: int, tmp_path: Path
 ) -> None:
     prefix = f"{tmp_path.name}/"
     driver = open_at(server.port, key_prefix=prefix, value_piece_bytes=piece_bytes)
@@ -87,7 +87,7 @@ def test_a_shorter_object_in_a_longer_buffer_is_whole(
 
 
 def test_what_is_longer_than_its_header_says_is_damaged_where_it_would_fit(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port)
     more = bytes(memory.sealed(KEY, payload_of(1, 10_000)).view) + b"x" * 50
@@ -97,7 +97,7 @@ def test_what_is_longer_than_its_header_says_is_damaged_where_it_would_fit(
         assert driver.load((KEY, buffer)) == (DAMAGED,)
 
 
-def test_an_object_of_another_key_is_foreign(scripted: Scripted, open_at: OpenRedis, memory: LentMemory) -> None:
+def test_an_object_of_another_key_is_foreign(scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     driver = open_at(scripted.port)
     other = bytes(memory.sealed(object_key(2), payload_of(1, 10_000)).view)
     scripted.answers = {"GET": [b"$%d\r\n%b\r\n" % (len(other), other)]}
@@ -106,7 +106,7 @@ def test_an_object_of_another_key_is_foreign(scripted: Scripted, open_at: OpenRe
 
 
 def test_what_came_altered_is_counted_and_read_again_before_it_is_removed(
-    scripted: Scripted, open_at: OpenRedis, memory: LentMemory
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port)
     good = bytes(memory.sealed(KEY, payload_of(1, 10_000)).view)
@@ -128,7 +128,7 @@ def test_what_came_altered_is_counted_and_read_again_before_it_is_removed(
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_an_object_of_another_format_version_makes_room_where_the_backend_has_one_owner(
-    server: RedisServer, open_at: OpenRedis, memory: LentMemory, shared: bool, tmp_path: Path
+    server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory, shared: bool, tmp_path: Path
 ) -> None:
     prefix = f"{tmp_path.name}/"
     driver = open_at(server.port, key_prefix=prefix, shared=shared)
@@ -164,7 +164,7 @@ def counted_as(driver: L2Driver) -> dict[str, int]:
 
 @given(st.binary(min_size=1, max_size=3 * HEADER_BYTES), st.lists(st.integers(0, 4 * HEADER_BYTES), max_size=8))
 def test_the_digest_is_that_of_the_payload_wherever_the_bytes_are_cut(payload: bytes, cuts: list[int]) -> None:
-    whole = LentMemory(64 << 10).sealed(KEY, payload).view
+    whole = BorrowedMemory(64 << 10).sealed(KEY, payload).view
     ends = sorted({min(cut, len(whole)) for cut in cuts} | {len(whole)})
     digest = PassingDigest()
     for start, end in zip([0, *ends], ends, strict=False):

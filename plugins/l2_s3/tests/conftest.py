@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.opened import Open
@@ -28,8 +28,8 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def open_here(moto: S3Server, proxy: HttpFaults, memory: LentMemory, prefix: str) -> Iterator[Open]:
+def open_here(moto: S3Server, proxy: HttpFaults, memory: BorrowedMemory, prefix: str) -> Iterator[Open]:
     """`open_here(host=..., ...)` opens an adapter, through the proxy where it is named; the test's end closes it, while the
     proxy still runs."""
     with ExitStack() as closing:

@@ -7,13 +7,13 @@ import pytest
 from benchmarks.bare_s3 import bare_s3
 from benchmarks.peer import BenchmarkError
 from lmcache_core import HEADER_BYTES
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_tools.bench.lane import Step, Verb
 from tests.remote.s3_servers import S3Server
 
 
 def test_what_it_stores_it_loads_and_takes_away(moto: S3Server) -> None:
-    memory = LentMemory()
+    memory = BorrowedMemory()
     keys = [object_key(number) for number in range(5)]
     stored = [memory.sealed(key, payload_of(number, 100_000)) for number, key in enumerate(keys)]
     loaded = [memory.lend(HEADER_BYTES + 100_000) for _ in keys]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lmcache_core import HEADER_BYTES, LentBuffer, ObjectKey, Outcome
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, ObjectKey, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, payload_of
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, payload_of
 from plugins.l2_s3.tests.bucket_media import BucketMedia
 from plugins.l2_s3.tests.opened import Open, counters, until
 from tests.remote.http_faults import Altered, Answer, Head, HttpFaults, Rule
@@ -47,16 +47,16 @@ def _is_object(request: Head) -> bool:
     return request.method == "GET" and request.path.endswith(".kv")
 
 
-def whole(memory: LentMemory, key: ObjectKey, number: int = 0) -> tuple[ObjectKey, LentBuffer]:
+def whole(memory: BorrowedMemory, key: ObjectKey, number: int = 0) -> tuple[ObjectKey, BorrowedBuffer]:
     return key, memory.sealed(key, payload_of(number, OBJECT_BYTES - HEADER_BYTES))
 
 
-def load(driver: L2Driver, memory: LentMemory, key: ObjectKey) -> Outcome:
+def load(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey) -> Outcome:
     (outcome,) = driver.verified_load((key, memory.lend(OBJECT_BYTES)))
     return outcome
 
 
-def hurt(driver: L2Driver, media: BucketMedia, memory: LentMemory) -> ObjectKey:
+def hurt(driver: L2Driver, media: BucketMedia, memory: BorrowedMemory) -> ObjectKey:
     """An object that is damaged where it stands, loaded and found out."""
     (key,) = put(driver, memory, 1)
     media.flip(key, HEADER_BYTES)
@@ -66,7 +66,7 @@ def hurt(driver: L2Driver, media: BucketMedia, memory: LentMemory) -> ObjectKey:
 
 
 def test_what_was_altered_on_its_way_is_a_miss_and_stays_where_it_is(
-    open_here: Open, proxy: HttpFaults, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(proxy.endpoint), media_of(moto)
     (key,) = put(driver, memory, 1)
@@ -85,7 +85,7 @@ def test_what_was_altered_on_its_way_is_a_miss_and_stays_where_it_is(
 
 
 def test_two_readings_that_differ_are_the_fault_of_the_line(
-    open_here: Open, proxy: HttpFaults, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(proxy.endpoint, retry_attempts_max=1), media_of(moto)
     (key,) = put(driver, memory, 1)
@@ -108,7 +108,7 @@ def test_two_readings_that_differ_are_the_fault_of_the_line(
 def test_what_is_damaged_gives_way_to_the_right_object_and_to_nothing_else(
     open_here: Open,
     media_of: OpenMedia,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     request: pytest.FixtureRequest,
     name: str,
     sharing: dict[str, bool],
@@ -132,7 +132,7 @@ def test_what_is_damaged_gives_way_to_the_right_object_and_to_nothing_else(
 
 
 def test_what_somebody_else_has_replaced_meanwhile_stays(
-    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(shared=True), media_of(moto)
     key = hurt(driver, media, memory)
@@ -144,7 +144,7 @@ def test_what_somebody_else_has_replaced_meanwhile_stays(
 
 
 def test_what_was_taken_away_meanwhile_can_be_stored(
-    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(shared=True), media_of(moto)
     key = hurt(driver, media, memory)
@@ -155,7 +155,7 @@ def test_what_was_taken_away_meanwhile_can_be_stored(
 
 
 def test_a_damaged_object_can_be_deleted(
-    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(), media_of(moto)
     key = hurt(driver, media, memory)
@@ -167,7 +167,7 @@ def test_a_damaged_object_can_be_deleted(
 
 
 def test_a_whole_object_of_another_length_gives_way(
-    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(), media_of(moto)
     (key,) = put(driver, memory, 1)
@@ -182,7 +182,7 @@ def test_a_whole_object_of_another_length_gives_way(
 
 @pytest.mark.parametrize("sharing", [{}, {"shared": True, "owner": False}], ids=["alone", "guest"])
 def test_an_object_of_another_format_version_makes_room_where_the_bucket_has_one_owner(
-    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: LentMemory, sharing: dict[str, bool]
+    open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory, sharing: dict[str, bool]
 ) -> None:
     driver, media = open_here(**sharing), media_of(moto)
     (key,) = put(driver, memory, 1)

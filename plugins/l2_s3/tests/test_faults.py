@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lmcache_core import HEADER_BYTES, CircuitState, LentBuffer, Outcome, ResourceError
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, CircuitState, Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from plugins.l2_s3.tests.bucket_media import BucketMedia, stopped_process
@@ -21,7 +21,7 @@ DONE, MISSING, FAILED, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.FAILED,
 
 
 def test_a_store_that_wants_less_gets_less_and_nothing_fails(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory
 ) -> None:
     driver = open_here(proxy.endpoint)
     keys = put(driver, memory, 6)
@@ -35,7 +35,7 @@ def test_a_store_that_wants_less_gets_less_and_nothing_fails(
 
 
 def test_one_object_that_is_refused_is_a_miss_and_opens_nothing(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory
 ) -> None:
     driver = open_here(proxy.endpoint)
     refused, fine = put(driver, memory, 2)
@@ -48,7 +48,7 @@ def test_one_object_that_is_refused_is_a_miss_and_opens_nothing(
 
 
 def test_a_store_that_refuses_everything_is_left_alone_and_the_log_says_why(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = open_here(proxy.endpoint)
     proxy.switch(every(Status(403)))
@@ -61,7 +61,7 @@ def test_a_store_that_refuses_everything_is_left_alone_and_the_log_says_why(
 
 
 def test_errors_of_the_server_are_tried_again_and_open_the_circuit_when_they_stay(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory
 ) -> None:
     driver = open_here(proxy.endpoint, retry_attempts_max=2)
     (key,) = put(driver, memory, 1)
@@ -74,7 +74,7 @@ def test_errors_of_the_server_are_tried_again_and_open_the_circuit_when_they_sta
 
 @pytest.mark.parametrize("length", [0, 100, HEADER_BYTES, OBJECT_BYTES - 1])
 def test_an_answer_that_breaks_off_is_never_done(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory, length: int
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory, length: int
 ) -> None:
     driver = open_here(proxy.endpoint, retry_attempts_max=1)
     (key,) = put(driver, memory, 1)
@@ -87,29 +87,29 @@ def test_an_answer_that_breaks_off_is_never_done(
 
 
 def test_a_buffer_is_kept_until_the_client_has_let_go_of_it(
-    open_here: Open, moto: S3Server, memory: LentMemory
+    open_here: Open, moto: S3Server, memory: BorrowedMemory
 ) -> None:
     driver = open_here(operation_timeout_seconds=5)
     keys = put(driver, memory, 4)
-    lent: list[tuple[Any, LentBuffer]] = [(key, memory.lend(OBJECT_BYTES)) for key in keys]
+    borrowed: list[tuple[Any, BorrowedBuffer]] = [(key, memory.lend(OBJECT_BYTES)) for key in keys]
     with stopped_process(moto)():
-        job = driver.submit_load(lent)
+        job = driver.submit_load(borrowed)
         assert driver.finish(job) == (Outcome.TIMED_OUT,) * 4
         driver.wait_released(job)
-        for _, buffer in lent:
+        for _, buffer in borrowed:
             buffer.view[:] = b"\xa5" * buffer.length
     assert driver.load(*((key, memory.lend(OBJECT_BYTES)) for key in keys)) == (DONE,) * 4  # the server was woken up
-    for _, buffer in lent:
+    for _, buffer in borrowed:
         assert buffer.view == b"\xa5" * buffer.length
 
 
-def test_a_bucket_that_is_not_there_is_named(open_here: Open, moto: S3Server, memory: LentMemory) -> None:
+def test_a_bucket_that_is_not_there_is_named(open_here: Open, moto: S3Server, memory: BorrowedMemory) -> None:
     settings = moto.settings(s3_endpoint=f"{moto.host}/no-such-bucket")
     with pytest.raises(ResourceError, match=r"no-such-bucket.*HTTP 404"):
         S3Adapter(S3Settings.model_validate(settings), adapter_context(memory))
 
 
-def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: LentMemory) -> None:
+def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: BorrowedMemory) -> None:
     settings = {"s3_endpoint": "127.0.0.1:1/kvcache", "s3_region": "r", "disable_tls": True, "s3_num_io_threads": 1}
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "never-shown"}
     with pytest.raises(ResourceError, match=r"127\.0\.0\.1:1.*check the endpoint") as refused:
@@ -117,7 +117,7 @@ def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: LentMemory) ->
     assert "never-shown" not in str(refused.value)
 
 
-def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory: LentMemory) -> None:
+def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory: BorrowedMemory) -> None:
     first = open_here(boot_id="first-boot", owner_lease_seconds=8)
     with pytest.raises(ResourceError, match="first-boot"):
         open_here(owner_lease_seconds=8)
@@ -126,7 +126,7 @@ def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory:
 
 
 def test_what_is_there_and_not_ours_is_never_replaced(
-    open_here: Open, moto: S3Server, rclone: S3Server, memory: LentMemory, prefix: str
+    open_here: Open, moto: S3Server, rclone: S3Server, memory: BorrowedMemory, prefix: str
 ) -> None:
     """Not known before, and also where the store would replace it without a word."""
     for number, server in enumerate((moto, rclone)):
@@ -144,7 +144,7 @@ def test_what_is_there_and_not_ours_is_never_replaced(
 
 
 def test_what_others_took_away_is_counted_again(
-    open_here: Open, moto: S3Server, memory: LentMemory, prefix: str
+    open_here: Open, moto: S3Server, memory: BorrowedMemory, prefix: str
 ) -> None:
     driver = open_here()
     keys = put(driver, memory, 3)

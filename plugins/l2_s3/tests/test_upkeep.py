@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lmcache_core import CircuitState, Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
 from lmcache_devkit.l2_suite import OBJECT_BYTES, counted, put
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from lmcache_l2_s3.credentials import SigningKeys
@@ -70,7 +70,7 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_token_that_ends_while_the_adapter_runs_is_renewed_for_both_clients(
     open_here: Open,
     proxy: HttpFaults,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     tokens: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -94,7 +94,7 @@ def test_a_token_that_ends_while_the_adapter_runs_is_renewed_for_both_clients(
 
 
 def test_a_token_that_cannot_be_renewed_is_said_and_not_shown(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory, caplog: pytest.LogCaptureFixture
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = open_here(proxy.endpoint, aws_session_token="token-of-old")
     (key,) = put(driver, memory, 1)
@@ -108,7 +108,7 @@ def test_a_token_that_cannot_be_renewed_is_said_and_not_shown(
 
 @pytest.mark.parametrize("code", [400, 405, 501])
 def test_a_store_that_cannot_delete_in_bulk_is_asked_once_and_then_for_each(
-    open_here: Open, proxy: HttpFaults, moto: S3Server, memory: LentMemory, prefix: str, code: int
+    open_here: Open, proxy: HttpFaults, moto: S3Server, memory: BorrowedMemory, prefix: str, code: int
 ) -> None:
     driver = open_here(proxy.endpoint)
     refusal = Status(code)
@@ -124,7 +124,7 @@ def test_a_store_that_cannot_delete_in_bulk_is_asked_once_and_then_for_each(
 
 
 def test_deletions_in_bulk_that_fail_are_said_and_what_is_there_stays_known(
-    open_here: Open, proxy: HttpFaults, memory: LentMemory
+    open_here: Open, proxy: HttpFaults, memory: BorrowedMemory
 ) -> None:
     driver = open_here(proxy.endpoint)
     keys = put(driver, memory, 3)
@@ -137,7 +137,7 @@ def test_deletions_in_bulk_that_fail_are_said_and_what_is_there_stays_known(
 
 
 def test_an_owner_stays_one_where_entity_tags_are_compared_without_their_quotes(
-    open_here: Open, proxy: HttpFaults, moto: S3Server, memory: LentMemory, prefix: str
+    open_here: Open, proxy: HttpFaults, moto: S3Server, memory: BorrowedMemory, prefix: str
 ) -> None:
     renewals: list[str] = []
 
@@ -163,7 +163,7 @@ def test_an_owner_stays_one_where_entity_tags_are_compared_without_their_quotes(
 
 
 def test_the_owner_of_a_shared_bucket_learns_what_others_changed(
-    open_here: Open, moto: S3Server, memory: LentMemory, prefix: str
+    open_here: Open, moto: S3Server, memory: BorrowedMemory, prefix: str
 ) -> None:
     settings = S3Settings.model_validate(moto.settings(prefix=prefix, shared=True, owner=True))
     often = settings.model_copy(update={"recount_seconds": OFTEN_SECONDS})  # less than an operator may choose
@@ -184,7 +184,7 @@ def test_the_owner_of_a_shared_bucket_learns_what_others_changed(
 
 
 def test_what_does_not_add_up_is_counted_again_while_it_runs(
-    open_here: Open, moto: S3Server, memory: LentMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
+    open_here: Open, moto: S3Server, memory: BorrowedMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmcache_l2_s3.census.DOUBT_SECONDS", OFTEN_SECONDS)
     driver = open_here()

@@ -14,15 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from lmcache_core import HEADER_BYTES, Outcome, ResourceError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_l2_s3.adapter import S3Adapter
 from lmcache_l2_s3.config import S3Settings
 from tests.remote.s3_servers import S3Server, rclone_server
 
 
 def round_trip(settings: dict[str, object], payload_bytes: int = 10_000) -> None:
-    memory = LentMemory(64 * 2**20)
+    memory = BorrowedMemory(64 * 2**20)
     adapter = S3Adapter(S3Settings.model_validate(settings), adapter_context(memory, name="s3"))
     try:
         driver = L2Driver(adapter)
@@ -45,7 +45,7 @@ def test_objects_in_parts_with_checksums(moto: S3Server, checksum: str) -> None:
 
 def test_what_is_asked_of_new_objects_is_said(moto: S3Server) -> None:
     more = {"storage_class": "STANDARD_IA", "server_side_encryption": "aws:kms", "sse_kms_key_id": "key-1"}
-    memory = LentMemory()
+    memory = BorrowedMemory()
     adapter = S3Adapter(S3Settings.model_validate(moto.settings(prefix="asked/", **more)), adapter_context(memory))
     key = object_key(2)
     assert L2Driver(adapter).store((key, memory.sealed(key, b"x"))) == (Outcome.DONE,)

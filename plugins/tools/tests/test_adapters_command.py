@@ -39,7 +39,7 @@ class StandInAdapters:
             objects_left=self.left,
             bytes_left=0,
             jobs_in_flight=0,
-            lent_bytes=0,
+            borrowed_bytes=0,
             seconds_left=None,
             drained=None,
             given_up=7 if self.doing == "removed" else 0,

@@ -21,7 +21,7 @@ HEALTHY: dict[str, Any] = {
         "free": 60,
         "used_bytes": 4 * 2**30,
         "capacity_bytes": 10 * 2**30,
-        "census_holds": True,
+        "state_counts_add_up": True,
     },
     "chunks": {"lookups": 50, "requested": 1000, "hit": 400, "loaded_from_l2": 100, "stored": 600, "retrieved": 400},
     "quotas": {"largest": [{"cache_salt": "tenant-a", "limit_bytes": 2**30, "used_bytes": 2**29}]},

@@ -263,7 +263,7 @@ class AdapterChanges:
             objects_left=objects,
             bytes_left=size,
             jobs_in_flight=port.unanswered,
-            lent_bytes=port.lent_bytes,
+            borrowed_bytes=port.borrowed_bytes,
             seconds_left=None if removal is None or removal.state is AdapterStage.REMOVED else removal.seconds_left,
             drained=None if removal is None else removal.drained,
             given_up=port.given_up,

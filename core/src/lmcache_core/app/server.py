@@ -148,7 +148,7 @@ class Server:
                 "file": str(parts.tiers.arena.file) if parts.tiers.arena.file else None,
                 "direct_io": parts.tiers.arena.region.direct_io,
                 **structs.asdict(census),
-                "census_holds": census.is_balanced,
+                "state_counts_add_up": census.is_balanced,
                 "backed_bytes": parts.tiers.arena.backed_bytes,
                 "backing_is_full": parts.growth.is_full,
                 "evicted": parts.tiers.eviction.evicted,

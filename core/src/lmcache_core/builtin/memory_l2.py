@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
@@ -120,7 +120,7 @@ class MemoryAdapter(L2Adapter):
 
     # One object at a time, on a worker's thread.
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         object_id = key.object_id
         if object_id in self._foreign:
             return Outcome.REJECTED
@@ -137,7 +137,7 @@ class MemoryAdapter(L2Adapter):
             self._used += len(data)
         return Outcome.DONE
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         _, data = self._objects.get(key.object_id, (key, None))
         if data is None or key.object_id in self._foreign:
             return Outcome.MISSING

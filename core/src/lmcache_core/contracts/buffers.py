@@ -14,7 +14,7 @@ class MemoryRegion:
 
     `address` is in this process; `descriptor` and `name` are those of the shared-memory segment, None for memory that
     is not shared.  A file on a disk has a descriptor and no name.  Pages that no slot lies in yet may not be backed: read
-    or write only inside of lent buffers.
+    or write only inside of borrowed buffers.
     """
 
     address: int
@@ -31,14 +31,15 @@ class MemoryRegion:
         return self.descriptor is not None and self.name is None
 
 
-class LentBuffer(NamedTuple):
-    """`length` bytes at `offset` of a region, lent until the job's buffers are released.  Page-aligned."""
+class BorrowedBuffer(NamedTuple):
+    """`length` bytes at `offset` of a region, borrowed until the job's buffers are released.  Page-aligned."""
 
     region: MemoryRegion
     offset: int
     length: int
     at_most: bool = False
-    """Of a load: the object may be shorter, and then its bytes come first.  Only adapters with `ANY_LENGTH` are lent such."""
+    """Of a load: the object may be shorter, and then its bytes come first.  Only adapters with `ANY_LENGTH` get such
+    buffers."""
 
     @property
     def address(self) -> int:

@@ -20,9 +20,9 @@ class Capability(Flag):
     SHARED = auto()
     """Several servers may use one backend at once."""
     ZERO_COPY = auto()
-    """Bytes go between lent memory and the backend without a copy in this process."""
+    """Bytes go between borrowed memory and the backend without a copy in this process."""
     VERIFIES = auto()
     """Loads are checked against header and digest while the bytes pass; core does not check them again."""
     ANY_LENGTH = auto()
-    """Loads also into a buffer that is longer than the object (`LentBuffer.at_most`), so that what a serde has made shorter
+    """Loads also into a buffer that is longer than the object (`BorrowedBuffer.at_most`), so that what a serde has made shorter
     takes less room.  Without it, what serdes make is padded to one length."""

@@ -1,7 +1,7 @@
 """How an adapter says that a job is done.
 
 A job's outcome and the release of its buffers are two things (docs/internals/object-format.md, "Buffers"): a job that timed out
-has an outcome, but its thread or device may still write into the lent memory.  Only the release ends the loan.
+has an outcome, but its thread or device may still write into the borrowed memory.  Only the release ends the borrowing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class JobDone:
     job: JobId
     outcomes: tuple[Outcome, ...]
     released: bool = True
-    """False: the buffers are still lent, and a `BuffersReleased` for this job will follow."""
+    """False: the buffers are still borrowed, and a `BuffersReleased` for this job will follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ class AdapterContext:
     boot_id: str
     """New with every start of the server; names temporaries."""
     regions: tuple[MemoryRegion, ...]
-    """L1's memory.  Every lent buffer lies in one of them."""
+    """L1's memory.  Every borrowed buffer lies in one of them."""
     align_bytes: int
-    """Every lent buffer starts at a multiple of it."""
+    """Every borrowed buffer starts at a multiple of it."""
     clock: Clock
     events: Publisher
     logger: logging.Logger

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.conditions import Condition
@@ -16,17 +16,17 @@ from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 
 class StoreItem(NamedTuple):
-    """One object to keep: header page and payload in one contiguous, lent run."""
+    """One object to keep: header page and payload in one contiguous, borrowed run."""
 
     key: ObjectKey
-    buffer: LentBuffer
+    buffer: BorrowedBuffer
 
 
 class LoadItem(NamedTuple):
-    """One object to bring back into a lent run of exactly its size."""
+    """One object to bring back into a borrowed run of exactly its size."""
 
     key: ObjectKey
-    buffer: LentBuffer
+    buffer: BorrowedBuffer
 
 
 class CircuitState(Enum):
@@ -51,7 +51,7 @@ class L2Adapter(ABC):
 
     Every `submit_*` returns at once and is answered through `completions()`, with one outcome per key in the order
     given; a batch of no keys is answered like any other.  `submit_*` and `unpin` may be called from any thread.
-    Buffers are lent until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter` or
+    Buffers are borrowed until the job's release (see `completion.py`).  Most authors subclass `BlockingL2Adapter` or
     `AsyncL2Adapter` of lmcache-l2-adapter, which do all of this for them.
     """
 
@@ -69,7 +69,7 @@ class L2Adapter(ABC):
 
     @abstractmethod
     def submit_load(self, batch: Sequence[LoadItem]) -> JobId:
-        """Read objects straight into the lent memory.  DONE only when every byte of the buffer was written."""
+        """Read objects straight into the borrowed memory.  DONE only when every byte of the buffer was written."""
 
     @abstractmethod
     def unpin(self, keys: Sequence[ObjectKey]) -> None:

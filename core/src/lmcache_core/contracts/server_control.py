@@ -100,7 +100,7 @@ class AdapterState(msgspec.Struct, frozen=True):
     """Stores on their way to it, waiting or submitted."""
     bytes_left: int
     jobs_in_flight: int
-    lent_bytes: int
+    borrowed_bytes: int
     """Memory of L1 that it reads or writes now, or has not released."""
     seconds_left: float | None
     """Until the deadline of its removal."""

@@ -77,7 +77,7 @@ class SparseLookupRequest(NamedTuple):
     """None: what can be told from the shards."""
 
 
-class Hold(msgspec.Struct, frozen=True, eq=False):
+class SlotReferences(msgspec.Struct, frozen=True, eq=False):
     """Slots that a worker reads or fills now.  They stay where they are until it is given back."""
 
     slots: tuple[int, ...]
@@ -133,10 +133,10 @@ class Storage(Protocol):
 
     def acquire(
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
-    ) -> Hold | None:
+    ) -> SlotReferences | None:
         """Hold chunks for a worker to read, taking over what its request's lookup held; None when one is not there."""
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: SlotReferences) -> None:
         """The worker has read them."""
 
     def is_quick(self, payload_bytes: int) -> bool:
@@ -153,23 +153,23 @@ class Storage(Protocol):
         space: StoredSpace,
         chunk_hashes: Sequence[bytes],
         may_wait: Callable[[], bool] | None = None,
-    ) -> tuple[Hold, Sequence[int]]:
+    ) -> tuple[SlotReferences, Sequence[int]]:
         """Slots for those chunks that are neither stored nor being written, and their indexes: as far as there is room, a
         prefix of them.  With `may_wait`, it waits for room first, up to `--l1-allocation-wait-ms` and without any lock,
         as long as `may_wait()` is true, which is asked every few milliseconds."""
 
-    def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
+    def publish(self, hold: SlotReferences, first_chunk: int, request_id: str) -> bool:
         """Every slot of the hold is filled: make it visible, and send it on to L2.  False when the hold had run out;
         nothing was published then.  Policies get the request and the position in its prompt."""
 
-    def is_live(self, hold: Hold) -> bool:
+    def is_live(self, hold: SlotReferences) -> bool:
         """False once its deadline has passed: its slots are in quarantine until it is given back."""
 
-    def using(self, hold: Hold) -> AbstractContextManager[bool]:
+    def using(self, hold: SlotReferences) -> AbstractContextManager[bool]:
         """For a module that copies to or from the slots itself: within it they stay the hold's own, even if the worker
         leaves meanwhile.  Gives False when the hold has ended or run out: the slots must not be touched then."""
 
-    def discard(self, hold: Hold) -> None:
+    def discard(self, hold: SlotReferences) -> None:
         """Free the slots unpublished."""
 
     def end_worker(self, worker: int) -> None:

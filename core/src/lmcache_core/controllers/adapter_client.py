@@ -198,7 +198,7 @@ class AdapterClient:
         return self._jobs.unanswered
 
     @property
-    def lent_bytes(self) -> int:
+    def borrowed_bytes(self) -> int:
         """L1 memory that the adapter reads or writes, or may still touch although its job was abandoned."""
         return sum(item.buffer.length for item in self._jobs.subjects(("store", "load")))
 

@@ -41,7 +41,7 @@ class AdapterListener(Protocol):
         """The adapter has these objects now.  The numbers are their sizes in bytes."""
 
     def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        """It was over time with these, and has them or has them not; as long as their buffers are lent, they may come."""
+        """It was over time with these, and has them or has them not; as long as their buffers are borrowed, they may come."""
 
     def hit(self, keys: Sequence[ObjectKey]) -> None:
         """A lookup found these."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 0.02
 """How often it is looked whether a step is over."""
 LINGER_SECONDS: Final = 1.0
-"""The same for an adapter that keeps what it was lent; and how long it may take for that before it is said."""
+"""The same for an adapter that keeps what it has borrowed; and how long it may take for that before it is said."""
 CLOSE_SECONDS: Final = 5.0
 """What the adapter's own close may take, whatever is left of the deadline; a forced one gets less."""
 FORCED_CLOSE_SECONDS: Final = 0.5
@@ -145,19 +145,19 @@ class AdapterRemoval:
         return True
 
     def _has_released(self) -> bool:
-        """Of everything that it was lent, within a while?"""
+        """Of everything that it has borrowed, within a while?"""
         self._completions.look_again()  # a closed descriptor wakes no poll
         for _ in range(int(LINGER_SECONDS / LOOK_SECONDS)):
-            if not self.client.lent_bytes:
+            if not self.client.borrowed_bytes:
                 return True
             if self._stop.wait(LOOK_SECONDS):
                 break
-        return not self.client.lent_bytes
+        return not self.client.borrowed_bytes
 
     def _log_that_it_lingers(self) -> None:
         logger.warning(
             "l2 adapter was closed and keeps memory of L1, which stays in quarantine until it releases it "
             "adapter=%s bytes=%d",
             self.client.name,
-            self.client.lent_bytes,
+            self.client.borrowed_bytes,
         )

@@ -266,7 +266,7 @@ class L2EvictionController(MessageLoop[Message]):
             case JobAnswer(_Deletion() as deletion, outcomes, _):
                 self._deleted(deletion, outcomes)
             case JobReleased():
-                pass  # no buffers were lent
+                pass  # no buffers were borrowed
 
     def _abort(self, message: Message) -> None:
         match message:

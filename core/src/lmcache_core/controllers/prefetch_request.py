@@ -177,14 +177,14 @@ class PrefetchBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._lent: dict[Hashable, int] = {}
+        self._borrowed: dict[Hashable, int] = {}
         self._held: dict[tuple[Prefetch, ...], int] = {}
         """Bytes by who waited for them."""
 
     @property
     def used_bytes(self) -> int:
         held = sum(size for who, size in list(self._held.items()) if any(map(_is_held, who)))
-        return held + sum(list(self._lent.values()))
+        return held + sum(list(self._borrowed.values()))
 
     @property
     def left_bytes(self) -> int:
@@ -197,11 +197,11 @@ class PrefetchBudget:
 
     def lend(self, job: Hashable, size_bytes: int) -> None:
         """An adapter borrows slots of `size_bytes` for this job."""
-        self._lent[job] = size_bytes
+        self._borrowed[job] = size_bytes
 
     def give_back(self, job: Hashable) -> None:
         """The adapter touches them no more.  A second call does nothing."""
-        self._lent.pop(job, None)
+        self._borrowed.pop(job, None)
 
     def hold(self, prefetches: Sequence[Prefetch], size_bytes: int) -> None:
         """`size_bytes` were loaded for these together.  It counts, once, until the leases of all their lookups hold nothing:

@@ -110,13 +110,13 @@ class JobTable:
             return self._decide(job, index, outcome)
 
     def report(self, job: Job, index: int, outcome: Outcome) -> None:
-        """Report this for object `index`, whose buffer stays lent until it is settled."""
+        """Report this for object `index`, whose buffer stays borrowed until it is settled."""
         with self._lock:
             if not job.answered:
                 self._decide(job, index, outcome)
 
     def abandon(self) -> int:
-        """Answer every open job now: what has no outcome is FAILED, and its buffers stay lent until it is settled.
+        """Answer every open job now: what has no outcome is FAILED, and its buffers stay borrowed until it is settled.
 
         Returns how many objects are not settled."""
         with self._lock:

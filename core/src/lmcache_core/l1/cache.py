@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.kernels.choice import PURE, Kernels
@@ -269,10 +269,10 @@ class L1Cache:
 
     # --- referenced slots
 
-    def buffer(self, slot: int) -> LentBuffer:
+    def buffer(self, slot: int) -> BorrowedBuffer:
         """Header page and payload of a referenced slot, exactly as long as the object."""
         length = HEADER_BYTES + self._index.record_of(slot).payload_bytes
-        return LentBuffer(self._arena.region, self._allocator.offset(slot), length)
+        return BorrowedBuffer(self._arena.region, self._allocator.offset(slot), length)
 
     def fetch(self, slot: int) -> None:
         """Bring a referenced slot into memory before this thread reads or writes it.  Waits for the disk where L1 is a file,

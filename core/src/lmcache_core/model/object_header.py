@@ -160,9 +160,9 @@ def check(
 ) -> Check:
     """Is `run` the whole, unaltered object `key`, as it was stored?
 
-    `run` has the length that the object must have in L1, and it went through no serde; with `at_most` (`LentBuffer.at_most`)
-    `run` may be longer than the object, whose payload may have gone through serdes: undoing them is the caller's part.
-    `payload_digest` was computed by the code that moved the bytes (`digest` of the bytes after the
+    `run` has the length that the object must have in L1, and it went through no serde; with `at_most`
+    (`BorrowedBuffer.at_most`) `run` may be longer than the object, whose payload may have gone through serdes: undoing them
+    is the caller's part. `payload_digest` was computed by the code that moved the bytes (`digest` of the bytes after the
     page); without, it is now."""
     if bytes(run[:8]) != MAGIC:
         return Check(Outcome.FOREIGN, "the magic is not ours")

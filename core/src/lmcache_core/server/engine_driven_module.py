@@ -36,7 +36,7 @@ from lmcache_client.operations import (
 from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
 from lmcache_core.contracts.settings import PluginSettings
-from lmcache_core.contracts.storage import Hold, StoredSpace
+from lmcache_core.contracts.storage import SlotReferences, StoredSpace
 from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
 from lmcache_core.server.registrations import RefusedRegistrations, check_groups
 from lmcache_core.server.request_fields import check_names, store_patience, transfer_range
@@ -313,7 +313,7 @@ class EngineDrivenModule(RequestModule):
             return MISS
         return reply
 
-    def _inband_reply(self, worker: Worker, hold: Hold, slots: RetrieveContext) -> object | None:
+    def _inband_reply(self, worker: Worker, hold: SlotReferences, slots: RetrieveContext) -> object | None:
         """The bytes themselves; None when the hold has ended meanwhile."""
         storage = self._context.storage
         if self._reads.of(worker) > INBAND_READS_MAX:
@@ -327,7 +327,7 @@ class EngineDrivenModule(RequestModule):
             payloads = [storage.payload(slot) for slot in hold.slots]
             return inband_reply(worker.layout.dtype, worker.layout.shape, payloads, None if worker.inline else slots)
 
-    def _forget_read(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+    def _forget_read(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
         """The worker was not given it."""
         self._reads.remove(worker, ticket, hold)
         self._context.storage.release(hold)

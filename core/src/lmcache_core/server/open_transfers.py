@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lmcache_core.contracts.request_module import Worker
-from lmcache_core.contracts.storage import Hold
+from lmcache_core.contracts.storage import SlotReferences
 
 MISSES_MAX: Final = 8192
 """Reads of one worker that are remembered while their commit has not come; of more, the oldest misses are forgotten."""
@@ -36,7 +36,7 @@ class OpenStore(NamedTuple):
     """Slots that a worker fills, and the indexes of their chunks in the range."""
 
     worker: Worker
-    hold: Hold
+    hold: SlotReferences
     indexes: Sequence[int]
 
 
@@ -95,7 +95,7 @@ class _Reads:
 
     def __init__(self) -> None:
         self.uncommitted = 0
-        self.holds: list[tuple[Worker, Hold]] = []
+        self.holds: list[tuple[Worker, SlotReferences]] = []
 
 
 class OpenReads:
@@ -129,20 +129,20 @@ class OpenReads:
                 by.pop(missed, None) if missed else None
             by.setdefault(ticket, _Reads()).uncommitted += 1
 
-    def add(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+    def add(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
         """What was asked for is held."""
         with self._lock:
             by = self._reads.setdefault(worker.instance_id, {})
             by.setdefault(ticket, _Reads()).holds.append((worker, hold))
 
-    def remove(self, worker: Worker, ticket: Ticket, hold: Hold) -> None:
+    def remove(self, worker: Worker, ticket: Ticket, hold: SlotReferences) -> None:
         """The worker was not given it.  Its commit follows all the same."""
         with self._lock:
             reads = self._reads.get(worker.instance_id, {}).get(ticket)
             if reads is not None and (worker, hold) in reads.holds:
                 reads.holds.remove((worker, hold))
 
-    def commit(self, instance_id: int, ticket: Ticket) -> Sequence[Hold]:
+    def commit(self, instance_id: int, ticket: Ticket) -> Sequence[SlotReferences]:
         """One reader has ended.  Returns holds without a reader, which the caller releases: nothing while another
         reader with this ticket may go on, since which of them has ended cannot be known."""
         with self._lock:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import CacheCleared, LeasesExpired, Publisher, RequestEnded
-from lmcache_core.contracts.storage import Hold, LookupRequest, SparseLookupRequest, StoredSpace
+from lmcache_core.contracts.storage import LookupRequest, SlotReferences, SparseLookupRequest, StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_units import Batch
@@ -115,7 +115,7 @@ class StorageManager:
 
     def acquire(
         self, worker: int, request_id: str, space: StoredSpace, chunk_hashes: Sequence[bytes], first_chunk: int
-    ) -> Hold | None:
+    ) -> SlotReferences | None:
         if not self._admit_worker(worker):
             self._transfers.unread(space.space, len(chunk_hashes), TOO_MANY)
             return None
@@ -135,9 +135,9 @@ class StorageManager:
             # No lookup of this request has notified the policy of this hit.
             self._hits.read_unasked(slots, first_chunk, self._lookups.facts(request_id))
         self._transfers.acquired(space.space, space.payload_bytes, chunk_hashes, first_chunk, request_id)
-        return Hold(tuple(slots), _Handle(lease, record, worker, now, request_id, first_chunk))
+        return SlotReferences(tuple(slots), _Handle(lease, record, worker, now, request_id, first_chunk))
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: SlotReferences) -> None:
         lease, record, worker, begun, request_id, first_chunk = hold.grant
         was_held = lease.state is not LeaseState.ENDED
         self._cache.leases.end(lease)
@@ -159,7 +159,7 @@ class StorageManager:
         space: StoredSpace,
         chunk_hashes: Sequence[bytes],
         may_wait: Callable[[], bool] | None = None,
-    ) -> tuple[Hold, Sequence[int]]:
+    ) -> tuple[SlotReferences, Sequence[int]]:
         record = self._cache.intern(space.space, space.payload_bytes)
         admitted = self._takes_stores and self._admit_worker(worker)
         now = self._clock.monotonic()
@@ -177,9 +177,9 @@ class StorageManager:
                 self._dismiss_worker(worker)
         if len(slots) < len(chunk_hashes):
             self._publish_refused(lease, record, chunk_hashes, admitted)
-        return Hold(slots, _Handle(lease, record, worker, now)), indexes
+        return SlotReferences(slots, _Handle(lease, record, worker, now)), indexes
 
-    def publish(self, hold: Hold, first_chunk: int, request_id: str) -> bool:
+    def publish(self, hold: SlotReferences, first_chunk: int, request_id: str) -> bool:
         lease, record, worker, begun, _, _ = hold.grant
         self._dismiss_worker(worker)
         if self._cache.checks is not None:
@@ -203,13 +203,13 @@ class StorageManager:
         self._transfers.stored(record, len(hold.slots), first_chunk, request_id, begun, hashes)
         return True
 
-    def is_live(self, hold: Hold) -> bool:
+    def is_live(self, hold: SlotReferences) -> bool:
         return bool(hold.grant.lease.state is LeaseState.ACTIVE)
 
-    def using(self, hold: Hold) -> AbstractContextManager[bool]:
+    def using(self, hold: SlotReferences) -> AbstractContextManager[bool]:
         return self._cache.leases.using(hold.grant.lease)
 
-    def discard(self, hold: Hold) -> None:
+    def discard(self, hold: SlotReferences) -> None:
         if not hold.slots:
             return
         self._cache.leases.end(hold.grant.lease)
@@ -263,7 +263,7 @@ class StorageManager:
     # --- inside
 
     def _check(self, checks: ReadChecks, worker: int, lease: Lease, slots: Sequence[int]) -> str:
-        """Why these slots cannot be lent; empty: they can."""
+        """Why these slots cannot be borrowed; empty: they can."""
         try:
             with self._cache.leases.using(lease) as alive:
                 if not alive:

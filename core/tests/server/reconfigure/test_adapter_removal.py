@@ -43,7 +43,7 @@ def test_a_stalled_adapter_is_removed_within_its_deadline(start: StartServer) ->
         wait_for(lambda: state_of(server, FAULT_INJECT) == "removed")
         assert time.monotonic() - begun < 8
         gone = adapters.state(FAULT_INJECT)
-        assert (gone.drained, gone.objects_left, gone.lent_bytes) == (False, 0, 0)
+        assert (gone.drained, gone.objects_left, gone.borrowed_bytes) == (False, 0, 0)
         assert gone.given_up == CHUNKS
         nothing_is_left(server)
         engine.scheduler.clear()
@@ -80,11 +80,11 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
     adapters, port = server._parts.changes.adapters, server._parts.tiers.l2.clients[0]
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        wait_for(lambda: port.lent_bytes > 0)
+        wait_for(lambda: port.borrowed_bytes > 0)
         adapters.remove(FAULT_INJECT, 60.0, force=True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
-        assert adapters.state(FAULT_INJECT).lent_bytes > 0
+        assert adapters.state(FAULT_INJECT).borrowed_bytes > 0
         assert server.status()["healthy"]
         assert adapters.add(injected()).name == f"{FAULT_INJECT}-2", "the name is not free before it is gone"
         engine.scheduler.clear(True)
@@ -151,10 +151,10 @@ def test_an_adapter_can_be_gone_before_its_slots_are_back(start: StartServer, mo
     monkeypatch.setattr(StoreController, "_release", release_late)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        wait_for(lambda: server._parts.tiers.l2.clients[0].lent_bytes > 0)
+        wait_for(lambda: server._parts.tiers.l2.clients[0].borrowed_bytes > 0)
         server._parts.changes.adapters.remove(FAULT_INJECT, 0.0, True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "removed")
-        assert server._parts.changes.adapters.state(FAULT_INJECT).lent_bytes == 0
+        assert server._parts.changes.adapters.state(FAULT_INJECT).borrowed_bytes == 0
         assert still_there(server)["quarantined"] == CHUNKS
     soon = threading.Timer(0.1, let_go.set)
     soon.start()

@@ -31,7 +31,7 @@ from queue import SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 
 from lmcache_client.errors import LMCacheError, ResourceError
-from lmcache_core import AdapterContext, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome
 from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
 from lmcache_l2_adapter.loop_executor import LoopExecutor
 from lmcache_l2_adapter.object_adapter import ObjectL2Adapter
@@ -176,7 +176,7 @@ class AsyncL2Adapter(ObjectL2Adapter):
     ) -> Value:
         """Call a function that blocks on a daemon thread, one of its own, and return or raise what it does.
 
-        Where the operation is cancelled, this waits until the function has ended, so the buffer stays lent as long as
+        Where the operation is cancelled, this waits until the function has ended, so the buffer stays borrowed as long as
         it is in use; give the function a time-out of its own, or a call that hangs keeps buffer and place for ever."""
         return await self.__threads.call(partial(function, *arguments, **named))
 
@@ -185,12 +185,12 @@ class AsyncL2Adapter(ObjectL2Adapter):
         stops the opening of the adapter; `stopped` is not called then."""
 
     @abstractmethod
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """Keep the bytes of the buffer under this key.  DONE (also when it is there already), or REJECTED where there
         is no room.  This and the other methods must not block, and may raise."""
 
     @abstractmethod
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """Fill the buffer.  DONE only when every byte was written; MISSING; DAMAGED when the object has another length."""
 
     @abstractmethod

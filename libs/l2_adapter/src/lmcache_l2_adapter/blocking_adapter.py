@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from lmcache_core import AdapterContext, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome
 from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
 from lmcache_l2_adapter.object_adapter import ObjectL2Adapter
 from lmcache_l2_adapter.retry import RetryPolicy
@@ -43,12 +43,12 @@ class BlockingL2Adapter(ObjectL2Adapter):
         super().__init__(context, ThreadExecutor(f"l2-{context.name}", workers, self.__stopped), breaker, retry)
 
     @abstractmethod
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """Keep the bytes of the buffer under this key.  DONE (also when it is there already), or REJECTED where there
         is no room.  This and the other methods may block, and may raise."""
 
     @abstractmethod
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """Fill the buffer.  DONE only when every byte was written; MISSING; DAMAGED when the object has another length."""
 
     @abstractmethod

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lmcache_core import (
     AdapterContext,
+    BorrowedBuffer,
     CircuitState,
     CircuitStatus,
     CompletionQueue,
@@ -20,7 +21,6 @@ from lmcache_core import (
     JobTable,
     KeyPage,
     L2Adapter,
-    LentBuffer,
     LoadItem,
     ObjectKey,
     Outcome,
@@ -151,10 +151,10 @@ class ObjectL2Adapter(L2Adapter):
     # What an author writes.
 
     @abstractmethod
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome | Awaitable[Outcome]: ...
 
     @abstractmethod
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome | Awaitable[Outcome]: ...
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome | Awaitable[Outcome]: ...
 
     @abstractmethod
     def contains(self, key: ObjectKey) -> bool | Awaitable[bool]: ...
@@ -235,7 +235,7 @@ class ObjectL2Adapter(L2Adapter):
         finally:  # whatever happens, every job is answered
             if stuck := self.__jobs.abandon():
                 self.context.logger.error(
-                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
+                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay borrowed",
                     self.context.name, deadline_seconds, stuck,
                 )  # fmt: skip
 

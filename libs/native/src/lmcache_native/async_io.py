@@ -53,7 +53,7 @@ class AsyncIo:
 
     Each method waits for its operation.  It raises OSError with the engine's errno, RuntimeError after `close`, and what
     `IoEngine.submit` raises for arguments that cannot be.  **A cancellation passes only when the engine has answered**:
-    until then the memory is lent, and may be written."""
+    until then the memory is borrowed, and may be written."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 DIRECT_ALIGN: Final = 4096
-"""What O_DIRECT is used with: lent buffers are aligned to no more, and no common device asks for more."""
+"""What O_DIRECT is used with: borrowed buffers are aligned to no more, and no common device asks for more."""
 
 
 def accepts_direct(directory: Path) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from lmcache_core import LentBuffer, ObjectKey, Outcome, check
+from lmcache_core import BorrowedBuffer, ObjectKey, Outcome, check
 
 REMEMBERED_MAX: Final = 1024
 """Most objects that are remembered for each reason; an older one is read once more."""
@@ -28,9 +28,9 @@ class SecondLook:
         self._in_thread: Final = in_thread
         self._turn: Final = asyncio.Lock()  # there is memory for one object
         self._vouched: Final[dict[bytes, None]] = {}
-        self._wanted: Final[dict[bytes, LentBuffer]] = {}
+        self._wanted: Final[dict[bytes, BorrowedBuffer]] = {}
 
-    def was_loaded_in_vain(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def was_loaded_in_vain(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         """It did not fit into the buffer, or came altered: one that is whole, and does not fit, is of no use here."""
         _remember(self._wanted, key.object_id, buffer)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lmcache_core import HEADER_BYTES, LentBuffer
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
 from lmcache_native.async_io import AsyncIo
 from lmcache_native.io import IoEngine
 from lmcache_object_slots.geometry import SlotGeometry
@@ -47,7 +47,7 @@ class DeviceMedium:
     async def start(self) -> None:
         self._io = AsyncIo(self._engine)
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         if self._zero_copy:
             await self._write(slot, buffer.address, buffer.length)
             return
@@ -55,7 +55,7 @@ class DeviceMedium:
             await self._running.copy(buffer.address, pages.address, buffer.length)
             await self._write(slot, pages.address, buffer.length)
 
-    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
+    async def read(self, slot: int, buffer: BorrowedBuffer) -> bytes:
         if self._zero_copy:
             return await self._read(slot, buffer.address, buffer.length)
         with Pages(buffer.length) as pages:

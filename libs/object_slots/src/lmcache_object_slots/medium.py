@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lmcache_core import LentBuffer
+from lmcache_core import BorrowedBuffer
 from lmcache_object_slots.geometry import SlotGeometry
 
 
 class SlotMedium(Protocol):
-    """Moves runs between lent memory and slots.  All coroutines run on the loop that `start` ran on, many at a time, and raise
-    OSError.  A lent buffer is touched until its coroutine has ended and no longer, also where that is cancelled."""
+    """Moves runs between borrowed memory and slots.  All coroutines run on the loop that `start` ran on, many at a time, and
+    raise OSError.  A borrowed buffer is touched until its coroutine has ended and no longer, also where that is cancelled."""
 
     @property
     def geometry(self) -> SlotGeometry: ...
@@ -23,10 +23,10 @@ class SlotMedium(Protocol):
     async def start(self) -> None:
         """Called once, before anything else."""
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         """The first `geometry.head_bytes` of the run get there only after all the rest has."""
 
-    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
+    async def read(self, slot: int, buffer: BorrowedBuffer) -> bytes:
         """Fill the buffer; returns the xxh3-128 of the bytes behind its header page."""
 
     async def clear_header(self, slot: int) -> None:

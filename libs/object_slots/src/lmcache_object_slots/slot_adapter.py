@@ -13,10 +13,10 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
+    BorrowedBuffer,
     Capability,
     Condition,
     KeyPage,
-    LentBuffer,
     ObjectHeader,
     ObjectKey,
     Outcome,
@@ -100,7 +100,7 @@ class SlotAdapter(AsyncL2Adapter):
 
     # --- objects
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self._last_use = time.monotonic()
         header = inspect(buffer.view[:HEADER_BYTES])
         if not isinstance(header, ObjectHeader) or header.key != key or header.stored_bytes != _payload(buffer):
@@ -120,7 +120,7 @@ class SlotAdapter(AsyncL2Adapter):
         self._keeper.counts["rejected_full"] += not stored
         return Outcome.DONE if stored else Outcome.REJECTED
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self._last_use = time.monotonic()
         place = await self._keeper.sure_place(key)
         if place is None:
@@ -273,7 +273,7 @@ class SlotAdapter(AsyncL2Adapter):
         return outcome
 
 
-def _payload(buffer: LentBuffer) -> int:
+def _payload(buffer: BorrowedBuffer) -> int:
     return buffer.length - HEADER_BYTES
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lmcache_core import HEADER_BYTES, Check, LentBuffer, ObjectHeader, ObjectKey, Outcome, inspect
+from lmcache_core import HEADER_BYTES, BorrowedBuffer, Check, ObjectHeader, ObjectKey, Outcome, inspect
 from lmcache_object_slots.medium import SlotMedium
 from lmcache_object_slots.slot_index import SlotIndex
 from lmcache_object_slots.slot_state import Place, SlotState
@@ -53,7 +53,7 @@ class SlotKeeper:
         self.gone: set[bytes] | None = set()
         """Deleted, so that copies of them which the recovery still finds are cleared.  None: it has looked everywhere."""
 
-    async def put(self, object_id: bytes, buffer: LentBuffer) -> bool:
+    async def put(self, object_id: bytes, buffer: BorrowedBuffer) -> bool:
         """Write it to a slot of its own.  False: there is none."""
         await self._begin_changes()
         await self._clear_suspects(object_id)

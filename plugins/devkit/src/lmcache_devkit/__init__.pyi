@@ -12,8 +12,8 @@ from .l2.file_media import FileMedia as FileMedia
 from .l2.media import Media as Media
 from .l2_driver import L2Driver as L2Driver
 from .l2_suite import L2AdapterSuite as L2AdapterSuite
-from .lent_memory import (
-    LentMemory as LentMemory,
+from .borrowed_memory import (
+    BorrowedMemory as BorrowedMemory,
     adapter_context as adapter_context,
     object_key as object_key,
     payload_of as payload_of,

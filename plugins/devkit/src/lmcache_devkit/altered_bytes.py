@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from lmcache_client.errors import ResourceError
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
+from lmcache_devkit.borrowed_memory import UNWRITTEN
 from lmcache_devkit.fault_plan import Fault
-from lmcache_devkit.lent_memory import UNWRITTEN
 
 SECTOR_BYTES: Final = 512
 
@@ -25,7 +25,9 @@ def spoil(fault: Fault | None, key: ObjectKey, view: memoryview) -> None:
     view[len(view) - unwritten :] = UNWRITTEN * unwritten
 
 
-def altered(fault: Fault | None, key: ObjectKey, buffer: LentBuffer, scratch: LentBuffer | None) -> LentBuffer:
+def altered(
+    fault: Fault | None, key: ObjectKey, buffer: BorrowedBuffer, scratch: BorrowedBuffer | None
+) -> BorrowedBuffer:
     """What such a store keeps in the place of `buffer`, which is not touched: a copy in `scratch`, or less of it.
     Raises ResourceError where the scratch memory is too small."""
     if fault is Fault.SHORT:

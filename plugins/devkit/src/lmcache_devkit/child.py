@@ -14,7 +14,7 @@ from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, StoreItem
 from lmcache_core.model.keys import ObjectKey, parse_canonical
 from lmcache_core.model.results import Outcome
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, payload_of
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, payload_of
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 BATCH = 4
@@ -41,13 +41,13 @@ class StoringTask:
         key = parse_canonical(bytes.fromhex(task.pop("key")))
         return cls(OpenableOffer.from_json(task.pop("opener")), key, **task)
 
-    def item(self, number: int, memory: LentMemory) -> StoreItem:
+    def item(self, number: int, memory: BorrowedMemory) -> StoreItem:
         key = ObjectKey(self.key.space, number.to_bytes(32, "little"))
         return StoreItem(key, memory.sealed(key, payload_of(number, self.payload_bytes)))
 
 
 def run(task: StoringTask) -> None:
-    memory = LentMemory((task.count + 1) * (task.payload_bytes + 3 * 4096))
+    memory = BorrowedMemory((task.count + 1) * (task.payload_bytes + 3 * 4096))
     adapter: L2Adapter = task.opener.open(adapter_context(memory, name=task.opener.offer.name))
     numbers = range(task.first, task.first + task.count)
     batches = [numbers[at : at + BATCH] for at in range(0, task.count, BATCH)]

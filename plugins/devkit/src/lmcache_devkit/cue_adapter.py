@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
@@ -27,12 +27,12 @@ class CueJob:
     job: JobId
     verb: Verb
     keys: tuple[ObjectKey, ...]
-    buffers: tuple[LentBuffer, ...] = ()
+    buffers: tuple[BorrowedBuffer, ...] = ()
 
 
 class CueAdapter(L2Adapter):
     """Tests decide when and how each job ends: `finish` does what was asked, at that moment and not before; `fail` and
-    `time_out` do not; after a `time_out` the buffers stay lent, and are scribbled on, until `let_go`.  One thread."""
+    `time_out` do not; after a `time_out` the buffers stay borrowed, and are scribbled on, until `let_go`.  One thread."""
 
     capabilities = Capability.DELETE | Capability.USAGE
 
@@ -106,7 +106,7 @@ class CueAdapter(L2Adapter):
 
     # --- inside
 
-    def _wait(self, verb: Verb, keys: Sequence[ObjectKey], buffers: Sequence[LentBuffer] = ()) -> JobId:
+    def _wait(self, verb: Verb, keys: Sequence[ObjectKey], buffers: Sequence[BorrowedBuffer] = ()) -> JobId:
         job = CueJob(JobId(next(self._numbers)), verb, tuple(keys), tuple(buffers))
         self.waiting.append(job)
         return job.job

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
@@ -49,7 +49,7 @@ class FaultInjectAdapter(AsyncL2Adapter):
         *,
         errors: Mapping[Verb, Error] | None = None,
         delay_seconds: float = 0.05,
-        scratch: LentBuffer | None = None,
+        scratch: BorrowedBuffer | None = None,
     ) -> None:
         """Errors are EIO unless they are given.  `scratch` is memory of a region that `inner` knows, in which a store has
         its bytes changed; without it, or where it is too small, such a store fails.  Where this raises, `inner` is still
@@ -111,7 +111,7 @@ class FaultInjectAdapter(AsyncL2Adapter):
 
     # --- one object, on the loop
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         fault = await self._begin("store", key)
         if isinstance(fault, Outcome):
             return fault
@@ -120,7 +120,7 @@ class FaultInjectAdapter(AsyncL2Adapter):
         async with self._scratch_turn:
             return await self._store(StoreItem(key, altered(fault, key, buffer, self._scratch)))
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         fault = await self._begin("load", key)
         if isinstance(fault, Outcome):
             return fault

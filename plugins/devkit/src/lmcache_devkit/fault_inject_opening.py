@@ -11,15 +11,15 @@ from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.open_adapter import open_adapter
 from lmcache_core.app.plugins.plugin_selection import selection_from
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.altered_bytes import ALTERING
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.fault_inject import Error, FaultInjectAdapter
 from lmcache_devkit.fault_inject_settings import FaultInjectSettings
 from lmcache_devkit.fault_plan import FaultPlan, Verb
-from lmcache_devkit.lent_memory import LentMemory
 
 VERBS: Final[tuple[Verb, ...]] = ("store", "lookup", "load", "delete")
 MIB: Final = 2**20
@@ -45,12 +45,12 @@ def open_fault_inject(settings: FaultInjectSettings, context: AdapterContext) ->
         raise
 
 
-def _scratch(settings: FaultInjectSettings) -> LentBuffer | None:
+def _scratch(settings: FaultInjectSettings) -> BorrowedBuffer | None:
     """Memory is taken when it is written to, but an adapter may pin all of a region: there is none unless it is needed."""
     if not any(settings.store.rates[fault] for fault in ALTERING):
         return None
-    region = LentMemory(int(settings.altered_max_mb * MIB)).region
-    return LentBuffer(region, 0, region.length)
+    region = BorrowedMemory(int(settings.altered_max_mb * MIB)).region
+    return BorrowedBuffer(region, 0, region.length)
 
 
 def _open_inner(settings: FaultInjectSettings, context: AdapterContext) -> L2Adapter:

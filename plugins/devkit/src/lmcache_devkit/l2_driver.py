@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
@@ -43,13 +43,13 @@ class L2Driver:
 
     # --- whole jobs
 
-    def store(self, *items: tuple[ObjectKey, LentBuffer]) -> tuple[Outcome, ...]:
+    def store(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:
         return self.finish(self.submit_store(items))
 
-    def load(self, *items: tuple[ObjectKey, LentBuffer]) -> tuple[Outcome, ...]:
+    def load(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:
         return self.finish(self.submit_load(items))
 
-    def verified_load(self, *items: tuple[ObjectKey, LentBuffer]) -> tuple[Outcome, ...]:
+    def verified_load(self, *items: tuple[ObjectKey, BorrowedBuffer]) -> tuple[Outcome, ...]:
         """Load as core does: nothing is DONE that does not pass the check (where the adapter declares VERIFIES, its own
         answer is taken for it), and the adapter gets the keys that are not to be offered again."""
         verifies = Capability.VERIFIES in self.adapter.capabilities
@@ -124,11 +124,11 @@ class L2Driver:
 
     # --- jobs in flight
 
-    def submit_store(self, items: Sequence[tuple[ObjectKey, LentBuffer]]) -> JobId:
+    def submit_store(self, items: Sequence[tuple[ObjectKey, BorrowedBuffer]]) -> JobId:
         self.stored.update((key.object_id, key) for key, _ in items)
         return self.adapter.submit_store([StoreItem(*item) for item in items])
 
-    def submit_load(self, items: Sequence[tuple[ObjectKey, LentBuffer]]) -> JobId:
+    def submit_load(self, items: Sequence[tuple[ObjectKey, BorrowedBuffer]]) -> JobId:
         return self.adapter.submit_load([LoadItem(*item) for item in items])
 
     def finish(self, job: JobId) -> tuple[Outcome, ...]:

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, object_key, payload_of
 from lmcache_devkit.l2.accounting import Accounting
 from lmcache_devkit.l2.any_length import AnyLength
 from lmcache_devkit.l2.batches import Batches
+from lmcache_devkit.l2.borrows import Borrows
 from lmcache_devkit.l2.closing import Closing
 from lmcache_devkit.l2.completions import Completions
 from lmcache_devkit.l2.damage import Damage
@@ -29,7 +31,6 @@ from lmcache_devkit.l2.deletion import Deletion
 from lmcache_devkit.l2.durability import Durability
 from lmcache_devkit.l2.failures import Failures
 from lmcache_devkit.l2.listing import Listing
-from lmcache_devkit.l2.loans import Loans
 from lmcache_devkit.l2.media import Media
 from lmcache_devkit.l2.media_damage import MediaDamage
 from lmcache_devkit.l2.names import Names
@@ -39,19 +40,18 @@ from lmcache_devkit.l2.round_trips import RoundTrips
 from lmcache_devkit.l2.sharing import Sharing
 from lmcache_devkit.l2.stalls import Stalls
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, object_key, payload_of
 
 __all__ = ["OBJECT_BYTES", "PAYLOAD_BYTES", "L2AdapterSuite", "Media", "Rig", "counted", "put"]
 
 
 class L2AdapterSuite(
     Declared, RoundTrips, Batches, Completions, Pins, Deletion, Damage, MediaDamage, Names, Accounting, Listing,
-    Durability, Sharing, Loans, Stalls, Failures, Closing, AnyLength,
+    Durability, Sharing, Borrows, Stalls, Failures, Closing, AnyLength,
 ):  # fmt: skip
     """Set `offer` and, where it needs any, `settings`."""
 
 
-def put(driver: L2Driver, memory: LentMemory, count: int, first: int = 0) -> list[ObjectKey]:
+def put(driver: L2Driver, memory: BorrowedMemory, count: int, first: int = 0) -> list[ObjectKey]:
     """Store `count` objects of `object_key` in a backend that is a test's own.  Fails where one is not DONE."""
     keys = [object_key(number) for number in range(first, first + count)]
     buffers = [memory.sealed(key, payload_of(number, PAYLOAD_BYTES)) for number, key in enumerate(keys, first)]

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.keys import ObjectKey
@@ -47,13 +47,13 @@ class MockAdapter(MemoryAdapter):
         self._link = SimulatedLink(settings.mock_bandwidth_gb * GIB)
         super().__init__(MemorySettings(max_size_gb=settings.max_size_gb), context)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if self.contains(key):
             return Outcome.DONE
         begun = time.monotonic()
         return self._passed(super().store(key, buffer), buffer, begun)
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         begun = time.monotonic()
         outcome = super().load(key, buffer)
         return self._passed(outcome, buffer._replace(length=self.stored_bytes(key) or 0), begun)
@@ -62,7 +62,7 @@ class MockAdapter(MemoryAdapter):
         self._link.cut(deadline_seconds * CLOSING_SHARE)
         super().close(deadline_seconds)
 
-    def _passed(self, outcome: Outcome, buffer: LentBuffer, begun: float) -> Outcome:
+    def _passed(self, outcome: Outcome, buffer: BorrowedBuffer, begun: float) -> Outcome:
         """The outcome of an operation that copied the bytes, once they have been on the link as well."""
         if outcome is not Outcome.DONE:
             return outcome

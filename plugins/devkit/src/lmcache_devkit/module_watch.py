@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lmcache_core.contracts.request_module import ModuleContext, Worker
-from lmcache_core.contracts.storage import Hold, LookupRequest, Shard, SparseLookupRequest, StoredSpace
+from lmcache_core.contracts.storage import LookupRequest, Shard, SlotReferences, SparseLookupRequest, StoredSpace
 from lmcache_core.server.registrations import Registrations
 from lmcache_devkit.engine_requests import EngineRequest
 
@@ -38,7 +38,7 @@ class ModuleWatch:
         """Operations that began a lookup under the request id of the engine, and ended it."""
         self.stuck: set[str] = set()
         """Operations in which `on_lookup` was called with a lock that its function takes, too."""
-        self.holds: dict[int, Hold] = {}
+        self.holds: dict[int, SlotReferences] = {}
         """Those that the module was given and has not given back."""
         self.sessions: set[str] = set()
         """Request ids that the hasher was given and that were not ended."""
@@ -105,36 +105,38 @@ class _WatchedStorage:
         self._watch.ends_lookup(connection, request_id)
         self._storage.end_lookup(connection, request_id)
 
-    def acquire(self, worker: int, request_id: str, space: StoredSpace, *rest: Any, **more: Any) -> Hold | None:
+    def acquire(
+        self, worker: int, request_id: str, space: StoredSpace, *rest: Any, **more: Any
+    ) -> SlotReferences | None:
         self._watch.uses("acquire", [space])
         self._watch.gives_slots(worker)
-        hold: Hold | None = self._storage.acquire(worker, request_id, space, *rest, **more)
+        hold: SlotReferences | None = self._storage.acquire(worker, request_id, space, *rest, **more)
         return self._given(hold)
 
     def has_room(self, space: StoredSpace, chunks: int) -> bool:
         self._watch.uses("has_room", [space])
         return bool(self._storage.has_room(space, chunks))
 
-    def reserve(self, worker: int, space: StoredSpace, *rest: Any, **more: Any) -> tuple[Hold, Sequence[int]]:
+    def reserve(self, worker: int, space: StoredSpace, *rest: Any, **more: Any) -> tuple[SlotReferences, Sequence[int]]:
         self._watch.uses("reserve", [space])
         self._watch.gives_slots(worker)
         hold, indexes = self._storage.reserve(worker, space, *rest, **more)
         self._given(hold if hold.slots else None)
         return hold, indexes
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: SlotReferences) -> None:
         self._watch.holds.pop(id(hold), None)
         self._storage.release(hold)
 
-    def publish(self, hold: Hold, *rest: Any, **more: Any) -> bool:
+    def publish(self, hold: SlotReferences, *rest: Any, **more: Any) -> bool:
         self._watch.holds.pop(id(hold), None)
         return bool(self._storage.publish(hold, *rest, **more))
 
-    def discard(self, hold: Hold) -> None:
+    def discard(self, hold: SlotReferences) -> None:
         self._watch.holds.pop(id(hold), None)
         self._storage.discard(hold)
 
-    def _given(self, hold: Hold | None) -> Hold | None:
+    def _given(self, hold: SlotReferences | None) -> SlotReferences | None:
         if hold is not None:
             self._watch.holds[id(hold)] = hold  # which keeps its number from being used again
         return hold

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 from lmcache_core.model.keys import ObjectKey, parse_canonical
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, payload_of
 from lmcache_devkit.l2.rig import OBJECT_BYTES, PAYLOAD_BYTES, assert_right
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, payload_of
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 CLOSE_SECONDS: Final = 10.0
@@ -83,7 +83,7 @@ class Peer:
 
 def run(opener: OpenableOffer, key: ObjectKey) -> None:
     """In the other process: until stdin ends."""
-    memory = LentMemory()
+    memory = BorrowedMemory()
     driver = L2Driver(opener.open(adapter_context(memory, name=opener.offer.name)))
 
     def load(*keys: ObjectKey) -> tuple[Outcome, ...]:

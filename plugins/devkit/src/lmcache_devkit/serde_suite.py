@@ -17,7 +17,7 @@ import pytest
 from lmcache_client.layout import ObjectLayout, opaque_layout
 from lmcache_core.contracts.serde import PARAMETERS_MAX_BYTES, Serde
 from lmcache_core.model.errors import DamagedObjectError
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 
 CANARY = 0xA5

@@ -16,7 +16,7 @@ import pytest
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.policies import AdapterFacts, RequestFacts, StoredObject, StorePlan, StorePolicy
-from lmcache_devkit.lent_memory import SPACE, object_key
+from lmcache_devkit.borrowed_memory import SPACE, object_key
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 from lmcache_devkit.policy_model import line_budget
 

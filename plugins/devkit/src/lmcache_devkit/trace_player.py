@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, seal
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import SPACE, BorrowedMemory, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import SPACE, LentMemory, payload_of
 
 BATCH_MAX = 64
 
@@ -60,9 +60,9 @@ class TraceTarget(Protocol):
 
 
 class AdapterTarget:
-    """An L2 adapter as a target.  Its buffers are lent once and used again.  One thread."""
+    """An L2 adapter as a target.  Its buffers are borrowed once and used again.  One thread."""
 
-    def __init__(self, driver: L2Driver, memory: LentMemory, payload_bytes: int, space: KeySpace = SPACE) -> None:
+    def __init__(self, driver: L2Driver, memory: BorrowedMemory, payload_bytes: int, space: KeySpace = SPACE) -> None:
         self._driver = driver
         self._space = space
         self._buffers = [memory.lend(HEADER_BYTES + payload_bytes) for _ in range(BATCH_MAX)]
@@ -92,7 +92,7 @@ class AdapterTarget:
     def _key(self, block: int) -> ObjectKey:
         return ObjectKey(self._space, block.to_bytes(32, "little"))
 
-    def _batches(self, blocks: Sequence[int]) -> Iterator[list[tuple[ObjectKey, LentBuffer]]]:
+    def _batches(self, blocks: Sequence[int]) -> Iterator[list[tuple[ObjectKey, BorrowedBuffer]]]:
         for at in range(0, len(blocks), BATCH_MAX):
             yield list(zip(map(self._key, blocks[at : at + BATCH_MAX]), self._buffers, strict=False))
 
@@ -132,7 +132,7 @@ class TracePlayer:
             refused += len(rest) - taken
         return Replay(requests, blocks, found, loaded, wrong, missed, stored, refused)
 
-    def play_adapter(self, driver: L2Driver, memory: LentMemory) -> Replay:
+    def play_adapter(self, driver: L2Driver, memory: BorrowedMemory) -> Replay:
         """Against an adapter that was opened with this memory; it lends 64 objects of it."""
         return self.play(AdapterTarget(driver, memory, self._payload_bytes))
 

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from typing import ClassVar
 
-from lmcache_core import AdapterContext, Capability, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings
 from plugins.devkit.tests.mutants.planted import Planted
 from plugins.devkit.tests.mutants.requirements_of_mutants import FileLaws, offer_of
@@ -38,7 +38,7 @@ class RemembersWhatIsMissing(SharedFiles):
             self.remembered.add(self.name(key))
         return found
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         outcome = super().store(key, buffer)
         self.remembered.discard(self.name(key))
         return outcome
@@ -70,7 +70,7 @@ class RemembersForTheProcess(SharedFiles):
             self.missing[str(self.root)].add(self.name(key))
         return found
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         outcome = super().store(key, buffer)
         self.missing[str(self.root)].discard(self.name(key))
         return outcome
@@ -90,7 +90,7 @@ class ReadsThroughOneBuffer(SharedFiles):
         self.scratch = bytearray(2**20 + 4096)
         super().__init__(settings, context)
 
-    def fill(self, fd: int, buffer: LentBuffer) -> Outcome:
+    def fill(self, fd: int, buffer: BorrowedBuffer) -> Outcome:
         if buffer.length > len(self.scratch):
             return super().fill(fd, buffer)
         scratch = memoryview(self.scratch)[: buffer.length]
@@ -112,7 +112,7 @@ class EvictsByChance(SharedFiles):
 
 @PLANTED.killed_by("a_store_that_the_backend_fails_is_not_done")
 class StoresOrNot(SharedFiles):
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         try:
             return super().store(key, buffer)
         except OSError:
@@ -121,7 +121,7 @@ class StoresOrNot(SharedFiles):
 
 @PLANTED.killed_by("a_load_that_the_backend_fails_is_neither_done_nor_missing")
 class LoadsOrNot(SharedFiles):
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         try:
             return super().load(key, buffer)
         except OSError:
@@ -159,7 +159,7 @@ class GivesUpForEver(SharedFiles):
 
     broken = False
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         try:
             self.path(key)
         except OSError:
@@ -175,7 +175,7 @@ class KeepsAKilobyteOfEachStore(SharedFiles):
         self.headers: list[bytes] = []
         super().__init__(settings, context)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.headers.append(bytes(buffer.view[:1024]))
         return super().store(key, buffer)
 

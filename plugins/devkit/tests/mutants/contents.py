@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import time
 
-from lmcache_core import Capability, LentBuffer, ObjectKey, Outcome
+from lmcache_core import BorrowedBuffer, Capability, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, killed_by
 
 
 @killed_by("what_was_stored_is_found_and_comes_back_byte_for_byte")
 class TornWrite(FileAdapter):
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         self.path(key).write_bytes(bytes(buffer.view[: buffer.length // 2]).ljust(buffer.length, b"\0"))
 
 
 @killed_by("what_was_stored_is_found_and_comes_back_byte_for_byte")
 class HalfAFill(FileAdapter):
-    def fill(self, fd: int, buffer: LentBuffer) -> Outcome:
+    def fill(self, fd: int, buffer: BorrowedBuffer) -> Outcome:
         os.preadv(fd, [buffer.view[: buffer.length // 2]], 0)
         return Outcome.DONE
 
@@ -26,7 +26,7 @@ class HalfAFill(FileAdapter):
 class OneByteShort(FileAdapter):
     """Of sizes that are not a multiple of a sector, the last byte is lost."""
 
-    def fill(self, fd: int, buffer: LentBuffer) -> Outcome:
+    def fill(self, fd: int, buffer: BorrowedBuffer) -> Outcome:
         os.preadv(fd, [buffer.view[: buffer.length // 512 * 512 or buffer.length]], 0)
         return Outcome.DONE
 
@@ -35,14 +35,14 @@ class OneByteShort(FileAdapter):
 class LastTensorLost(FileAdapter):
     """Takes an object of several tensors for one of a page."""
 
-    def fill(self, fd: int, buffer: LentBuffer) -> Outcome:
+    def fill(self, fd: int, buffer: BorrowedBuffer) -> Outcome:
         os.preadv(fd, [buffer.view[:8192]], 0)
         return Outcome.DONE
 
 
 @killed_by("a_buffer_of_another_length_is_never_filled_with_success")
 class AnyLengthIsRight(FileAdapter):
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         try:
             data = self.path(key).read_bytes()[: buffer.length]
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class ForeignIsRemoved(FileAdapter):
 class TornByADelete(FileAdapter):
     """Reads in two pieces, and opens the file for each."""
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         half = buffer.length // 2
         try:
             with self.path(key).open("rb") as file:
@@ -83,10 +83,10 @@ class TornByADelete(FileAdapter):
 
 @killed_by("what_is_stored_is_the_object_and_nothing_else")
 class AddsATrailer(FileAdapter):
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         self.path(key).write_bytes(bytes(buffer.view) + b"trailer")
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         try:
             data = self.path(key).read_bytes().removesuffix(b"trailer")
         except FileNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lmcache_core import AdapterContext, Capability, KeyPage, LentBuffer, ObjectKey, Outcome
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, KeyPage, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings, killed_by
 
 
@@ -19,7 +19,7 @@ class ForgetsItsUsage(FileAdapter):
 class CountsTwice(FileAdapter):
     """Notes each store, not each object."""
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         outcome = super().store(key, buffer)
         with self.lock:
             self.sizes[f"{self.name(key)}-{next(self.numbers)}"] = 0

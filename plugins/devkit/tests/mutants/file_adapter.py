@@ -15,10 +15,10 @@ from pydantic import Field
 
 from lmcache_core import (
     AdapterContext,
+    BorrowedBuffer,
     Capability,
     Check,
     KeyPage,
-    LentBuffer,
     ObjectKey,
     Outcome,
     PluginSettings,
@@ -62,7 +62,7 @@ class FileAdapter(BlockingL2Adapter):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return self.root / f"{self.name(key)}.kv"
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.go_on.wait(30)
         if self.contains(key):
             return Outcome.DONE
@@ -84,12 +84,12 @@ class FileAdapter(BlockingL2Adapter):
     def used(self) -> int:
         return sum(self.sizes.values())
 
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         temporary = self.root / f"{next(self.numbers)}.tmp"
         temporary.write_bytes(buffer.view)
         os.rename(temporary, self.path(key))
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.go_on.wait(30)
         try:
             with self.path(key).open("rb") as file:
@@ -99,7 +99,7 @@ class FileAdapter(BlockingL2Adapter):
         except FileNotFoundError:
             return Outcome.MISSING
 
-    def fill(self, fd: int, buffer: LentBuffer) -> Outcome:
+    def fill(self, fd: int, buffer: BorrowedBuffer) -> Outcome:
         return Outcome.DONE if os.preadv(fd, [buffer.view], 0) == buffer.length else Outcome.DAMAGED
 
     def contains(self, key: ObjectKey) -> bool:

@@ -7,21 +7,21 @@ import threading
 import time
 from typing import Any, ClassVar
 
-from lmcache_core import AdapterContext, LentBuffer, ObjectKey
+from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey
 from plugins.devkit.tests.mutants.file_adapter import FileAdapter, FileSettings, killed_by
 from plugins.devkit.tests.mutants.planted import LATER_SECONDS
 
 
 @killed_by("what_was_done_survives_a_kill_and_nothing_is_torn")
 class DoneBeforeItIsThere(FileAdapter):
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         data = bytes(buffer.view)
         threading.Timer(LATER_SECONDS, self.path(key).write_bytes, (data,)).start()
 
 
 @killed_by("what_was_done_survives_a_kill_and_nothing_is_torn")
 class HasItsNameBeforeItIsComplete(FileAdapter):
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         with self.path(key).open("wb") as file:
             file.write(buffer.view[: buffer.length // 2])
             file.flush()
@@ -52,7 +52,7 @@ class NeverCloses(FileAdapter):
 
 @killed_by("close_finishes_what_was_submitted")
 class CloseHasNoTime(FileAdapter):
-    def write(self, key: ObjectKey, buffer: LentBuffer) -> None:
+    def write(self, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         time.sleep(0.005)
         super().write(key, buffer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmcache_core import Capability, JobId, LentBuffer, ObjectKey, Outcome
+from lmcache_core import BorrowedBuffer, Capability, JobId, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, killed_by
 
 
@@ -13,14 +13,14 @@ class DoneForAMissingKey(FileAdapter):
     def contains(self, key: ObjectKey) -> bool:
         return True
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         self.write(key, buffer)
         return Outcome.DONE
 
 
 @killed_by("what_was_not_stored_is_missing")
 class LoadsNothingWithSuccess(FileAdapter):
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         outcome = super().load(key, buffer)
         return Outcome.DONE if outcome is Outcome.MISSING else outcome
 

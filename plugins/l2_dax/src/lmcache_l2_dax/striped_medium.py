@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lmcache_core import HEADER_BYTES, LentBuffer
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
 from lmcache_l2_dax.prefault import Prefault
 from lmcache_l2_dax.stripes import Stripes
 from lmcache_native.async_io import AsyncIo
@@ -42,12 +42,12 @@ class StripedMedium:
         storing, loading = self._engines
         self._io = (AsyncIo(storing), AsyncIo(loading))
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         self._prefault.reach(self._stripes.rows_behind(slot))
         to = self._stripes.address(slot)
         await self._storing.copy(buffer.address, to, buffer.length, head_bytes=min(HEADER_BYTES, buffer.length))
 
-    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
+    async def read(self, slot: int, buffer: BorrowedBuffer) -> bytes:
         at = self._stripes.address(slot)
         _, digest = await self._loading.copy(at, buffer.address, buffer.length, digest_from=HEADER_BYTES)
         assert digest is not None

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lmcache_core import AdapterContext, Capability, Condition, KeyPage, LentBuffer, ObjectKey, Outcome, Usage
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, Condition, KeyPage, ObjectKey, Outcome, Usage
 from lmcache_l2_adapter import BlockingL2Adapter
 from lmcache_l2_fs.config import FsSettings
 from lmcache_object_files import DIRECT_ALIGN, ObjectFiles, PendingFile, accepts_direct, open_object_files, unusable
@@ -105,7 +105,7 @@ class FsAdapter(BlockingL2Adapter):
         self._io = io
         super().__init__(context, workers)
 
-    def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         admitted = self._files.admit(key, buffer.length)
         if isinstance(admitted, Outcome):
             return admitted
@@ -116,7 +116,7 @@ class FsAdapter(BlockingL2Adapter):
             except OSError as error:
                 return self._files.not_written(error, buffer.length)
 
-    def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         version = self._files.version(key)
         try:
             fd = self._io.open(self._files.directory.path(key))
@@ -161,7 +161,7 @@ class FsAdapter(BlockingL2Adapter):
     def stopped(self) -> None:
         self._files.close()
 
-    def _write(self, pending: PendingFile, buffer: LentBuffer) -> None:
+    def _write(self, pending: PendingFile, buffer: BorrowedBuffer) -> None:
         try:
             self._io.create(pending.path, buffer.view)
         except FileNotFoundError:

@@ -11,8 +11,8 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     AdapterContext,
+    BorrowedBuffer,
     Capability,
-    LentBuffer,
     ObjectKey,
     Outcome,
     check,
@@ -64,7 +64,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         self._io = AsyncIo(self._engine)
         self._pinned = asyncio.create_task(self._pin())
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if self._files.must_look(key):
             standing = await self.in_thread(self._files.standing, key, buffer.length)
             if standing is not Outcome.MISSING:
@@ -72,7 +72,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         file = self._files.place(key, buffer.length)
         return file if isinstance(file, Outcome) else await self._place(file, buffer)
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         version = self._files.version(key)
         path = self._files.directory.path(key)
         try:
@@ -114,7 +114,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         while self._pinning is not None and not await self.in_thread(self._pinning.proceed):
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _place(self, file: PlacedFile, buffer: LentBuffer) -> Outcome:
+    async def _place(self, file: PlacedFile, buffer: BorrowedBuffer) -> Outcome:
         try:
             return await self._write(file, buffer)
         except asyncio.CancelledError:
@@ -127,7 +127,7 @@ class FsNativeAdapter(AsyncFileAdapter):
         finally:
             file.end()
 
-    async def _write(self, file: PlacedFile, buffer: LentBuffer) -> Outcome:
+    async def _write(self, file: PlacedFile, buffer: BorrowedBuffer) -> Outcome:
         """Have the engine write it and give it its name.  Whatever comes of it, the engine leaves no temporary."""
         for _ in range(PUBLISH_ATTEMPTS):
             try:

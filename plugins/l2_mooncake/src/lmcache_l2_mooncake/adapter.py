@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_core import AdapterContext, Capability, KeyPage, LentBuffer, ObjectKey, Outcome, ResourceError, Usage
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, KeyPage, ObjectKey, Outcome, ResourceError, Usage
 from lmcache_l2_adapter import AsyncL2Adapter, CircuitBreaker
 from lmcache_l2_mooncake.batch_calls import BatchCalls, CallSlots
 from lmcache_l2_mooncake.codes import LOST, Code, MooncakeError, PassingError, deleted, error_of, not_loaded, stored
@@ -101,10 +101,10 @@ class MooncakeAdapter(AsyncL2Adapter):
         if self._measuring is not None:
             await asyncio.wait((self._measuring,))
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return stored(await self._puts.call(self._transfer(key, buffer)))
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         answer = await self._gets.call(self._transfer(key, buffer))
         if answer == Code.INVALID_PARAMS:
             answer = await self._length_of(key)
@@ -146,7 +146,7 @@ class MooncakeAdapter(AsyncL2Adapter):
     def counters(self) -> Mapping[str, int]:
         return {"memberships_renewed": self._link.renewals, "transfers_overdue": self._overdue}
 
-    def _transfer(self, key: ObjectKey, buffer: LentBuffer) -> Transfer:
+    def _transfer(self, key: ObjectKey, buffer: BorrowedBuffer) -> Transfer:
         return Transfer(object_name(self._prefix, key), buffer.address, buffer.length)
 
     async def _read_anew(self, key: ObjectKey) -> memoryview | None:
@@ -186,7 +186,7 @@ class MooncakeAdapter(AsyncL2Adapter):
             answers = await self.in_thread(call, client, transfers)
         self._heard(answers)
         if Code.TRANSFER_FAIL in answers and clock.monotonic() - began > OVERDUE_SECONDS:
-            # Only the end of the client ends it for certain.  Until then these buffers stay lent, and the time-out answers.
+            # Only the end of the client ends it for certain.  Until then these buffers stay borrowed, and the time-out answers.
             self._overdue += 1
             self._link.give_up("a transfer was abandoned, and may still run")
             await closed.wait()

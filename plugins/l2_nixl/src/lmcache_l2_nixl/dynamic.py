@@ -7,14 +7,14 @@ from typing import Final
 
 from lmcache_core import (
     AdapterContext,
+    BorrowedBuffer,
     Capability,
-    LentBuffer,
     ObjectKey,
     Outcome,
     ResourceError,
 )
 from lmcache_l2_nixl.config import NixlStoreDynamicSettings
-from lmcache_l2_nixl.nixl import Nixl, lent
+from lmcache_l2_nixl.nixl import Nixl, borrowed
 from lmcache_l2_nixl.open_file import OpenFile
 from lmcache_l2_nixl.pieces import file_transfers
 from lmcache_object_files import (
@@ -39,7 +39,7 @@ CAPABILITIES: Final = (
 
 class NixlStoreDynamicAdapter(AsyncFileAdapter):
     """Each object a file.  What may wait for the medium (opening, linking, looks at headers) is done on threads; the bytes
-    are moved by NIXL, between the file and lent memory."""
+    are moved by NIXL, between the file and borrowed memory."""
 
     capabilities = CAPABILITIES
 
@@ -53,7 +53,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
         self._splits = splits
         super().__init__(context, files, concurrency)
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         admitted: list[PendingFile | Outcome] = []
         try:
             await self.in_thread(lambda: admitted.append(self._files.admit(key, buffer.length)))
@@ -70,7 +70,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
                 if isinstance(left, PendingFile):
                     await self.in_thread(left.close)
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         version = self._files.version(key)
         file = self._file(self._files.directory.path(key))
         try:
@@ -93,7 +93,7 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
         if await self.in_thread(self._nixl.close):
             await self.in_thread(self._files.close)
 
-    async def _write(self, pending: PendingFile, buffer: LentBuffer) -> None:
+    async def _write(self, pending: PendingFile, buffer: BorrowedBuffer) -> None:
         file = self._file(pending.path)
         try:
             try:
@@ -101,15 +101,17 @@ class NixlStoreDynamicAdapter(AsyncFileAdapter):
             except FileNotFoundError:
                 await self.in_thread(pending.make_directory)
                 await self.in_thread(file.create, buffer.length)
-            await self._nixl.thread.move(file_transfers(file.descriptors, 0, lent(buffer), writes=True, registers=True))
+            await self._nixl.thread.move(
+                file_transfers(file.descriptors, 0, borrowed(buffer), writes=True, registers=True)
+            )
         finally:
             await self.in_thread(file.close)
 
-    async def _read(self, file: OpenFile, buffer: LentBuffer, size: int) -> bool:
+    async def _read(self, file: OpenFile, buffer: BorrowedBuffer, size: int) -> bool:
         """False: it was cut short meanwhile."""
         try:
             await self._nixl.thread.move(
-                file_transfers(file.descriptors, 0, lent(buffer, 0, size), writes=False, registers=True)
+                file_transfers(file.descriptors, 0, borrowed(buffer, 0, size), writes=False, registers=True)
             )
         except OSError:
             if await self.in_thread(file.has_changed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Final
 
-from lmcache_core import AdapterContext, LentBuffer
+from lmcache_core import AdapterContext, BorrowedBuffer
 from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
 from lmcache_l2_nixl.config import FileParams
 from lmcache_l2_nixl.transfers import TransferThread
@@ -53,6 +53,6 @@ class Nixl:
             self._context.logger.warning("L1 stays registered with nixl adapter=%s error=%s", self._context.name, error)
 
 
-def lent(buffer: LentBuffer, at: int = 0, length: int | None = None) -> Extent:
-    """A part of a lent buffer, as memory that is registered."""
+def borrowed(buffer: BorrowedBuffer, at: int = 0, length: int | None = None) -> Extent:
+    """A part of a borrowed buffer, as memory that is registered."""
     return Extent(buffer.address + at, buffer.length - at if length is None else length)

@@ -1,4 +1,4 @@
-"""Memory of the adapter's own, for what is not lent: header pages and metadata."""
+"""Memory of the adapter's own, for what is not borrowed: header pages and metadata."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from lmcache_l2_nixl.agent import Extent, Segment
 from lmcache_l2_nixl.flights import Transfer
 
 BLOCK_BYTES: Final = 4096
-"""Lent buffers are aligned to no more, and no common device asks for more."""
+"""Borrowed buffers are aligned to no more, and no common device asks for more."""
 
 
 class Descriptors(NamedTuple):

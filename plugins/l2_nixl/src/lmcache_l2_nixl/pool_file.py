@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from lmcache_core import HEADER_BYTES, AdapterContext, LentBuffer, ResourceError
+from lmcache_core import HEADER_BYTES, AdapterContext, BorrowedBuffer, ResourceError
 from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
 from lmcache_l2_nixl.flights import Transfer
-from lmcache_l2_nixl.nixl import lent
+from lmcache_l2_nixl.nixl import borrowed
 from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
 from lmcache_l2_nixl.pool_medium import PoolMedium
 from lmcache_l2_nixl.transfers import TransferThread
@@ -159,15 +159,15 @@ class FilePool(PoolMedium):
     async def has_header(self, slot: int) -> bool:
         return not self._file.is_hole(self._geometry.run_at(slot), HEADER_BYTES)
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         reserved = self._reserved_bytes
         if reserved is not None and reserved[slot] < buffer.length:
             at, length = self._geometry.run_at(slot), buffer.length
             await self._thread.do(lambda _: os.posix_fallocate(self._file.descriptors.fd, at, length))
             reserved[slot] = length
         head = min(self._geometry.head_bytes, buffer.length)
-        rest = self.transfers(slot, head, lent(buffer, head), writes=True) if buffer.length > head else ()
-        await self._thread.move(rest, self.transfers(slot, 0, lent(buffer, 0, head), writes=True))
+        rest = self.transfers(slot, head, borrowed(buffer, head), writes=True) if buffer.length > head else ()
+        await self._thread.move(rest, self.transfers(slot, 0, borrowed(buffer, 0, head), writes=True))
 
     def transfers(self, slot: int, at: int, memory: Extent, *, writes: bool) -> Sequence[Transfer]:
         return file_transfers(self._file.descriptors, self._geometry.run_at(slot) + at, memory, writes=writes)

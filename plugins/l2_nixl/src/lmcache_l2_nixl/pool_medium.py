@@ -9,10 +9,10 @@ from typing import Final
 
 import xxhash
 
-from lmcache_core import HEADER_BYTES, LentBuffer
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
 from lmcache_l2_nixl.agent import Extent
 from lmcache_l2_nixl.flights import Transfer
-from lmcache_l2_nixl.nixl import lent
+from lmcache_l2_nixl.nixl import borrowed
 from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.transfers import TransferThread
 from lmcache_object_slots import SlotGeometry
@@ -58,7 +58,7 @@ class PoolMedium(ABC):
         """So much memory, to or from `at` bytes behind the beginning of the slot's run."""
 
     @abstractmethod
-    async def write(self, slot: int, buffer: LentBuffer) -> None: ...
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None: ...
 
     async def has_header(self, slot: int) -> bool:
         """False: nothing was ever written there, so that there is nothing to read."""
@@ -70,8 +70,8 @@ class PoolMedium(ABC):
         await self._thread.do(self._own.register)
         await self.take_places()
 
-    async def read(self, slot: int, buffer: LentBuffer) -> bytes:
-        await self._thread.move(self.transfers(slot, 0, lent(buffer), writes=False))
+    async def read(self, slot: int, buffer: BorrowedBuffer) -> bytes:
+        await self._thread.move(self.transfers(slot, 0, borrowed(buffer), writes=False))
         # NIXL's word is not taken for what came: object stores answer DONE for an object that is too short.
         return xxhash.xxh3_128_digest(buffer.view[HEADER_BYTES:])
 

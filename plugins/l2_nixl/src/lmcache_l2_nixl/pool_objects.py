@@ -10,10 +10,10 @@ import errno
 from collections.abc import Sequence
 from typing import Final
 
-from lmcache_core import HEADER_BYTES, LentBuffer
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
 from lmcache_l2_nixl.agent import Extent, NixlAgent, Registration, Segment
 from lmcache_l2_nixl.flights import Transfer
-from lmcache_l2_nixl.nixl import lent
+from lmcache_l2_nixl.nixl import borrowed
 from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pool_medium import PoolMedium
 from lmcache_l2_nixl.pool_owner import PoolOwner
@@ -113,10 +113,10 @@ class ObjectPool(PoolMedium):
             self._written[slot] = 1
         return bool(self._written[slot])
 
-    async def write(self, slot: int, buffer: LentBuffer) -> None:
+    async def write(self, slot: int, buffer: BorrowedBuffer) -> None:
         """The store shows an object when all of it is there: nothing has to come last."""
         self._owner.require()
-        await self._thread.move(self.transfers(slot, 0, lent(buffer), writes=True))
+        await self._thread.move(self.transfers(slot, 0, borrowed(buffer), writes=True))
         self._written[slot] = 1
 
     def transfers(self, slot: int, at: int, memory: Extent, *, writes: bool) -> Sequence[Transfer]:

@@ -39,7 +39,7 @@ Order = Callable[[NixlAgent], None]
 class TransferThread:
     """A daemon thread with one NIXL agent.  Its methods may be called from any thread; coroutines from any loop.
 
-    **A cancellation passes only when what was begun has ended**: until then the memory is lent, and may be written."""
+    **A cancellation passes only when what was begun has ended**: until then the memory is borrowed, and may be written."""
 
     def __init__(self, name: str, log: logging.Logger, open_agent: Callable[[], NixlAgent]) -> None:
         """Waits until the agent is open, on the thread; raises what that raises."""

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from lmcache_core import (
     AdapterContext,
+    BorrowedBuffer,
     Capability,
     Condition,
     KeyPage,
-    LentBuffer,
     LMCacheError,
     ObjectKey,
     Outcome,
@@ -115,7 +115,7 @@ class RedisAdapter(AsyncL2Adapter):
 
     # Objects.
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         name = self._name(key)
         if self._settings.shared:  # another server may have stored it: asking is cheaper than sending it all
             standing = await self._settled(key, name)
@@ -139,7 +139,7 @@ class RedisAdapter(AsyncL2Adapter):
         finally:
             self._reserved_bytes -= buffer.length
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         view, digest = buffer.view, PassingDigest()
         outcome = await self._values.get(self._name(key), view, digest.passed, at_most=buffer.at_most)
         if outcome is Outcome.DONE:
@@ -214,7 +214,7 @@ class RedisAdapter(AsyncL2Adapter):
         finally:
             topology.close()
 
-    async def _put(self, key: ObjectKey, name: bytes, buffer: LentBuffer) -> bool:
+    async def _put(self, key: ObjectKey, name: bytes, buffer: BorrowedBuffer) -> bool:
         with self._change(key):
             return await self._values.put(
                 name, buffer.view, on_new=lambda: self._tally.stored(key.object_id, buffer.length)

@@ -1,4 +1,4 @@
-"""Objects as values of a server: written once, read into lent memory, judged by their header page."""
+"""Objects as values of a server: written once, read into borrowed memory, judged by their header page."""
 
 from __future__ import annotations
 

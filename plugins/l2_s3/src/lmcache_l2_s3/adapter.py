@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from lmcache_core import AdapterContext, Capability, Condition, KeyPage, LentBuffer, ObjectKey, Outcome, Usage
+from lmcache_core import AdapterContext, BorrowedBuffer, Capability, Condition, KeyPage, ObjectKey, Outcome, Usage
 from lmcache_l2_adapter import AsyncL2Adapter, RetryBudget, RetryPolicy
 from lmcache_l2_s3.answers import Answer, Reply, S3Error
 from lmcache_l2_s3.bucket import Bucket
@@ -63,7 +63,7 @@ class S3Adapter(AsyncL2Adapter):
     async def stopped(self) -> None:
         await self._bucket.close()
 
-    async def store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if not self._census.reserve(buffer.length):
             return Outcome.REJECTED
         try:
@@ -75,7 +75,7 @@ class S3Adapter(AsyncL2Adapter):
         finally:
             self._census.release(buffer.length)
 
-    async def load(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if self._replaceable.get(key) is not None:
             return Outcome.MISSING
         name = self._name(key)
@@ -173,7 +173,7 @@ class S3Adapter(AsyncL2Adapter):
     def counters(self) -> Mapping[str, int]:
         return {**self._bucket.counters(), **self._counts}
 
-    async def _store(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def _store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if useless := self._replaceable.get(key):
             return await self._replace(key, buffer, useless)
         only_new = self._bucket.conditions.only_new
@@ -195,7 +195,7 @@ class S3Adapter(AsyncL2Adapter):
                 return self._taken(key, found, reply.length)
         return Outcome.REJECTED
 
-    async def _replace(self, key: ObjectKey, buffer: LentBuffer, useless: Useless) -> Outcome:
+    async def _replace(self, key: ObjectKey, buffer: BorrowedBuffer, useless: Useless) -> Outcome:
         """Store it in the place of just that version, where the store compares."""
         conditions = self._bucket.conditions
         condition = only_same(conditions.tag(useless.etag)) if conditions.only_same else None
@@ -226,7 +226,7 @@ class S3Adapter(AsyncL2Adapter):
         self.reject(key, found)
         return Outcome.REJECTED
 
-    async def _misfit(self, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    async def _misfit(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """The object has another length than the buffer.  It is rejected by what it is."""
         found, reply = await self._look(key)
         if found is Outcome.MISSING:

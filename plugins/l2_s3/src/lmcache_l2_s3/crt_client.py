@@ -23,11 +23,11 @@ from awscrt.s3 import (
     create_default_s3_signing_config,
 )
 
-from lmcache_core import HEADER_BYTES, LentBuffer
+from lmcache_core import HEADER_BYTES, BorrowedBuffer
 from lmcache_l2_s3.answers import Answer, Reply, answer_of, answer_of_fault, code_in
+from lmcache_l2_s3.borrowed_copy import BorrowedSink, BorrowedSource, BorrowEndedError, MisfitError, PageSink
 from lmcache_l2_s3.config import S3Settings
 from lmcache_l2_s3.credentials import CONNECT_SECONDS
-from lmcache_l2_s3.lent_copy import LentSink, LentSource, LoanEndedError, MisfitError, PageSink
 
 MIB: Final = 2**20
 PART_BYTES: Final = 8 * MIB
@@ -44,7 +44,7 @@ def only_same(etag: str) -> tuple[str, str]:
 
 
 class Ends(Protocol):
-    """What has to do with a lent buffer until a request has ended."""
+    """What has to do with a borrowed buffer until a request has ended."""
 
     def end(self) -> None: ...
 
@@ -88,10 +88,10 @@ class CrtClient:
         )
         self._ended: Final = (self._client.shutdown_event, bootstrap.shutdown_event, group.shutdown_event)
 
-    async def put(self, name: str, buffer: LentBuffer, condition: tuple[str, str] | None = None) -> Reply:
+    async def put(self, name: str, buffer: BorrowedBuffer, condition: tuple[str, str] | None = None) -> Reply:
         """Store the buffer.  Under ONLY_NEW it is EXISTS where something is there; under `only_same`, where it is another
         version, and ABSENT where it is gone.  The store must know such conditions."""
-        source = LentSource(buffer)
+        source = BorrowedSource(buffer)
         headers = [("content-length", str(buffer.length)), *self._new_object, *([condition] if condition else [])]
         return await self._send(
             self._request("PUT", name, headers, source),
@@ -100,9 +100,9 @@ class CrtClient:
             checksum_config=self._checksum_of_put,
         )
 
-    async def get(self, name: str, buffer: LentBuffer) -> Reply:
+    async def get(self, name: str, buffer: BorrowedBuffer) -> Reply:
         """Load into the buffer.  OK: every byte of the object is there; MISFIT: it has another length."""
-        sink = LentSink(buffer, HEADER_BYTES)
+        sink = BorrowedSink(buffer, HEADER_BYTES)
         reply = await self._send(
             self._request("GET", name, []),
             sink,
@@ -169,15 +169,17 @@ class CrtClient:
         )
         return page, request
 
-    def _request(self, method: str, name: str, headers: list[tuple[str, str]], body: LentSource | None = None) -> Any:
+    def _request(
+        self, method: str, name: str, headers: list[tuple[str, str]], body: BorrowedSource | None = None
+    ) -> Any:
         return HttpRequest(method, f"{self._path}/{name}", HttpHeaders([("host", self._host), *headers]), body)
 
-    async def _send(self, request: Any, loan: Ends | None = None, **arguments: Any) -> Reply:
+    async def _send(self, request: Any, borrow: Ends | None = None, **arguments: Any) -> Reply:
         try:
             return await self._finish(self._client.make_request(request=request, **arguments))
         finally:
-            if loan is not None:
-                loan.end()
+            if borrow is not None:
+                borrow.end()
 
     async def _finish(self, request: Any) -> Reply:
         """Until the request has ended, also where this is cancelled: then it is cancelled, and waited for."""
@@ -211,7 +213,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
 def _reply_of(error: BaseException) -> Reply:
     if isinstance(error, MisfitError):
         return Reply(Answer.MISFIT, length=error.length)
-    if isinstance(error, LoanEndedError):
+    if isinstance(error, BorrowEndedError):
         return Reply(Answer.CANCELLED)
     status = getattr(error, "status_code", None)
     if status is not None:

@@ -15,7 +15,7 @@ from lmcache_object_remote import OtherVersions
 
 
 class Reading(NamedTuple):
-    """What came when the whole of an object was read, none of it into lent memory."""
+    """What came when the whole of an object was read, none of it into borrowed memory."""
 
     outcome: Outcome
     """DONE: intact; MISSING, DAMAGED or FOREIGN."""

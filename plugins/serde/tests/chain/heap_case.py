@@ -6,13 +6,13 @@ from typing import Any
 
 from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from lmcache_serde.chain.adapter import ChainedAdapter
 from lmcache_serde.chain.links import SerdeChain
 from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
@@ -25,7 +25,7 @@ class HeapCase:
     """One heap of objects, behind whatever chains a test wants."""
 
     def __init__(self, missing: Capability = Capability.NONE) -> None:
-        self.memory = LentMemory(64 * MIB)
+        self.memory = BorrowedMemory(64 * MIB)
         self.context = adapter_context(self.memory)
         self.layouts = KnownLayouts()
         self.objects: dict[bytes, tuple[ObjectKey, bytes]] = {}
@@ -54,10 +54,10 @@ class HeapCase:
     def stored(self, data: bytes) -> None:
         self.objects[KEY.object_id] = (KEY, data)
 
-    def whole(self, key: ObjectKey = KEY, payload: bytes = PAYLOAD) -> tuple[ObjectKey, LentBuffer]:
+    def whole(self, key: ObjectKey = KEY, payload: bytes = PAYLOAD) -> tuple[ObjectKey, BorrowedBuffer]:
         return key, self.memory.sealed(key, payload)
 
-    def empty(self, key: ObjectKey = KEY, payload_bytes: int = len(PAYLOAD)) -> tuple[ObjectKey, LentBuffer]:
+    def empty(self, key: ObjectKey = KEY, payload_bytes: int = len(PAYLOAD)) -> tuple[ObjectKey, BorrowedBuffer]:
         return key, self.memory.lend(HEADER_BYTES + payload_bytes)
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ class SlowAdapter(L2Adapter):
         return KeyPage((), None)
 
     def close(self, deadline_seconds: float) -> None:
-        """What waits is answered; what was given up stays lent until `release`."""
+        """What waits is answered; what was given up stays borrowed until `release`."""
         with self._lock:
             self._goes_on = True
         self.answer(10**9)

@@ -19,8 +19,8 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, inspect, seal_encoded
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import SPACE, BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import SPACE, LentMemory, adapter_context, object_key, payload_of
 
 for _module, _name in (("lmcache_serde", "lmcache-serde"), ("lmcache_l2_fs", "lmcache-l2-fs")):
     pytest.importorskip(_module, reason=f"{_name} is not installed")
@@ -53,7 +53,7 @@ def start(plugins: LoadedPlugins, tmp_path: Path) -> Iterator[Start]:
             before.close(5.0)
         given = {"type": "fs", "base_path": str(tmp_path / folder), "serde": serde}
         spec = adapter_spec(given, plugins, "--l2-adapter[0]", ())
-        driver = L2Driver(open_spec(spec, plugins, adapter_context(LentMemory(1 << 20)), KnownLayouts()))
+        driver = L2Driver(open_spec(spec, plugins, adapter_context(BorrowedMemory(1 << 20)), KnownLayouts()))
         running[folder] = driver
         driver.usage()  # it knows what is there
         return driver
@@ -64,8 +64,8 @@ def start(plugins: LoadedPlugins, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def memory() -> LentMemory:
-    return LentMemory()
+def memory() -> BorrowedMemory:
+    return BorrowedMemory()
 
 
 def of_tenant(salt: str, number: int = 1) -> ObjectKey:
@@ -77,13 +77,13 @@ def file_of(folder: Path, key: ObjectKey) -> Path:
     return path
 
 
-def loaded(driver: L2Driver, memory: LentMemory, key: ObjectKey = KEY) -> tuple[tuple[Outcome, ...], bytes]:
+def loaded(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey = KEY) -> tuple[tuple[Outcome, ...], bytes]:
     buffer = memory.lend(HEADER_BYTES + len(PAYLOAD))
     return driver.verified_load((key, buffer)), bytes(buffer.view[HEADER_BYTES:])
 
 
 def test_equal_content_of_two_tenants_cannot_be_told_from_what_is_stored(
-    start: Start, memory: LentMemory, tmp_path: Path
+    start: Start, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     driver = start(OLD)
     stored = []
@@ -105,7 +105,7 @@ def test_equal_content_of_two_tenants_cannot_be_told_from_what_is_stored(
 @pytest.mark.parametrize(("with_a_new_header", "expected"), [(False, FOREIGN), (True, DAMAGED)])
 def test_an_object_that_was_moved_to_another_name_is_refused(
     start: Start,
-    memory: LentMemory,
+    memory: BorrowedMemory,
     tmp_path: Path,
     theirs: ObjectKey,
     with_a_new_header: bool,
@@ -132,7 +132,7 @@ def test_an_object_that_was_moved_to_another_name_is_refused(
 
 
 def test_no_two_stores_share_a_nonce_or_a_byte_more_than_by_chance(
-    start: Start, memory: LentMemory, tmp_path: Path
+    start: Start, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     """The same content under the same key: again, after a restart, and from two servers with one master key."""
     bodies = []
@@ -149,7 +149,7 @@ def test_no_two_stores_share_a_nonce_or_a_byte_more_than_by_chance(
 
 
 def test_keys_are_rotated_and_what_is_unreadable_names_its_key(
-    start: Start, memory: LentMemory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Start, memory: BorrowedMemory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver = start(OLD)
     assert driver.store((KEY, memory.sealed(KEY, PAYLOAD))) == DONE
@@ -166,7 +166,7 @@ def test_keys_are_rotated_and_what_is_unreadable_names_its_key(
 
 
 def test_objects_of_another_key_in_a_shared_backend_are_another_servers(
-    start: Start, memory: LentMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, memory: BorrowedMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are loaded once, left where they are, and not offered again.  (This medium has one owner: only shared ones refuse
     to store in their place.)"""
@@ -189,7 +189,7 @@ def test_objects_of_another_key_in_a_shared_backend_are_another_servers(
     ids=["one more", "turned", "plain"],
 )
 def test_another_chain_after_a_restart_serves_nothing_and_touches_nothing(
-    start: Start, memory: LentMemory, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Any, after: Any
+    start: Start, memory: BorrowedMemory, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: Any, after: Any
 ) -> None:
     assert start(before).store((KEY, memory.sealed(KEY, PAYLOAD))) == DONE
     path = file_of(tmp_path, KEY)
@@ -206,7 +206,7 @@ def test_another_chain_after_a_restart_serves_nothing_and_touches_nothing(
 
 @pytest.mark.parametrize("after", ["zstd", None], ids=["zstd", "plain"])
 def test_what_is_longer_than_anything_of_the_new_chain_is_not_served_either(
-    start: Start, memory: LentMemory, after: Any
+    start: Start, memory: BorrowedMemory, after: Any
 ) -> None:
     assert start(["zstd", OLD]).store((KEY, memory.sealed(KEY, PAYLOAD))) == DONE
     outcome, seen = loaded(start(after), memory)
@@ -216,7 +216,7 @@ def test_what_is_longer_than_anything_of_the_new_chain_is_not_served_either(
 
 @pytest.mark.parametrize("serde", ["zstd", {"type": "zstd", "level": 3}])
 def test_what_becomes_another_length_is_stored_again_and_is_not_called_damaged(
-    start: Start, memory: LentMemory, tmp_path: Path, serde: Any
+    start: Start, memory: BorrowedMemory, tmp_path: Path, serde: Any
 ) -> None:
     assert start("zstd").store((KEY, memory.sealed(KEY, bytes(20_000)))) == DONE
     driver = start(serde)

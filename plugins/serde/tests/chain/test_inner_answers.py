@@ -10,8 +10,8 @@ import pytest
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
 from lmcache_core.jobs.job_table import CompletionQueue
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_serde.chain import inner_answers
 from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD
 from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
@@ -35,7 +35,7 @@ class Babbling(SlowAdapter):
         return job
 
 
-def around(inner: SlowAdapter, memory: LentMemory) -> L2Driver:
+def around(inner: SlowAdapter, memory: BorrowedMemory) -> L2Driver:
     return L2Driver(wrapped(adapter_context(memory), lambda own: inner, chain_of("xor"), memory_bytes=MIB))
 
 
@@ -54,7 +54,7 @@ def around(inner: SlowAdapter, memory: LentMemory) -> L2Driver:
     ids=["none", "too few", "too many", "no outcome", "only a release", "no completion", "no job", "others"],
 )
 def test_a_job_is_answered_whatever_comes(answers: Answers, outcome: Outcome) -> None:
-    memory = LentMemory(MIB)
+    memory = BorrowedMemory(MIB)
     driver = around(Babbling(answers), memory)
     assert driver.store((KEY, memory.sealed(KEY, PAYLOAD))) == (outcome,)
     driver.close(5.0)
@@ -63,7 +63,7 @@ def test_a_job_is_answered_whatever_comes(answers: Answers, outcome: Outcome) ->
 def test_answers_are_heard_after_they_could_not_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_answers, "_PERIOD_SECONDS", 0.01)
     drain, faults = CompletionQueue.drain, [True, True]
-    memory, inner = LentMemory(MIB), Babbling(lambda job: [JobDone(job, (DONE,))])
+    memory, inner = BorrowedMemory(MIB), Babbling(lambda job: [JobDone(job, (DONE,))])
 
     def moody(queue: CompletionQueue) -> Sequence[Completion]:
         if queue is inner.completions() and faults:

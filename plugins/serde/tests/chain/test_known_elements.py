@@ -16,7 +16,7 @@ from lmcache_core.model.object_header import (
     inspect,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_devkit.lent_memory import SPACE
+from lmcache_devkit.borrowed_memory import SPACE
 from plugins.serde.tests.chain.heap_case import HeapCase, counters
 
 DONE, FOREIGN, DAMAGED = Outcome.DONE, Outcome.FOREIGN, Outcome.DAMAGED

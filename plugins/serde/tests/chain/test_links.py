@@ -12,7 +12,7 @@ from lmcache_client.layout import ObjectLayout, opaque_layout
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.errors import DamagedObjectError
 from lmcache_core.model.object_header import SerdeMark
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_serde.chain.links import LINKS_MAX, PAD, SerdeChain, SerdeFailedError
 from plugins.serde.tests.chain.serdes import Deflate, Xor, chain_of
 

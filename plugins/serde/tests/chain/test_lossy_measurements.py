@@ -15,7 +15,7 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_tools.doctor.adapter_trial import TrialFailedError, try_adapter
 from lmcache_tools.doctor.adapters import adapter_trials
 from lmcache_tools.doctor.check_context import CheckContext

@@ -23,7 +23,7 @@ from lmcache_core.builtin.memory_l2 import MemoryAdapter
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.model.errors import PluginContractError
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_serde.chain.adapter import ChainedAdapter
 from plugins.serde.tests.chain import serde_plugin
 
@@ -43,7 +43,7 @@ def undo() -> Iterator[ExitStack]:
 
 def opened(plugins: LoadedPlugins, serde: Any, layouts: KnownLayouts | None = None, **more: Any) -> L2Adapter:
     spec = adapter_spec({"type": "memory", "serde": serde, **more}, plugins, "--l2-adapter[0]", ())
-    return open_spec(spec, plugins, adapter_context(LentMemory(1 << 20)), layouts or KnownLayouts())
+    return open_spec(spec, plugins, adapter_context(BorrowedMemory(1 << 20)), layouts or KnownLayouts())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.keys import ObjectKey
@@ -17,7 +17,7 @@ from lmcache_core.model.object_header import (
     HEADER_BYTES,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_devkit.lent_memory import object_key, payload_of
+from lmcache_devkit.borrowed_memory import object_key, payload_of
 from lmcache_serde.chain.adapter import ChainedAdapter
 from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, counters
 from plugins.serde.tests.chain.serdes import Deflate
@@ -61,7 +61,7 @@ class TestScratch:
         assert driver.store(case.whole()) == (DONE,)
         store, may_go_on = MemoryAdapter.store, threading.Event()
 
-        def stalled(adapter: MemoryAdapter, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+        def stalled(adapter: MemoryAdapter, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
             if key == object_key(2):  # one thread of the adapter inside: the other one is left for loads
                 assert may_go_on.wait(20)
             return store(adapter, key, buffer)

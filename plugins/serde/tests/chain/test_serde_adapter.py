@@ -19,7 +19,7 @@ from lmcache_core.model.object_header import (
     seal_encoded,
 )
 from lmcache_core.model.results import Outcome
-from lmcache_devkit.lent_memory import object_key
+from lmcache_devkit.borrowed_memory import object_key
 from lmcache_serde.chain.links import PAD
 from plugins.serde.tests.chain.heap_case import KEY, PAYLOAD, HeapCase, counters
 from plugins.serde.tests.chain.serdes import Deflate, Xor

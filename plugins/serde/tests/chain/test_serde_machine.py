@@ -1,5 +1,5 @@
 """Stores, loads, lookups, stalls, releases and the end, in any order: nothing wrong is served, every job is answered once, and
-lent memory is touched by nobody once it was given back."""
+borrowed memory is touched by nobody once it was given back."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, object_key, payload_of
 from plugins.serde.tests.chain.serdes import MIB, chain_of, wrapped
 from plugins.serde.tests.chain.slow_adapter import SlowAdapter
 
@@ -32,7 +32,7 @@ class SerdeMachine(RuleBasedStateMachine):
         names=st.sampled_from([("xor",), ("deflate",), ("deflate", "xor", "deflate")]), any_length=st.booleans()
     )
     def open(self, names: tuple[str, ...], any_length: bool) -> None:
-        self.memory = LentMemory(64 * MIB)
+        self.memory = BorrowedMemory(64 * MIB)
         context = adapter_context(self.memory)
         missing = Capability.NONE if any_length else Capability.ANY_LENGTH
 
@@ -41,7 +41,7 @@ class SerdeMachine(RuleBasedStateMachine):
             return self.inner
 
         self.driver = L2Driver(wrapped(context, open_inner, chain_of(*names), memory_bytes=320 * 2**10))
-        self.jobs: dict[JobId, tuple[str, list[tuple[ObjectKey, LentBuffer]]]] = {}
+        self.jobs: dict[JobId, tuple[str, list[tuple[ObjectKey, BorrowedBuffer]]]] = {}
         self.marked: set[JobId] = set()
 
     @rule(number=st.integers(0, KEYS - 1), repeat=st.integers(1, 3))

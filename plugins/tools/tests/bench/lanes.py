@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.model.keys import ObjectKey
-from lmcache_devkit.lent_memory import LentMemory
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_tools.bench.lane import Ended, Step, Verb
 
 Move = Callable[[Step, dict[ObjectKey, bytes]], str | None]
@@ -72,4 +72,4 @@ def desk_lane(move: Move = whole) -> Iterator[DeskLane]:
 
 
 def region(size: int) -> MemoryRegion:
-    return LentMemory(size).region
+    return BorrowedMemory(size).region

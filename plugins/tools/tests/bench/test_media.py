@@ -33,8 +33,8 @@ PLAN = plan(sizes=(SIZE,), depths=(4,), pass_bytes=COUNT * SIZE, shares=(0, 50, 
 
 @pytest.fixture
 def memory() -> Iterator[BenchMemory]:
-    with bench_memory(COUNT * STRIDE) as lent:
-        yield lent
+    with bench_memory(COUNT * STRIDE) as borrowed:
+        yield borrowed
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_memory_that_an_engine_may_still_write_to_stays_mapped_and_loses_its_nam
             medium_lane("x", medium, HungEngine(), memory),  # type: ignore[arg-type]
         ):
             pass
-        assert memory.is_lent
+        assert memory.is_borrowed
     memory.arena.region.view[0] = 7
     assert memory.arena.segment is not None
     assert not (SHM_ROOT / memory.arena.segment).exists()

@@ -11,7 +11,7 @@ import pytest
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_tools.doctor.adapter_trial import ROUNDS, TrialFailedError, try_adapter
@@ -61,7 +61,7 @@ def test_nothing_stays_in_the_adapter(make_context: MakeContext, monkeypatch: py
 
 
 def test_bytes_that_come_back_wrong_are_seen(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(self: MemoryAdapter, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def load(self: MemoryAdapter, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         buffer.view[:] = b"\x01" * buffer.length
         return Outcome.DONE
 
@@ -74,7 +74,7 @@ def test_bytes_that_come_back_wrong_are_seen(make_context: MakeContext, monkeypa
 def test_a_step_that_is_refused_is_named(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     deleted: list[ObjectKey] = []
 
-    def store(self: MemoryAdapter, key: ObjectKey, buffer: LentBuffer) -> Outcome:
+    def store(self: MemoryAdapter, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         return Outcome.REJECTED
 
     def delete(self: MemoryAdapter, key: ObjectKey) -> Outcome:

@@ -19,10 +19,10 @@ from lmcache_core import (
     EngineKey,
     Handler,
     HandlerMode,
-    Hold,
     ModuleContext,
     ProtocolError,
     RequestModule,
+    SlotReferences,
     Storage,
     TransferRange,
     store_patience,
@@ -55,7 +55,7 @@ Answer = tuple[bytes, bool]
 class _Filled(NamedTuple):
     """Slots of one object group that a store fills, and their chunks, counted from the start of the range."""
 
-    hold: Hold
+    hold: SlotReferences
     chunks: Sequence[int]
     payload_bytes: int
 
@@ -189,7 +189,7 @@ class LMCacheDrivenModule(RequestModule):
         if not call.may_wait and not self._fits(registered, key):
             return ELSEWHERE  # it has registered anew meanwhile
         tables = registered.skipped(registered.tables(block_ids, len(chunks.hashes)), skip_tokens)
-        holds: list[tuple[Hold, int]] = []
+        holds: list[tuple[SlotReferences, int]] = []
         parts: list[TransferPart] = []
         try:
             for number, plan in enumerate(registered.plans):
@@ -215,13 +215,13 @@ class LMCacheDrivenModule(RequestModule):
             functools.partial(self._retrieved, holds),
         )
 
-    def _retrieved(self, holds: Sequence[tuple[Hold, int]], arrived: bool) -> bool:
+    def _retrieved(self, holds: Sequence[tuple[SlotReferences, int]], arrived: bool) -> bool:
         self._release(holds)
         if arrived:
             self._transfers.moved(retrieved=sum(len(hold.slots) * size for hold, size in holds))
         return arrived
 
-    def _release(self, holds: Sequence[tuple[Hold, int]]) -> None:
+    def _release(self, holds: Sequence[tuple[SlotReferences, int]]) -> None:
         for hold, _ in holds:
             self._storage.release(hold)
 
@@ -263,7 +263,7 @@ class LMCacheDrivenModule(RequestModule):
             )
         return chunks, registered
 
-    def _addresses(self, hold: Hold) -> list[int]:
+    def _addresses(self, hold: SlotReferences) -> list[int]:
         """Where the payloads of held slots begin in this process.  Raises OSError where L1 is a file and the disk fails."""
         if not hold.slots:
             return []

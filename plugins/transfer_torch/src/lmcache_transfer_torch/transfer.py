@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from lmcache_core import Hold, Storage
+from lmcache_core import SlotReferences, Storage
 from lmcache_transfer_torch.device import AbortedTransferError, DeviceError, Done, TransferJob
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Transfers:
             self._retrieved += retrieved
 
     def begin(
-        self, token: int, holds: Sequence[Hold], job: TransferJob, submit: Submit, finish: Finish
+        self, token: int, holds: Sequence[SlotReferences], job: TransferJob, submit: Submit, finish: Finish
     ) -> tuple[bytes, bool]:
         """Hand a job to the device.  Returns the event that the worker waits for (empty: none), and False when the transfer
         has failed; until that event the device may still touch the worker's blocks.  `finish` is called in each case:

@@ -44,7 +44,7 @@ _STATE: Final = {
     "objects_left": 12,
     "bytes_left": 98304,
     "jobs_in_flight": 1,
-    "lent_bytes": 8192,
+    "borrowed_bytes": 8192,
     "seconds_left": None,
     "drained": None,
     "given_up": 0,
@@ -73,7 +73,7 @@ class AdapterState(Answer):
     objects_left: int = Field(description="Stores on their way to it, waiting or handed over.")
     bytes_left: int
     jobs_in_flight: int
-    lent_bytes: int = Field(description="Memory of L1 that it reads or writes just now, or has not released.")
+    borrowed_bytes: int = Field(description="Memory of L1 that it reads or writes just now, or has not released.")
     seconds_left: float | None = Field(description="Until the deadline of its removal.")
     drained: bool | None = Field(description="Of a removal: did everything that waited get there?  Null until then.")
     given_up: int = Field(description="Objects of jobs that were abandoned at the deadline.")

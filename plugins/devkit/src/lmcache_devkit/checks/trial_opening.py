@@ -18,11 +18,11 @@ from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
 from lmcache_core.contracts.service import Service
 from lmcache_core.model.errors import PluginError
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX, CheckLimit, CheckTimedOut
 from lmcache_devkit.check_reporter import Unopened
 from lmcache_devkit.checks.check_request import CheckRequest
 from lmcache_devkit.fake_server_view import FakeServerView
-from lmcache_devkit.lent_memory import LentMemory, adapter_context
 from lmcache_devkit.module_bench import ModuleBench
 from lmcache_devkit.service_suite import FakeServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
@@ -51,7 +51,7 @@ def _open(check: CheckRequest) -> None:
         )
     match kind:
         case OfferKind.L2_ADAPTER:
-            context = adapter_context(LentMemory(1 << 20), name=check.name)
+            context = adapter_context(BorrowedMemory(1 << 20), name=check.name)
             adapter = open_adapter(check.name, spec.settings, plugins, context)
             with suppress(Exception):  # the requirements of closing say what is wrong with that
                 adapter.close(_CLOSE_SECONDS)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
-from lmcache_devkit.lent_memory import LentMemory
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED
@@ -100,7 +100,7 @@ class Accounting(L2Fixtures):
             tracemalloc.stop()
         assert each <= LEAK_BYTES_MAX, f"{each:.0f} bytes more after each store, of the same objects over and over"
 
-    def _store_often(self, rig: Rig, items: Sequence[tuple[ObjectKey, LentBuffer]]) -> None:
+    def _store_often(self, rig: Rig, items: Sequence[tuple[ObjectKey, BorrowedBuffer]]) -> None:
         keys = [key for key, _ in items]
         for _ in range(LEAK_ROUNDS):
             assert rig.driver.store(*items) == (DONE,) * len(items)
@@ -112,7 +112,7 @@ class Accounting(L2Fixtures):
 
     @pytest.fixture
     def small_rig(
-        self, small_settings: Mapping[str, Any] | None, under_test: OpenableOffer, memory: LentMemory
+        self, small_settings: Mapping[str, Any] | None, under_test: OpenableOffer, memory: BorrowedMemory
     ) -> Iterator[Rig]:
         if small_settings is None:
             pytest.skip("the fixture small_settings gives no backend of small_bytes")

@@ -6,14 +6,14 @@ from typing import Final
 
 import pytest
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import ALIGN_BYTES, UNWRITTEN
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import PAYLOAD_BYTES, Rig, assert_right
-from lmcache_devkit.lent_memory import ALIGN_BYTES, UNWRITTEN
 
 DONE, MISSING, DAMAGED = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
 SIZES: Final = (1, 511, 4_096, PAYLOAD_BYTES)
@@ -54,7 +54,7 @@ class AnyLength(L2Fixtures):
 
     def test_objects_of_several_lengths_come_in_one_batch(self, rig: Rig) -> None:
         rig.require(Capability.ANY_LENGTH)
-        items: list[tuple[ObjectKey, LentBuffer]] = []
+        items: list[tuple[ObjectKey, BorrowedBuffer]] = []
         for number, payload_bytes in enumerate(SIZES):
             (key,) = rig.put(1, first=number, payload_bytes=payload_bytes)
             items.append((key, _at_most(rig, PAYLOAD_BYTES + 1)))
@@ -63,6 +63,6 @@ class AnyLength(L2Fixtures):
             assert_right(key, buffer._replace(length=HEADER_BYTES + payload_bytes))
 
 
-def _at_most(rig: Rig, payload_bytes: int) -> LentBuffer:
+def _at_most(rig: Rig, payload_bytes: int) -> BorrowedBuffer:
     """A buffer for an object with so much payload or less."""
     return rig.memory.lend(HEADER_BYTES + payload_bytes)._replace(at_most=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
@@ -20,11 +20,11 @@ DONE, MISSING, DAMAGED, FOREIGN = Outcome.DONE, Outcome.MISSING, Outcome.DAMAGED
 REFUSALS: Final = (Outcome.REJECTED, DAMAGED, FOREIGN)
 """An adapter that looks at what it is given to store may refuse it at once."""
 
-Change = Callable[[Rig, ObjectKey], LentBuffer]
+Change = Callable[[Rig, ObjectKey], BorrowedBuffer]
 
 
 def _flipped(at: int) -> Change:
-    def flip(rig: Rig, key: ObjectKey) -> LentBuffer:
+    def flip(rig: Rig, key: ObjectKey) -> BorrowedBuffer:
         _, buffer = rig.whole(key)
         buffer.view[at] ^= 0x10
         return buffer
@@ -32,24 +32,24 @@ def _flipped(at: int) -> Change:
     return flip
 
 
-def _truncated(rig: Rig, key: ObjectKey) -> LentBuffer:
+def _truncated(rig: Rig, key: ObjectKey) -> BorrowedBuffer:
     """The right header, and half of the payload that it speaks of."""
     _, buffer = rig.whole(key)
     return buffer._replace(length=HEADER_BYTES + 5_000)
 
 
-def _half_written(rig: Rig, key: ObjectKey) -> LentBuffer:
+def _half_written(rig: Rig, key: ObjectKey) -> BorrowedBuffer:
     _, buffer = rig.whole(key)
     buffer.view[OBJECT_BYTES // 2 :] = bytes(OBJECT_BYTES - OBJECT_BYTES // 2)
     return buffer
 
 
-def _of_another_key(rig: Rig, key: ObjectKey) -> LentBuffer:
+def _of_another_key(rig: Rig, key: ObjectKey) -> BorrowedBuffer:
     _, buffer = rig.whole(rig.key(1000))
     return buffer
 
 
-def _not_ours(rig: Rig, key: ObjectKey) -> LentBuffer:
+def _not_ours(rig: Rig, key: ObjectKey) -> BorrowedBuffer:
     buffer = rig.memory.lend(OBJECT_BYTES)
     buffer.view[:] = (b"Dear diary, " * 2_000)[:OBJECT_BYTES]
     return buffer

@@ -9,9 +9,9 @@ import pytest
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import JobId
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import UNWRITTEN
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import Rig, assert_right
-from lmcache_devkit.lent_memory import UNWRITTEN
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED
 ROUNDS = 40

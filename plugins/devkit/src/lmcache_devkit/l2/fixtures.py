@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_core.contracts.l2_adapter import L2Adapter
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.l2.media import Media
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
-from lmcache_devkit.lent_memory import LentMemory
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 
 LEFT_BEHIND = "lmcache_left_behind"
@@ -63,12 +63,12 @@ class L2Fixtures(OfferSuite):
         gc.collect()
 
     @pytest.fixture
-    def memory(self) -> LentMemory:
-        return LentMemory(128 * 2**20)
+    def memory(self) -> BorrowedMemory:
+        return BorrowedMemory(128 * 2**20)
 
     @pytest.fixture
     def rig(
-        self, under_test: OpenableOffer, memory: LentMemory, record_property: Callable[[str, object], None]
+        self, under_test: OpenableOffer, memory: BorrowedMemory, record_property: Callable[[str, object], None]
     ) -> Iterator[Rig]:
         rig = Rig(under_test, memory, self.wait_seconds)
         yield rig

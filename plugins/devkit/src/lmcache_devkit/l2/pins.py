@@ -10,9 +10,9 @@ import pytest
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
-from lmcache_devkit.lent_memory import LentMemory
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 DONE, MISSING, REJECTED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED
@@ -59,7 +59,7 @@ class Pins(L2Fixtures):
         rig.driver.unpin(keys[1])
 
     def test_a_pinned_object_is_not_evicted_for_others(
-        self, small_settings: Mapping[str, Any] | None, under_test: OpenableOffer, memory: LentMemory
+        self, small_settings: Mapping[str, Any] | None, under_test: OpenableOffer, memory: BorrowedMemory
     ) -> None:
         """A backend that makes room by itself leaves alone what is pinned; one that rejects what is too much, too.  All but one
         are pinned, so that whatever an evictor that ignores pins would choose, it soon chooses one of them."""

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, payload_of
 from lmcache_devkit.l2_driver import L2Driver
-from lmcache_devkit.lent_memory import LentMemory, adapter_context, payload_of
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 PAYLOAD_BYTES: Final = 10_000  # not a multiple of a page or a sector
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 class Rig:
     """Keys of a rig are its own, so that it can work on a backend that is in use.  One thread."""
 
-    def __init__(self, under_test: OpenableOffer, memory: LentMemory, wait_seconds: float) -> None:
+    def __init__(self, under_test: OpenableOffer, memory: BorrowedMemory, wait_seconds: float) -> None:
         token = secrets.token_hex(8)
         self.under_test = under_test
         self.memory = memory
@@ -80,7 +80,7 @@ class Rig:
         driver.usage()
         return driver
 
-    def reopen(self, memory: LentMemory | None = None) -> L2Driver:
+    def reopen(self, memory: BorrowedMemory | None = None) -> L2Driver:
         """Close the adapter and open another in its place, with another memory if one is given."""
         self.driver.close(self._wait_seconds)
         self.memory = memory or self.memory
@@ -97,12 +97,12 @@ class Rig:
     def keys(self, count: int, first: int = 0) -> list[ObjectKey]:
         return [self.key(number) for number in range(first, first + count)]
 
-    def whole(self, key: ObjectKey, payload_bytes: int = PAYLOAD_BYTES) -> tuple[ObjectKey, LentBuffer]:
+    def whole(self, key: ObjectKey, payload_bytes: int = PAYLOAD_BYTES) -> tuple[ObjectKey, BorrowedBuffer]:
         """The right object of a key that was made here, ready to be stored."""
         number = int.from_bytes(key.chunk_hash, "little")
         return key, self.memory.sealed(key, payload_of(number, payload_bytes))
 
-    def empty(self, key: ObjectKey, payload_bytes: int = PAYLOAD_BYTES) -> tuple[ObjectKey, LentBuffer]:
+    def empty(self, key: ObjectKey, payload_bytes: int = PAYLOAD_BYTES) -> tuple[ObjectKey, BorrowedBuffer]:
         """A buffer to load the object into."""
         return key, self.memory.lend(HEADER_BYTES + payload_bytes)
 
@@ -206,7 +206,7 @@ class Rig:
         return left
 
 
-def assert_right(key: ObjectKey, buffer: LentBuffer) -> None:
+def assert_right(key: ObjectKey, buffer: BorrowedBuffer) -> None:
     """The buffer holds the whole right object of a key that a rig made.  Says where it differs, not with what."""
     number = int.from_bytes(key.chunk_hash, "little")
     payload = buffer.view[HEADER_BYTES:]

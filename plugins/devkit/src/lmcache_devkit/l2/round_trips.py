@@ -10,9 +10,9 @@ from lmcache_client.layout import ITEM_BYTES, ObjectLayout
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import BorrowedMemory, payload_of
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig
-from lmcache_devkit.lent_memory import LentMemory, payload_of
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 SIZES: Final = (1, 2, 511, 512, 513, 4095, 4096, 4097, 12_289, 65_535, 65_537, 2**20 - 1, 2**20, 2**20 + 1)
@@ -42,7 +42,7 @@ class RoundTrips(L2Fixtures):
         if payload_bytes > self.payload_bytes_max:
             pytest.skip(f"payload_bytes_max of the suite is {self.payload_bytes_max}")
         _skip_beyond(rig.driver.adapter, payload_bytes)
-        rig.reopen(LentMemory(2 * payload_bytes + 4 * HEADER_BYTES))
+        rig.reopen(BorrowedMemory(2 * payload_bytes + 4 * HEADER_BYTES))
         rig.assert_whole(*rig.put(1, payload_bytes=payload_bytes), payload_bytes=payload_bytes)
 
     @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "x".join(map(str, layout.shape)))
@@ -88,7 +88,7 @@ class RoundTrips(L2Fixtures):
         most = largest_object_bytes(rig.driver.adapter)
         if most is None or most > 2 * self.payload_bytes_max:
             pytest.skip(f"the adapter's largest object is {most or 'of any size'}")
-        memory = LentMemory(most + 2 * HEADER_BYTES)
+        memory = BorrowedMemory(most + 2 * HEADER_BYTES)
         driver = rig.reopen(memory)
         key = rig.key(0)
         assert driver.store((key, memory.sealed(key, bytes(most - HEADER_BYTES + 1)))) == (Outcome.REJECTED,)

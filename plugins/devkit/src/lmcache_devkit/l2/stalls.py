@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
@@ -51,10 +51,10 @@ class Stalls(L2Fixtures):
         stalled = _needed(stalled)
         keys = rig.put(10)
         driver = rig.driver
-        lent = [rig.empty(key) for key in keys] + [rig.whole(key) for key in rig.keys(10, first=100)]
+        borrowed = [rig.empty(key) for key in keys] + [rig.whole(key) for key in rig.keys(10, first=100)]
         with stalled():
-            jobs = [driver.submit_load([item]) for item in lent[:10]]
-            jobs += [driver.submit_store([item]) for item in lent[10:]]
+            jobs = [driver.submit_load([item]) for item in borrowed[:10]]
+            jobs += [driver.submit_store([item]) for item in borrowed[10:]]
             start = time.monotonic()
             driver.close(DEADLINE_SECONDS)
             seconds = time.monotonic() - start
@@ -63,12 +63,12 @@ class Stalls(L2Fixtures):
             assert [answers[job] for job in jobs] == [1] * len(jobs), "not every job was answered once"
             for job in jobs:
                 assert driver.finish(job) != (Outcome.DONE,)
-            _mark_released(driver, jobs, lent)
+            _mark_released(driver, jobs, borrowed)
         for job in jobs:
             driver.wait_released(job)
-        _mark_released(driver, jobs, lent)
+        _mark_released(driver, jobs, borrowed)
         time.sleep(WATCH_SECONDS)
-        for _, buffer in lent:
+        for _, buffer in borrowed:
             assert buffer.view == MARK * buffer.length, "a released buffer was written to"
         driver.drain()
         for job in jobs:
@@ -86,9 +86,9 @@ class Stalls(L2Fixtures):
         rig.put(3, first=10)
 
 
-def _mark_released(driver: L2Driver, jobs: list[JobId], lent: list[tuple[ObjectKey, LentBuffer]]) -> None:
+def _mark_released(driver: L2Driver, jobs: list[JobId], borrowed: list[tuple[ObjectKey, BorrowedBuffer]]) -> None:
     """Write over what is ours again, as the next user of the memory would."""
-    for job, (_, buffer) in zip(jobs, lent, strict=True):
+    for job, (_, buffer) in zip(jobs, borrowed, strict=True):
         if driver.released(job):
             buffer.view[:] = MARK * buffer.length
 

@@ -96,8 +96,8 @@ STOP_SECONDS: Final = 1.0
 class ChainedAdapter(SerdeAdapter):
     """Lookups, pins, deletes and listings are those of `inner`, which it owns; `usage` counts what `inner` stores.
 
-    Stores are encoded by worker threads from lent memory into memory of its own and go to `inner` from there; loads come
-    into that memory and are decoded into lent memory.  Each direction has half of it, so that neither waits for the other;
+    Stores are encoded by worker threads from borrowed memory into memory of its own and go to `inner` from there; loads come
+    into that memory and are decoded into borrowed memory.  Each direction has half of it, so that neither waits for the other;
     within one, objects wait for room in the order in which they came."""
 
     def __init__(
@@ -226,7 +226,7 @@ class ChainedAdapter(SerdeAdapter):
         finally:  # whatever happens, every job is answered
             if stuck := self._works.abandon():
                 self._context.logger.error(
-                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay lent",
+                    "l2 adapter did not stop adapter=%s deadline_seconds=%.1f objects=%d; their buffers stay borrowed",
                     self._context.name, deadline_seconds, stuck,
                 )  # fmt: skip
             self._closed.set()
@@ -281,7 +281,7 @@ class ChainedAdapter(SerdeAdapter):
                 outcome = encoded
                 return
             kept = self._stores.shrink(extent, length)
-            item = StoreItem(work.key, work.lent(self._region, kept, length))
+            item = StoreItem(work.key, work.borrowed(self._region, kept, length))
             on_done, on_released = partial(self._stored, work, kept), partial(self._stores.give, kept)
             is_inside = self._answers.submit(lambda: self.inner.submit_store([item]), 1, on_done, on_released)
         finally:
@@ -290,7 +290,7 @@ class ChainedAdapter(SerdeAdapter):
                 self._stores.give(kept)
 
     def _stored(self, work: StoreWork, extent: Extent, outcomes: Sequence[Outcome], released: bool) -> None:
-        """What was lent to us is free in any case: the adapter inside was given other memory."""
+        """What was borrowed to us is free in any case: the adapter inside was given other memory."""
         self._works.complete(work, outcomes[0])
         if released:
             self._stores.give(extent)
@@ -302,7 +302,7 @@ class ChainedAdapter(SerdeAdapter):
         self._area(extent)[:HEADER_BYTES] = bytes(
             HEADER_BYTES
         )  # an older header must not vouch for what is not written
-        item = LoadItem(work.key, work.lent(self._region, extent, length)._replace(at_most=self._any_length))
+        item = LoadItem(work.key, work.borrowed(self._region, extent, length)._replace(at_most=self._any_length))
         on_done, on_released = partial(self._loaded, work, extent), partial(self._loads.give, extent)
         if not work.job.answered and self._answers.submit(
             lambda: self.inner.submit_load([item]), 1, on_done, on_released

@@ -8,10 +8,10 @@ from typing import Final
 from lmcache_core import (
     HEADER_BYTES,
     NO_DIGEST,
+    BorrowedBuffer,
     DamagedObjectError,
     FaultLog,
     Job,
-    LentBuffer,
     MemoryRegion,
     ObjectHeader,
     ObjectKey,
@@ -39,7 +39,7 @@ class ObjectWork:
 
 
 class TransferWork(ObjectWork):
-    """With the memory that was lent for it, and what it will take of the serdes' own.
+    """With the memory that was borrowed for it, and what it will take of the serdes' own.
 
     That is one extent: the header page and what is stored, then the areas between serdes."""
 
@@ -47,7 +47,7 @@ class TransferWork(ObjectWork):
 
     plan: Plan
 
-    def __init__(self, job: Job, index: int, key: ObjectKey, buffer: LentBuffer) -> None:
+    def __init__(self, job: Job, index: int, key: ObjectKey, buffer: BorrowedBuffer) -> None:
         super().__init__(job, index, key)
         self.buffer = buffer
 
@@ -55,9 +55,9 @@ class TransferWork(ObjectWork):
     def scratch_bytes(self) -> int:
         return scratch_bytes(self.plan)
 
-    def lent(self, region: MemoryRegion, extent: Extent, length: int) -> LentBuffer:
+    def borrowed(self, region: MemoryRegion, extent: Extent, length: int) -> BorrowedBuffer:
         """The first bytes of the extent, for the adapter inside."""
-        return LentBuffer(region, extent.offset, length)
+        return BorrowedBuffer(region, extent.offset, length)
 
     def between(self, area: memoryview) -> list[memoryview]:
         """The areas between serdes, of the extent's bytes."""
@@ -66,7 +66,7 @@ class TransferWork(ObjectWork):
 
 
 class StoreWork(TransferWork):
-    """From lent memory to the adapter inside."""
+    """From borrowed memory to the adapter inside."""
 
     __slots__ = ()
 

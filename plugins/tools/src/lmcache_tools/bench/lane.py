@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 
 
@@ -21,12 +21,12 @@ class Verb(Enum):
 
 
 class Step(NamedTuple):
-    """One object to move.  The buffer is lent until the step is over."""
+    """One object to move.  The buffer is borrowed until the step is over."""
 
     token: int
     verb: Verb
     key: ObjectKey
-    buffer: LentBuffer
+    buffer: BorrowedBuffer
 
 
 class Ended(NamedTuple):

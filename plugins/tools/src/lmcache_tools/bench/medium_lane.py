@@ -40,13 +40,13 @@ class MediumLane:
 
 @contextmanager
 def medium_lane(name: str, medium: Medium, engine: IoEngine, memory: BenchMemory) -> Iterator[MediumLane]:
-    """Takes the engine over.  The medium and `memory`, which is lent to it, must outlive it."""
+    """Takes the engine over.  The medium and `memory`, which is borrowed to it, must outlive it."""
     try:
         medium.register(engine)
         yield MediumLane(name, medium, engine)
     finally:
         if not engine.close(_CLOSE_SECONDS):
-            memory.is_lent = True
+            memory.is_borrowed = True
 
 
 def _fault(result: int, length: int) -> str | None:

@@ -37,7 +37,7 @@ class BenchMemory:
         self.arena: Arena = (
             shared_arena(size_bytes, f"bench-{uuid.uuid4().hex}") if shared else anonymous_arena(size_bytes)
         )
-        self.is_lent = False
+        self.is_borrowed = False
         """Set where an adapter may still write to it: it is then left to the end of the process."""
 
     def touch(self) -> None:
@@ -51,7 +51,7 @@ class BenchMemory:
 
     def close(self) -> None:
         """Give it back; of memory that an adapter may still write to, only the name."""
-        if not self.is_lent:
+        if not self.is_borrowed:
             self.arena.close()
         elif self.arena.segment is not None:
             (SHM_ROOT / self.arena.segment).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
 from lmcache_core.model.keys import HASH_BYTES, HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, inspect, seal
 from lmcache_core.model.results import Outcome
@@ -28,7 +28,7 @@ class Slot:
 
     __slots__ = ("buffer", "key")
 
-    def __init__(self, buffer: LentBuffer, key: ObjectKey) -> None:
+    def __init__(self, buffer: BorrowedBuffer, key: ObjectKey) -> None:
         self.buffer = buffer
         self.key = key
 
@@ -46,7 +46,7 @@ class BenchObjects:
         _fill(region.view[: count * stride], numbers=numbers)
         self._next = 0
         self._slots = [
-            Slot(LentBuffer(region, number * stride, object_bytes), self._new_key()) for number in range(count)
+            Slot(BorrowedBuffer(region, number * stride, object_bytes), self._new_key()) for number in range(count)
         ]
         self._stored: list[ObjectKey] = []
         self._places: dict[ObjectKey, int] = {}
@@ -120,7 +120,7 @@ class BenchObjects:
         return ObjectKey(SPACE, secrets.token_bytes(HASH_BYTES))
 
 
-def _payload_digest(buffer: LentBuffer) -> bytes:
+def _payload_digest(buffer: BorrowedBuffer) -> bytes:
     """As the header says, which must be a right one."""
     header = inspect(buffer.view[:HEADER_BYTES])
     assert isinstance(header, ObjectHeader)

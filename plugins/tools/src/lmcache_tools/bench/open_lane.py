@@ -46,5 +46,5 @@ def _close(lane: AdapterLane, memory: BenchMemory) -> None:
         lane.adapter.close(CLOSE_SECONDS)
         lane.ended()
         if not lane.is_quiet:
-            memory.is_lent = True
+            memory.is_borrowed = True
             logger.warning("l2 adapter has not given its buffers back adapter=%s", lane.name)

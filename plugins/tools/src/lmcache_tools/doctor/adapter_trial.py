@@ -16,7 +16,7 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
@@ -117,7 +117,7 @@ class _Talk:
 
 
 def _rounds(talk: _Talk, name: str, region: MemoryRegion, object_bytes: int, opened: float) -> Trial:
-    source, target = (LentBuffer(region, start, object_bytes) for start in (0, object_bytes))
+    source, target = (BorrowedBuffer(region, start, object_bytes) for start in (0, object_bytes))
     lossy = lossy_serdes(talk.adapter)
     noise = os.urandom(object_bytes - HEADER_BYTES)
     source.view[HEADER_BYTES:] = as_numbers(noise) if lossy else noise
@@ -137,7 +137,7 @@ def _rounds(talk: _Talk, name: str, region: MemoryRegion, object_bytes: int, ope
 
 
 def _round(
-    talk: _Talk, key: ObjectKey, source: LentBuffer, target: LentBuffer, *, lossy: bool
+    talk: _Talk, key: ObjectKey, source: BorrowedBuffer, target: BorrowedBuffer, *, lossy: bool
 ) -> tuple[float, float, float]:
     adapter = talk.adapter
     begun = time.perf_counter()

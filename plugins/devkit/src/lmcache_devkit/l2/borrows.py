@@ -1,4 +1,4 @@
-"""A lent buffer is touched where and while it is lent, and only then."""
+"""A borrowed buffer is touched where and while it is borrowed, and only then."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import time
 from typing import Final
 
-from lmcache_core.contracts.buffers import LentBuffer
+from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import JobDone
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
+from lmcache_devkit.borrowed_memory import ALIGN_BYTES, UNWRITTEN
 from lmcache_devkit.l2.fixtures import L2Fixtures
 from lmcache_devkit.l2.rig import OBJECT_BYTES, Rig, assert_right
-from lmcache_devkit.lent_memory import ALIGN_BYTES, UNWRITTEN
 
 DONE, MISSING = Outcome.DONE, Outcome.MISSING
 WATCH_SECONDS: Final = 0.15
@@ -24,9 +24,9 @@ LOAD_ROUNDS: Final = 12
 SWITCH_SECONDS: Final = 1e-5
 
 
-class Loans(L2Fixtures):
+class Borrows(L2Fixtures):
     def test_a_store_writes_nowhere_and_a_load_only_into_its_buffer(self, rig: Rig) -> None:
-        """The pages before and behind, and what of the last page is not lent, stay as they are."""
+        """The pages before and behind, and what of the last page is not borrowed, stay as they are."""
         key = rig.key(0)
         rig.memory.lend(ALIGN_BYTES)
         _, stored = rig.whole(key)
@@ -37,7 +37,7 @@ class Loans(L2Fixtures):
         around = _around(stored)
         before = bytes(around)
         assert rig.driver.store((key, stored)) == (DONE,)
-        assert bytes(around) == before, "the store wrote into lent memory"
+        assert bytes(around) == before, "the store wrote into borrowed memory"
         around = _around(loaded)
         before = bytes(around)
         assert rig.driver.load((key, loaded)) == (DONE,)
@@ -103,14 +103,14 @@ class Loans(L2Fixtures):
             assert len(about) == (1 if answers[0].released else 2)
 
 
-def _around(buffer: LentBuffer) -> memoryview:
+def _around(buffer: BorrowedBuffer) -> memoryview:
     """From the page before the buffer to the one behind it."""
     pages = -(-buffer.length // ALIGN_BYTES) + 2
     start = buffer.offset - ALIGN_BYTES
     return buffer.region.view[start : start + pages * ALIGN_BYTES]
 
 
-def _slack(buffer: LentBuffer) -> memoryview:
+def _slack(buffer: BorrowedBuffer) -> memoryview:
     """What is behind the buffer on its last page."""
     end = buffer.offset + buffer.length
     return buffer.region.view[end : -(-end // ALIGN_BYTES) * ALIGN_BYTES]

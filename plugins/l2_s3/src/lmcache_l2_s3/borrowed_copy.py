@@ -1,4 +1,4 @@
-"""Copies between lent memory and the buffers of the CRT client, on its threads.
+"""Copies between borrowed memory and the buffers of the CRT client, on its threads.
 
 The client's Python binding has no way to read from, or write into, memory that is given to it: it asks a stream to fill
 its buffer of a part, and hands parts that came in over as `bytes`.  So there is one copy for each byte here, made without
@@ -11,7 +11,7 @@ import ctypes
 import threading
 from typing import Any, Final
 
-from lmcache_core import LentBuffer
+from lmcache_core import BorrowedBuffer
 
 
 class MisfitError(Exception):
@@ -22,14 +22,14 @@ class MisfitError(Exception):
         self.length = length
 
 
-class LoanEndedError(Exception):
+class BorrowEndedError(Exception):
     """The buffer was given back.  Raised in a callback, it ends the request."""
 
 
-class LentSource:
-    """A lent buffer as the body of a request.  Read by one thread of the client at a time; `end` on any other."""
+class BorrowedSource:
+    """A borrowed buffer as the body of a request.  Read by one thread of the client at a time; `end` on any other."""
 
-    def __init__(self, buffer: LentBuffer) -> None:
+    def __init__(self, buffer: BorrowedBuffer) -> None:
         self._address: Final = buffer.address
         self._length: Final = buffer.length
         self._at = 0
@@ -44,7 +44,7 @@ class LentSource:
     def readinto(self, target: memoryview) -> int:
         with self._lock:
             if self._ended:
-                raise LoanEndedError
+                raise BorrowEndedError
             size = min(len(target), self._length - self._at)
             if size > 0:
                 ctypes.memmove(ctypes.addressof(ctypes.c_char.from_buffer(target)), self._address + self._at, size)
@@ -61,11 +61,11 @@ class LentSource:
             self._ended = True
 
 
-class LentSink:
-    """A lent buffer that an answer goes to.  Called by one thread of the client at a time; `end` on any other."""
+class BorrowedSink:
+    """A borrowed buffer that an answer goes to.  Called by one thread of the client at a time; `end` on any other."""
 
-    def __init__(self, buffer: LentBuffer, length_min: int) -> None:
-        """`length_min`: of a buffer that is lent `at_most`, a shorter object than this is none."""
+    def __init__(self, buffer: BorrowedBuffer, length_min: int) -> None:
+        """`length_min`: of a buffer that is borrowed `at_most`, a shorter object than this is none."""
         self._address: Final = buffer.address
         self._length: Final = buffer.length
         self._length_min: Final = length_min if buffer.at_most else buffer.length
@@ -90,7 +90,7 @@ class LentSink:
     def on_body(self, chunk: bytes, offset: int, **_: Any) -> None:
         with self._lock:
             if self._ended:
-                raise LoanEndedError
+                raise BorrowEndedError
             size = len(chunk)
             # In order and without gaps, as the client promises; what did otherwise would pass for whole by its number.
             if offset != self.received or offset + size > self._length:

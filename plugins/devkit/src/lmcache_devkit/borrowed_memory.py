@@ -9,7 +9,7 @@ import uuid
 
 from blake3 import blake3
 
-from lmcache_core.contracts.buffers import LentBuffer, MemoryRegion
+from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
@@ -21,7 +21,7 @@ UNWRITTEN = b"\xee"
 SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3, b"layout-of-tests!")
 
 
-class LentMemory:
+class BorrowedMemory:
     """Anonymous memory that hands out each page once.  One thread."""
 
     def __init__(self, size: int = 32 * 2**20) -> None:
@@ -30,19 +30,19 @@ class LentMemory:
         self.region = MemoryRegion(address, size, memoryview(memory))
         self._next = 0
 
-    def lend(self, length: int) -> LentBuffer:
+    def lend(self, length: int) -> BorrowedBuffer:
         """A buffer that is full of 0xEE, so that bytes which were not written are seen."""
         end = self._next + -(-length // ALIGN_BYTES) * ALIGN_BYTES
         if end > self.region.length:
             raise ValueError(
-                f"{length} bytes are too many for a memory of {self.region.length} that has lent {self._next}"
+                f"{length} bytes are too many for a memory of {self.region.length} that has borrowed {self._next}"
             )
-        buffer = LentBuffer(self.region, self._next, length)
+        buffer = BorrowedBuffer(self.region, self._next, length)
         self._next = end
         buffer.view[:] = UNWRITTEN * length
         return buffer
 
-    def sealed(self, key: ObjectKey, payload: bytes) -> LentBuffer:
+    def sealed(self, key: ObjectKey, payload: bytes) -> BorrowedBuffer:
         """A whole object: header page and payload."""
         buffer = self.lend(HEADER_BYTES + len(payload))
         buffer.view[HEADER_BYTES:] = payload
@@ -61,7 +61,7 @@ class NoSubscribers:
 
 
 def adapter_context(
-    memory: LentMemory, *, boot_id: str = "", name: str = "l2", clock: Clock | None = None
+    memory: BorrowedMemory, *, boot_id: str = "", name: str = "l2", clock: Clock | None = None
 ) -> AdapterContext:
     """What an adapter would be opened with; a boot id of its own unless one is given."""
     return AdapterContext(
