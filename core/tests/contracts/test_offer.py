@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lmcache_core import Capability, Offer
+from lmcache_core import Capability, Offer, StorageFacts
 from lmcache_devkit.offer_under_test import OpenableOffer
 
 DELETE, LIST, DURABLE = Capability.DELETE, Capability.LIST, Capability.DURABLE
@@ -33,3 +35,5 @@ def test_one_that_wraps_another_may_have_whatever_that_has() -> None:
 def test_an_offer_travels_to_another_process_with_all_it_promises() -> None:
     offer = Offer("acme", "s", "acme:open", capabilities=DELETE | LIST, optional_capabilities=DURABLE)
     assert OpenableOffer.from_json(OpenableOffer(offer, {}).to_json()).offer == offer
+    facts = replace(offer, operations=("store", "retrieve"), storage=StorageFacts(folders=("path",), in_memory=True))
+    assert OpenableOffer.from_json(OpenableOffer(facts, {}).to_json()).offer == facts

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Final, Self
 
+import msgspec
 import pytest
 
 from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.offer import Offer
+from lmcache_core.contracts.offer import Offer, StorageFacts
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX
 
@@ -51,9 +52,13 @@ class OpenableOffer:
     @classmethod
     def from_json(cls, text: str) -> Self:
         about = json.loads(text)
+        offer = about["offer"]
         for name in _FLAGS:
-            about["offer"][name] = Capability(about["offer"][name])
-        return cls(Offer(**about["offer"]), about["settings"])
+            offer[name] = Capability(offer[name])
+        offer["operations"] = tuple(offer["operations"])
+        if offer["storage"] is not None:
+            offer["storage"] = msgspec.convert(offer["storage"], StorageFacts)
+        return cls(Offer(**offer), about["settings"])
 
 
 class OfferSuite:
