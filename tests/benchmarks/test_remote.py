@@ -20,7 +20,7 @@ from benchmarks.remote_public import NAME as BATCHES
 from benchmarks.remote_sides import Proven, ServedLane
 from benchmarks.remote_subjects import SUBJECTS, Backend, Load, Subject
 from benchmarks.remote_table import ROWS, page
-from benchmarks.report import PAGE, replaced
+from benchmarks.report import PAGE, replaced, wrapped
 from benchmarks.results import Results, load
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_tools.bench.interruption import Interruption
@@ -207,4 +207,4 @@ def test_the_page_has_medians_ranges_and_what_is_not_reached(tmp_path: Path) -> 
 
 def test_the_benchmarks_page_has_a_place_for_it() -> None:
     shown = page(results_of(0.8))
-    assert shown in replaced(PAGE.read_text(), remote.PART, shown)
+    assert wrapped(shown.strip()) in replaced(PAGE.read_text(), remote.PART, shown)
