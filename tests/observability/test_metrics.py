@@ -77,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     }
     with OtlpCollector() as collector:
         options = ["--chunk-size", "16", "--l1-size-gb", "0.004", "--eviction-policy", "IsolatedLRU"]
-        encoded = {"type": "memory", "max_size_gb": 0.1, "serde": "zstd"}
+        encoded = {"type": "fs", "base_path": str(folder / "l2"), "max_capacity_gb": 0.1, "serde": "zstd"}
         options += [
             "--l2-adapter",
             json.dumps(adapter),
