@@ -79,3 +79,10 @@ def test_where_it_is_not_installed_the_server_says_so(clean: CleanEnvironment, s
     assert done.returncode == 2
     assert "no L2 adapter is called 'drawer'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_flag_of_a_plugin_that_is_not_installed_stops_the_start(clean: CleanEnvironment) -> None:
+    """So that no probe of the HTTP API fails in silence."""
+    done = clean.run(clean.lmcache, "server", "--l1-size-gb", "0.1", "--http-port", "8081")
+    assert done.returncode == 2
+    assert done.stderr == "lmcache: --http-port belongs to lmcache-admin: pip install lmcache-admin\n"

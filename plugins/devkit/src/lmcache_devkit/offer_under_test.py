@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 import pytest
 
 from lmcache_core.app.plugins.plugin_selection import selection_from
-from lmcache_core.contracts.capability import Capability
-from lmcache_core.contracts.offer import Offer, StorageFacts
+from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX
-
-_FLAGS: Final = ("capabilities", "optional_capabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +40,12 @@ class OpenableOffer:
         return OpenableOffer(self.offer, {**self.settings, **changes})
 
     def to_json(self) -> str:
-        about = asdict(self.offer)
-        for name in _FLAGS:
-            about[name] = about[name].value
-        return json.dumps({"offer": about, "settings": self.settings}, default=str)
+        """Values of settings that JSON does not have become text."""
+        return msgspec.json.encode(self, enc_hook=str).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        about = json.loads(text)
-        offer = about["offer"]
-        for name in _FLAGS:
-            offer[name] = Capability(offer[name])
-        offer["operations"] = tuple(offer["operations"])
-        if offer["storage"] is not None:
-            offer["storage"] = msgspec.convert(offer["storage"], StorageFacts)
-        return cls(Offer(**offer), about["settings"])
+        return msgspec.json.decode(text, type=cls)
 
 
 class OfferSuite:
