@@ -216,8 +216,7 @@ def capacity_reached(site: Site) -> Iterator[None]:
 
 @contextmanager
 def backend_raises(site: Site) -> Iterator[None]:
-    site.start(l2_adapter=({"type": "memory"},))
-    begin(site)
+    files(site)
     with site.patch.context() as patch:
         patch.setattr(site.adapter, "store", fails)
         yield
@@ -489,7 +488,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "directory gone": Row(gone, "medium_gone adapter fs"),
     "directory replaced": Row(replaced, "medium_replaced adapter fs"),
     "capacity reached": Row(capacity_reached, "adapter_refuses adapter fs"),
-    "backend raises": Row(backend_raises, "adapter_paused adapter memory"),
+    "backend raises": Row(backend_raises, "adapter_paused adapter fs"),
     "backend flaps": Row(backend_flaps, "adapter_jobs_fail adapter memory"),
     "backend hangs": Row(backend_hangs, "adapter_silent adapter fault_inject"),
     "store policy raises": Row(
