@@ -62,6 +62,11 @@ def read_back(server: ServerProcess, prompts: deque[list[int]]) -> int:
     return hits
 
 
+def stored_in(root: Path) -> int:
+    """Objects, whole or not."""
+    return sum(1 for _ in root.rglob("*.kv"))
+
+
 def only_whole_objects(root: Path) -> int:
     """Files that are objects; fails on any that is something else."""
     objects = 0
@@ -93,10 +98,14 @@ def test_killed_at_random_points(start_server: StartServer, tmp_path: Path, roun
     for _ in range(rounds):
         prompts = [[rng.randrange(32_000) for _ in range(CHUNKS * CHUNK_TOKENS)] for _ in range(PROMPTS)]
         begun = threading.Event()
+        enough = stored_in(root) + rng.randrange(CHUNKS * PROMPTS)
         storing = threading.Thread(target=store_until_killed, args=(server, prompts, begun))
         storing.start()
         assert begun.wait(10)
-        time.sleep(rng.uniform(0, 0.12))
+        deadline = time.monotonic() + 10
+        while stored_in(root) < enough and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.003))
         server.kill()
         storing.join(10)
         remembered.extend(prompts)

@@ -145,6 +145,24 @@ def test_a_replay_that_is_told_to_stop_takes_its_server_along(recording: Path) -
     assert not any(server.is_running() for server in servers)
 
 
+def test_a_replay_that_is_told_to_stop_while_it_starts_its_server_takes_it_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(psutil.Process(self.pid))
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(SystemExit) as ended, replay_server(["--l1-size-gb", "0.05"], CHUNK):
+        pytest.fail("it goes on")
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not any(server.is_running() for server in started)
+
+
 def test_a_server_with_other_chunks_is_refused(recording: Path, tmp_path: Path) -> None:
     with ServerProcess(["--chunk-size", "32", "--l1-size-gb", "0.05", *LIMITS[2:]], tmp_path / "log") as server:
         done = subprocess.run(

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from time import monotonic
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final
 
 from lmcache_core import ConfigError, EngineClient, LMCacheError, ResourceError
 
@@ -35,9 +35,10 @@ def replay_server(flags: Sequence[str], chunk_tokens: int) -> Iterator[str]:
     port, http_port = _free_ports(2)
     ports = ["--host", _HOST, "--port", str(port), "--http-port", str(http_port), "--prometheus-port", "0"]
     command = [sys.executable, "-m", "lmcache_core", "server", *ports, "--chunk-size", str(chunk_tokens), *flags]
-    with tempfile.TemporaryFile(prefix="lmcache-replay-") as log, _ended_by_sigterm():
+    with tempfile.TemporaryFile(prefix="lmcache-replay-") as log, _ended_by_sigterm() as end_at_sigterm:
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         try:
+            end_at_sigterm()
             endpoint = f"tcp://{_HOST}:{port}"
             if not _answers(server, endpoint):
                 raise ResourceError(f"the server for the replay did not start: {_last_words(log)}")
@@ -58,15 +59,26 @@ def replay_server(flags: Sequence[str], chunk_tokens: int) -> Iterator[str]:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises SystemExit, so that the server does not stay behind."""
+def _ended_by_sigterm() -> Iterator[Callable[[], None]]:
+    """SIGTERM raises SystemExit once the function that this gives was called: before that, the process that was just started
+    would stay behind."""
+    raises, received = False, 0
 
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def end(number: int, frame: object) -> None:
+        nonlocal received
+        received = number
+        if raises:
+            raise SystemExit(128 + number)
+
+    def begin() -> None:
+        nonlocal raises
+        raises = True
+        if received:
+            raise SystemExit(128 + received)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield begin
     finally:
         signal.signal(signal.SIGTERM, before)
 
