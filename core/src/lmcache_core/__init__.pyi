@@ -203,8 +203,6 @@ from .contracts.server_control import (
     AdapterControl as AdapterControl,
     AdapterState as AdapterState,
     ChangedSetting as ChangedSetting,
-    LogControl as LogControl,
-    LoggerLevel as LoggerLevel,
     NoSuchAdapterError as NoSuchAdapterError,
     NotNowError as NotNowError,
     Quota as Quota,
@@ -213,8 +211,6 @@ from .contracts.server_control import (
     ServerControl as ServerControl,
     SettingControl as SettingControl,
     ShownSetting as ShownSetting,
-    ThreadRow as ThreadRow,
-    UnknownLoggerError as UnknownLoggerError,
 )
 from .contracts.server_info import ServerInfo as ServerInfo
 from .contracts.server_view import ServerView as ServerView

@@ -9,14 +9,13 @@ from lmcache_admin.parts import AdminParts, open_parts
 from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
 from lmcache_core.contracts.server_control import (
     AdapterState,
-    LoggerLevel,
     Quota,
     QuotaRefusedError,
     ServerControl,
     ShownSetting,
-    UnknownLoggerError,
 )
 from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_devkit.event_recorder import EventRecorder
 
 
 class StandInQuotas:
@@ -74,25 +73,6 @@ class StandInAdapters:
         ]
 
 
-class StandInLevels:
-    """One logger, called `known`."""
-
-    def __init__(self) -> None:
-        self.level: str | None = None
-
-    def own(self) -> list[LoggerLevel]:
-        return [self._row()]
-
-    def set(self, logger: str, level: str | None) -> LoggerLevel:
-        if logger != "known":
-            raise UnknownLoggerError(f"no logger is called {logger!r}")
-        self.level = level
-        return self._row()
-
-    def _row(self) -> LoggerLevel:
-        return LoggerLevel("known", self.level, self.level or "WARNING")
-
-
 def status() -> dict[str, Any]:
     return {"l1": {"free": 3}}
 
@@ -121,9 +101,8 @@ def parts(**changes: Any) -> AdminParts:
         "resolve": None,
         "adapters": StandInAdapters(),
         "settings": StandInSettings(),
-        "log_levels": StandInLevels(),
+        "events": EventRecorder(),
         "plugins": list,
-        "threads": list,
         "native": False,
         "hide": bytes,
         "hide_also": set,

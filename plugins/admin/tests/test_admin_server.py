@@ -69,7 +69,7 @@ def test_with_a_token_nobody_is_answered_without_it() -> None:
             ("GET", "/", None),
             ("GET", "/config", None),
             ("GET", "/openapi.json", None),
-            ("PUT", "/loglevel", {"logger": "known", "level": "INFO"}),
+            ("PUT", "/loglevel", {"logger": "lmcache_core", "level": "INFO"}),
             ("GET", "/status", None),
             ("GET", "/quota", None),
             ("PUT", "/quota/a", {"limit_gb": 1}),

@@ -41,7 +41,7 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         changes = open_changes(common, tiers, engine_port.gate, completions, supervisor)
         running: list[Server] = []  # services show the server, and the server owns the services
-        control = open_control(common, tiers, engine_port.addresses, changes, lambda: running[0].view)
+        control = open_control(common, tiers, engine_port.addresses, changes)
         services = open_services(common, control, lambda: running[0].view if running else None)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(

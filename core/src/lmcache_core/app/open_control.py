@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
-from lmcache_core.app.log_levels import LogLevels
 from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.thread_list import thread_list
 from lmcache_core.contracts.server_control import ServerControl
-from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.storage.cache_control import OperatorCache
 
 
-def open_control(
-    common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, changes: Changes, view: Callable[[], ServerView]
-) -> ServerControl:
-    """`view` is called when something is asked for, because the control is made before the server is."""
+def open_control(common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, changes: Changes) -> ServerControl:
     storage, hidden = tiers.storage, common.hidden
     return ServerControl(
         quotas=tiers.quotas,
@@ -31,9 +25,8 @@ def open_control(
         resolve=addresses.resolve,
         adapters=changes.adapters,
         settings=changes.settings,
-        log_levels=LogLevels(common.clock, common.bus),
         plugins=lambda: plugin_rows(common.plugins),
-        threads=lambda: thread_list(view().status()["threads"]),
+        events=common.bus,
         native=common.kernels.native,
         hide=hidden.data,
         hide_also=hidden.learn,

@@ -11,6 +11,7 @@ import msgspec
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.contracts.cache_control import AddressedChunks, CacheControl, ChunkAddress, PinControl
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.events import Publisher
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome
 
@@ -21,10 +22,6 @@ class NotNowError(LMCacheError):
 
 class NoSuchAdapterError(LMCacheError):
     """The message names the adapters that exist."""
-
-
-class UnknownLoggerError(LMCacheError):
-    """No logger has this name."""
 
 
 class QuotaRefusedError(ConfigError):
@@ -176,42 +173,6 @@ class SettingControl(Protocol):
         ConfigError for an invalid value of a setting, NotNowError for what cannot be changed now, or not at all."""
 
 
-class LoggerLevel(NamedTuple):
-    """Names of levels, such as INFO."""
-
-    logger: str
-    own: str | None
-    """None: the level comes from the logger above."""
-    effective: str
-
-
-class LogControl(Protocol):
-    """How much is logged.  Safe from any thread."""
-
-    def own(self) -> Sequence[LoggerLevel]:
-        """Loggers with a level of their own, the root among them."""
-
-    def set(self, logger: str, level: str | None) -> LoggerLevel:
-        """Raises UnknownLoggerError."""
-
-
-class ThreadRow(NamedTuple):
-    """One thread of the process."""
-
-    name: str
-    native_id: int | None
-    daemon: bool
-    python: bool
-    state: str | None
-    """The kernel's letter: R runs, S sleeps, D waits for a disk."""
-    cpu_seconds: float | None
-    """Used so far; None, as `state`, where the kernel does not say."""
-    supervised: Mapping[str, Any] | None
-    """What the supervisor says of it; None: it is not restarted."""
-    stack: Sequence[str]
-    """Module, line and function of each call, innermost last; never values."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ServerControl:
     """What an operator may do to a running server.  Everything here is safe from any thread, and may take locks or wait: it
@@ -224,11 +185,10 @@ class ServerControl:
     """The chunks that an address names.  Raises AddressError where their shape is not known, or the tokens are invalid."""
     adapters: AdapterControl
     settings: SettingControl
-    log_levels: LogControl
+    events: Publisher
+    """Notifies subscribers of what an operator changed: SettingChanged."""
     plugins: Callable[[], Sequence[Mapping[str, Any]]]
     """Each plugin as in `lmcache plugins list --json`, without tracebacks and with `hooks`, those of it that are called."""
-    threads: Callable[[], Sequence[ThreadRow]]
-    """Every thread of the process, those of libraries included, the busiest first."""
     native: bool
     """True: compiled inner loops are in use."""
     hide: Callable[[bytes], bytes]

@@ -10,17 +10,20 @@ from litestar import Request, get, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_core import LogControl, UnknownLoggerError
+from lmcache_admin.log_levels import LogLevels, UnknownLoggerError
+from lmcache_core import Publisher
 from lmcache_http.admin_api.server import LoggerLevel, LoggerLevels, SetLevel
 from lmcache_http.openapi import Operation
 from lmcache_http.problem import ProblemError
 from lmcache_http.reading import read_body
 
 
-def log_level_routes(levels: LogControl) -> Sequence[BaseRouteHandler]:
+def log_level_routes(events: Publisher) -> Sequence[BaseRouteHandler]:
+    levels = LogLevels(events)
+
     @get("/loglevel", operation=Operation("Loggers with a level of their own.", LoggerLevels, tag="logging"))
     async def list_levels() -> dict[str, Any]:
-        return LoggerLevels(loggers=[LoggerLevel.of(row) for row in await sync_to_thread(levels.own)]).model_dump()
+        return LoggerLevels(loggers=await sync_to_thread(levels.own)).model_dump()
 
     @put(
         "/loglevel",
@@ -35,7 +38,7 @@ def log_level_routes(levels: LogControl) -> Sequence[BaseRouteHandler]:
     async def set_level(request: Request[Any, Any, Any]) -> dict[str, Any]:
         wanted = await read_body(request, SetLevel)
         try:
-            return LoggerLevel.of(await sync_to_thread(levels.set, wanted.logger, wanted.level)).model_dump()
+            return (await sync_to_thread(levels.set, wanted.logger, wanted.level)).model_dump()
         except UnknownLoggerError as error:
             raise ProblemError(HTTPStatus.NOT_FOUND, str(error)) from None
 

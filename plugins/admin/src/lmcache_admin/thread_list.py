@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from lmcache_core.contracts.server_control import ThreadRow
+from lmcache_http.admin_api.server import ThreadRow
 
 _TASKS: Final = Path("/proc/self/task")
 _FRAMES_MAX: Final = 30
@@ -26,7 +26,7 @@ class _Task(NamedTuple):
     cpu_seconds: float
 
 
-def thread_list(supervised: Mapping[str, Any], tasks: Path = _TASKS) -> Sequence[ThreadRow]:
+def thread_list(supervised: Mapping[str, Any], tasks: Path = _TASKS) -> list[ThreadRow]:
     """The busiest first.  `supervised`: what the supervisor says, by name.  Takes about a millisecond, of which the
     interpreter is held for a fraction."""
     known = _tasks(tasks)

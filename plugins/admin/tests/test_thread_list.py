@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_core.app.thread_list import thread_list
+from lmcache_admin.thread_list import thread_list
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_thread_is_shown_with_where_it_is(waiting: threading.Thread) -> None:
     assert "test_a_thread_is_shown_with_where_it_is" in main.stack[-2]
 
 
-def test_the_busiest_comes_first_and_strangers_are_there(tmp_path: Path) -> None:
+def test_the_busiest_comes_first_and_threads_of_libraries_are_there(tmp_path: Path) -> None:
     for number, name, used in ((1, "zmq (io) 0", 300), (2, "worker", 700)):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -53,7 +53,7 @@ def test_the_busiest_comes_first_and_strangers_are_there(tmp_path: Path) -> None
     assert rows[0].cpu_seconds == 2 * (rows[1].cpu_seconds or 0)
 
 
-def test_a_kernel_that_says_nothing_is_no_fault(tmp_path: Path) -> None:
+def test_a_kernel_that_says_nothing_leaves_these_fields_empty(tmp_path: Path) -> None:
     rows = thread_list({}, tmp_path / "absent")
     assert rows
     assert all(row.state is None and row.cpu_seconds is None for row in rows)

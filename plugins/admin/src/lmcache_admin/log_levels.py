@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
-from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import Publisher, SettingChanged
-from lmcache_core.contracts.server_control import LoggerLevel, UnknownLoggerError
-from lmcache_core.model.spelling import nearest
+from lmcache_core import LMCacheError, Publisher, SettingChanged
+from lmcache_http.admin_api.server import LoggerLevel
 
 _ROOT: Final = "root"
+_ABSENT: Final = "GET /loglevel lists some; a logger is there once it was used"
+
+
+class UnknownLoggerError(LMCacheError):
+    """No logger has this name."""
 
 
 class LogLevels:
     """The loggers of this process.  Safe from any thread."""
 
-    def __init__(self, clock: Clock, events: Publisher) -> None:
-        self._clock, self._events = clock, events
+    def __init__(self, events: Publisher) -> None:
+        """`events` gets a SettingChanged for each level that is set."""
+        self._events = events
 
-    def own(self) -> Sequence[LoggerLevel]:
+    def own(self) -> list[LoggerLevel]:
+        """Loggers with a level of their own, the root among them."""
         names = [_ROOT, *sorted(logging.root.manager.loggerDict)]
         return [_row(name) for name in names if name == _ROOT or _own_level(name)]
 
@@ -28,22 +33,13 @@ class LogLevels:
         """Raises UnknownLoggerError for a name under which nothing logs, and for a root without a level."""
         known = logging.root.manager.loggerDict
         if logger != _ROOT and logger not in known:
-            guess = nearest(logger, known)
-            remedy = (
-                f"did you mean '{guess}'?" if guess else "GET /loglevel lists some; a logger is there once it was used"
-            )
+            guesses = get_close_matches(logger, known, n=1)
+            remedy = f"did you mean '{guesses[0]}'?" if guesses else _ABSENT
             raise UnknownLoggerError(f"no logger is called {logger!r}; {remedy}")
         before = _row(logger)
         logging.getLogger(logger).setLevel(level or (logging.WARNING if logger == _ROOT else logging.NOTSET))
         after = _row(logger)
-        self._events.publish(
-            SettingChanged(
-                at=self._clock.wall_ns() / 1e9,
-                name=f"log_level:{logger}",
-                before=before.effective,
-                after=after.effective,
-            )
-        )
+        self._events.publish(SettingChanged(f"log_level:{logger}", before.effective, after.effective))
         return after
 
 

@@ -1,4 +1,4 @@
-"""Levels of loggers, changed and told of."""
+"""Levels of loggers: a change applies at once and is published."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lmcache_core.app.log_levels import LogLevels
+from lmcache_admin.log_levels import LogLevels, UnknownLoggerError
 from lmcache_core.contracts.events import SettingChanged
-from lmcache_core.contracts.server_control import UnknownLoggerError
 from lmcache_devkit.event_recorder import EventRecorder
-from lmcache_devkit.fake_clock import FakeClock
 
 NAME = "test.of.log_levels"
 
@@ -25,7 +23,7 @@ def recorder() -> EventRecorder:
 def levels(recorder: EventRecorder) -> Iterator[LogLevels]:
     logging.getLogger(NAME).setLevel(logging.NOTSET)
     before = logging.root.level
-    yield LogLevels(FakeClock(), recorder)
+    yield LogLevels(recorder)
     logging.getLogger(NAME).setLevel(logging.NOTSET)
     logging.root.setLevel(before)
 
