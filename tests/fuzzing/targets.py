@@ -20,6 +20,7 @@ from lmcache_client.hash_chain import read_prompt
 from lmcache_client.layout import ITEM_BYTES, ObjectLayout
 from lmcache_client.messages import EngineKey
 from lmcache_client.operations import LOOKUP, OPERATIONS, Operation
+from lmcache_client.stock_pickles import read_tensors
 from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.kernels.choice import PURE, Kernels
@@ -30,7 +31,6 @@ from lmcache_core.model.object_header import SerdeMark as Mark
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chain
 from lmcache_core.server.prompt_memory import PromptMemory
-from lmcache_core.server.stock_pickles import read_tensors
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.stock_pickle import stock_pickle
 from lmcache_native import read_prompt as read_prompt_compiled

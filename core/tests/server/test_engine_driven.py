@@ -358,7 +358,7 @@ def test_all_of_l1_is_allocated_from_the_start_on_request(start_server: StartSer
     for server, expected in ((eager, 64 << 20), (lazy, 16 << 20)):
         path = Path("/dev/shm") / str(server.status()["l1"]["segment"])
         deadline = time.monotonic() + 10
-        while path.stat().st_blocks * 512 < expected and time.monotonic() < deadline:
+        while server.status()["l1"]["backed_bytes"] < expected and time.monotonic() < deadline:
             time.sleep(0.005)
         assert path.stat().st_blocks * 512 == server.status()["l1"]["backed_bytes"] == expected
         assert not server.status()["l1"]["backing_is_full"]

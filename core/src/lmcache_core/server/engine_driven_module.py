@@ -33,6 +33,8 @@ from lmcache_client.operations import (
     REGISTER_WORKER,
     UNREGISTER_ENGINE_DRIVEN,
 )
+from lmcache_client.stock_pickle_writer import inband_reply
+from lmcache_client.stock_pickles import PickledTensor, read_tensors
 from lmcache_core.contracts.operation import ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, RequestModule, Worker
 from lmcache_core.contracts.settings import PluginSettings
@@ -40,8 +42,6 @@ from lmcache_core.contracts.storage import SlotReferences, StoredSpace
 from lmcache_core.server.open_transfers import OpenReads, OpenStore, OpenStores, Ticket
 from lmcache_core.server.registrations import RefusedRegistrations, check_groups
 from lmcache_core.server.request_fields import check_names, store_patience, transfer_range
-from lmcache_core.server.stock_pickle_writer import inband_reply
-from lmcache_core.server.stock_pickles import PickledTensor, read_tensors
 
 NOTHING_TO_STORE = PrepareStoreReply(StoreContext((), ()))
 IN_BAND = PrepareStoreReply()

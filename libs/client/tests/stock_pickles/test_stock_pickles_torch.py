@@ -11,8 +11,8 @@ import pytest
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ITEM_BYTES
-from lmcache_core.server.stock_pickle_writer import pickle_tensors
-from lmcache_core.server.stock_pickles import read_tensors
+from lmcache_client.stock_pickle_writer import pickle_tensors
+from lmcache_client.stock_pickles import read_tensors
 
 ENGINE_PYTHON = Path(
     os.environ.get("LMCACHE_TEST_ENGINE_PYTHON", Path(__file__).parents[4] / ".venv-engine" / "bin" / "python")

@@ -8,10 +8,10 @@ import tracemalloc
 import msgspec
 import pytest
 
+from lmcache_client import stock_pickle_writer
 from lmcache_client.errors import ProtocolError
 from lmcache_client.messages import PrepareRetrieveReply, RetrieveContext, SlotDescriptor
-from lmcache_core.server import stock_pickle_writer
-from lmcache_core.server.stock_pickle_writer import inband_reply, pickle_tensors
+from lmcache_client.stock_pickle_writer import inband_reply, pickle_tensors
 
 GLOBALS = {"functools partial", "torch frombuffer", "torch bfloat16", "torch reshape"}
 

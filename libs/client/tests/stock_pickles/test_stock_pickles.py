@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ITEM_BYTES
-from lmcache_core.server.stock_pickles import PickledTensor, read_tensors
+from lmcache_client.stock_pickles import PickledTensor, read_tensors
 
 OPCODES = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 ALLOWED_NAMES = """

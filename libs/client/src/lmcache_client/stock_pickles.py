@@ -1,4 +1,4 @@
-"""Reads what stock engines send as `commit_store` data: the pickle of a list of CPU tensors.  EXECUTES NOTHING.
+"""Reads the `data` of a stock engine's `commit_store`: the pickle of a list of CPU tensors.  EXECUTES NOTHING.
 
 The opcodes are walked over a stack of inert values.  A global is looked up in a table of the few names that belong there,
 and a call is accepted only in one of the known forms; neither imports or calls anything.  All else is a ProtocolError.

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lmcache_client.errors import ProtocolError
-from lmcache_core.server.stock_pickles import DTYPE_OF_CLASS, read_storage
+from lmcache_client.stock_pickles import DTYPE_OF_CLASS, read_storage
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 65535, 65536, 70001])
