@@ -58,15 +58,15 @@ class Budget(NamedTuple):
     calls: int | None = None
 
 
-BUDGETS: Final = {"lookup": Budget(20, 70), "store": Budget(59), "start": Budget(19)}
+BUDGETS: Final = {"lookup": Budget(20, 70), "store": Budget(55), "start": Budget(19)}
 AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15)}
 
 
 ABOUT: Final = {
     "libs/client/lmcache_client/codec.py": "The payload frames are opened: how much is there to read, and can it be read now? "
     "The result becomes a frame in the end.",
-    "libs/client/lmcache_client/key_frame.py": "The bytes before and behind the tokens of a key are found and decoded.",
-    "libs/client/lmcache_client/tokens.py": "The tokens of the request stay a view of the received frame.",
+    "libs/client/lmcache_client/engine_key.py": "The bytes before and behind the tokens of a key are found and decoded. The "
+    "tokens stay a view of the received frame.",
     "core/lmcache_core/server/router.py": "One thread receives the message, decides where it is answered, and sends the "
     "answer. A small request is answered on this thread at once; others go to a pool.",
     "core/lmcache_core/server/engine_socket.py": "The ROUTER socket gives whole messages and takes whole answers. It never "

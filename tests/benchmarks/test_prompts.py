@@ -11,7 +11,7 @@ from benchmarks.frames import LookupCycle, StorePair, key, request
 from benchmarks.prompts import CHUNK_TOKENS, SPELLINGS, Prompt
 from lmcache_client import operations as ops
 from lmcache_client.codec import OperationTable
-from lmcache_client.messages import EngineKey
+from lmcache_client.engine_key import EngineKey
 
 PROMPT = Prompt(3, seed=1)
 TOKENS: list[int] = msgspec.msgpack.decode(PROMPT.token_ids())

@@ -15,13 +15,12 @@ import msgspec
 from pydantic import SecretStr
 
 from lmcache_client.codec import OperationCodec, decode_operation_frame, refusal
+from lmcache_client.engine_key import EngineKey, TokenSequence, encode_tokens
 from lmcache_client.errors import ProtocolError
 from lmcache_client.hash_chain import read_prompt
 from lmcache_client.layout import ITEM_BYTES, ObjectLayout
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import LOOKUP, OPERATIONS, Operation
 from lmcache_client.stock_pickles import read_tensors
-from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.kernels.choice import PURE, Kernels
 from lmcache_core.model.errors import DamagedObjectError

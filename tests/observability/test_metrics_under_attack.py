@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from demo.server_process import HOST, ServerProcess
-from lmcache_client.messages import EngineKey
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.operations import END_SESSION, LOOKUP
-from lmcache_client.tokens import encode_tokens
 from lmcache_core.model.names import SALT_CHARS_MAX, SALT_FORBIDDEN
 from lmcache_devkit import FakeEngine, free_port
 from tests.observability.scrapes import check_sums, scrape

@@ -16,7 +16,7 @@ import msgspec
 import zmq as real_zmq
 
 from lmcache_client import operations as ops
-from lmcache_client.tokens import encode_tokens
+from lmcache_client.engine_key import encode_tokens
 from lmcache_core import EngineChannel, LayoutPart, LMCacheError
 from lmcache_vllm.metadata import Transfer
 from lmcache_vllm.placement import Placement

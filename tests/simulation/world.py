@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from blake3 import blake3
 
+from lmcache_client.engine_key import encode_tokens
 from lmcache_client.layout import ObjectLayout
-from lmcache_client.tokens import encode_tokens
 from lmcache_core import EngineKey
 from lmcache_core.model.keys import pack_kv_rank
 from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content

@@ -228,8 +228,8 @@ from .contracts.storage import (
 )
 from .contracts.subscriber import Subscriber as Subscriber, Subscriptions as Subscriptions
 from .jobs.fault_log import FaultLog as FaultLog
-from .jobs.inbox import Inbox as Inbox
-from .jobs.job_table import CompletionQueue as CompletionQueue, Job as Job, JobTable as JobTable
+from .jobs.queues import Inbox as Inbox
+from .jobs.queues import CompletionQueue as CompletionQueue, Job as Job, JobTable as JobTable
 from .kernels.choice import Kernels as Kernels
 from .kernels.interfaces import Recency as Recency, SlotTable as SlotTable
 from .model.results import Bitmap as Bitmap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.fake_clock import FakeClock

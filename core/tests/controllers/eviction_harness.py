@@ -10,7 +10,7 @@ from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.l2_eviction import CHECK_SECONDS, L2EvictionController
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 from lmcache_devkit.borrowed_memory import BorrowedMemory

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.controllers.adapter_jobs import AdapterCounters, AdapterCounts, PendingJob, Verb
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.borrowed_memory import BorrowedMemory

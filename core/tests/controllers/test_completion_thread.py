@@ -18,8 +18,7 @@ from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import JobAnswer
 from lmcache_core.controllers.threads import CompletionThread
-from lmcache_core.jobs.inbox import Inbox
-from lmcache_core.jobs.job_table import CompletionQueue
+from lmcache_core.jobs.queues import CompletionQueue, Inbox
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.event_recorder import EventRecorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.controllers.prefix_match import in_every, longest_prefix, match_of, needed_from, prefix_of
+from lmcache_core.controllers.prefetch_request import in_every, longest_prefix, match_of, needed_from, prefix_of
 from lmcache_core.model.results import Bitmap
 
 CHUNKS = st.integers(0, 12)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 
 POSTERS, POSTS = 4, 3000
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core import BuffersReleased, CompletionQueue, JobDone, Outcome
-from lmcache_core.jobs.job_table import JobTable
+from lmcache_core.jobs.queues import JobTable
 
 DONE, FAILED, TIMED_OUT = Outcome.DONE, Outcome.FAILED, Outcome.TIMED_OUT
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.engine_key import TokenSequence, encode_tokens
 from lmcache_client.errors import ProtocolError
 from lmcache_client.hash_chain import read_prompt
-from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.chunk_hashing import PromptHasher, open_chain

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from lmcache_client.async_client import AsyncEngineClient
 from lmcache_client.channel import EngineChannel
 from lmcache_client.client import EngineClient
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.heartbeat import Heartbeat, ServerChange
 from lmcache_client.l1_segment import L1Segment
-from lmcache_client.messages import EngineKey, ServerHello
+from lmcache_client.messages import ServerHello
 from lmcache_client.operations import KNOWN_REQUESTS, Operation
 from lmcache_client.prompt_tokens import PromptTokens
 from lmcache_core import __version__

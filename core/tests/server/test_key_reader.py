@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from lmcache_client import key_frame
+from lmcache_client import engine_key
 from lmcache_client.codec import OperationCodec
+from lmcache_client.engine_key import EngineKey, TokenSequence
 from lmcache_client.errors import ProtocolError
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import LOOKUP
-from lmcache_client.tokens import TokenSequence
 from lmcache_core.kernels.choice import PURE
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server import chunk_hashing
@@ -152,7 +151,7 @@ def test_a_known_prompt_is_compared_and_not_decoded(swift: bool, salt: str, monk
     side.ask(first)
     assert unread(side, first) < 300
     decoded: list[int] = []
-    decode = key_frame.decode_fields
+    decode = engine_key.decode_fields
 
     def measured(frame: Any) -> Any:
         decoded.append(len(frame))

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from lmcache_client.messages import EngineKey
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.operations import COMMIT_STORE, PREPARE_STORE
-from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.request_module import ObjectGroup, Worker
 from lmcache_core.server.engine_driven_module import EngineDrivenModule

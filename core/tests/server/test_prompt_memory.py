@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lmcache_client.tokens import TokenSequence, encode_tokens
+from lmcache_client.engine_key import TokenSequence, encode_tokens
 from lmcache_core.server.prompt_memory import FORGOTTEN_AT_ONCE, NODE_BYTES, PromptMemory, PromptTree
 from lmcache_devkit.fake_clock import FakeClock
 

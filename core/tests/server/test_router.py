@@ -12,10 +12,9 @@ import zmq
 
 from lmcache_client.client import EngineClient
 from lmcache_client.codec import PLAIN_READERS, FrameReader, OpenedFrame
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.errors import LMCacheError, ResourceError
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import LOOKUP, Operation
-from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.kernels.choice import PURE

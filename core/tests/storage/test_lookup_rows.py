@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmcache_core.controllers.prefix_match import ABSENT
+from lmcache_core.controllers.prefetch_request import ABSENT
 from lmcache_core.storage.open_lookups import PrefixRow, SparseRow
 
 SLOTS = [10, 11, 12, 13, 14, 15, 16, 17]

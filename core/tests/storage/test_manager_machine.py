@@ -27,8 +27,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from core.tests.storage.fact_check import FactCheck
 from core.tests.storage.scripted_adapter import ScriptedAdapter
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.layout import ObjectLayout
-from lmcache_client.messages import EngineKey, LayoutPart, SlotDescriptor, WorkerRegistration
+from lmcache_client.messages import LayoutPart, SlotDescriptor, WorkerRegistration
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy

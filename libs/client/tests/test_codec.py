@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from lmcache_client import operations as ops
 from lmcache_client.codec import OperationCodec, OperationTable, decode_operation_frame, encode_result, refusal
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.errors import ProtocolError
 from lmcache_client.messages import (
     BlockAllocation,
     ClientHello,
     EngineDrivenRegistration,
-    EngineKey,
     LayoutPart,
     PrepareRetrieveReply,
     PrepareStoreReply,
@@ -26,7 +26,6 @@ from lmcache_client.messages import (
     WorkerRegistration,
 )
 from lmcache_client.operations import Operation
-from lmcache_client.tokens import encode_tokens
 
 TABLE = OperationTable(ops.OPERATIONS)
 CODECS = {operation.name: OperationCodec(operation) for operation in ops.OPERATIONS}

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from lmcache_client.codec import OperationCodec
-from lmcache_client.key_frame import read_key
+from lmcache_client.engine_key import EngineKey, TokenSequence, encode_tokens, read_key
 from lmcache_client.messages import (
     BlockAllocation,
     EngineDrivenRegistration,
-    EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
     RetrieveContext,
@@ -21,7 +20,6 @@ from lmcache_client.messages import (
     StoreContext,
 )
 from lmcache_client.operations import LOOKUP
-from lmcache_client.tokens import TokenSequence, encode_tokens
 
 KEY_BYTES = (
     b"\x8a\xaamodel_name\xa1m\xaaworld_size\x02\xa9worker_id\x01\xa9token_ids\x93\x01\xcc\xc8\xce\x00\x01\x11\x70"

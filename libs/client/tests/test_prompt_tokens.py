@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 
 from lmcache_client import prompt_tokens
 from lmcache_client.codec import OperationCodec
+from lmcache_client.engine_key import EngineKey, TokenSequence, encode_tokens, read_key
 from lmcache_client.errors import ProtocolError
-from lmcache_client.key_frame import read_key
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import LOOKUP
 from lmcache_client.prompt_tokens import PromptTokens
-from lmcache_client.tokens import TokenSequence, encode_tokens
 
 TOKENS = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), max_size=40)
 

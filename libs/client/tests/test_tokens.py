@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmcache_client.engine_key import MAX_TOKENS, TokenSequence, array_header, encode_header, encode_tokens
 from lmcache_client.errors import ProtocolError
-from lmcache_client.tokens import MAX_TOKENS, TokenSequence, array_header, encode_header, encode_tokens
 
 TOKENS = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), max_size=40)
 

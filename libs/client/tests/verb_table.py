@@ -5,10 +5,10 @@ from __future__ import annotations
 from libs.client.tests.scripted_server import Frames, ScriptedServer
 from lmcache_client import operations as ops
 from lmcache_client.codec import OperationTable, encode_result
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.messages import (
     BlockAllocation,
     EngineDrivenRegistration,
-    EngineKey,
     LayoutPart,
     PrepareRetrieveReply,
     PrepareStoreReply,
@@ -17,7 +17,6 @@ from lmcache_client.messages import (
     StoreContext,
     WorkerRegistration,
 )
-from lmcache_client.tokens import encode_tokens
 
 KEY = EngineKey("m", 1, None, encode_tokens(range(64)), 0, 64, "r1")
 REGISTRATION = EngineDrivenRegistration(7, "m", 1, 16, 2, 64, "bfloat16", True, 64)

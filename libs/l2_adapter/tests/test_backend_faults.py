@@ -13,8 +13,7 @@ from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, obje
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_l2_adapter import AsyncL2Adapter, BlockingL2Adapter
-from lmcache_l2_adapter.circuit_breaker import COOL_DOWN_SECONDS, FAILURES_MAX, CircuitBreaker
-from lmcache_l2_adapter.retry import RetryBudget, RetryPolicy
+from lmcache_l2_adapter.backend_calls import COOL_DOWN_SECONDS, FAILURES_MAX, CircuitBreaker, RetryBudget, RetryPolicy
 
 DONE, MISSING, REJECTED, FAILED = Outcome.DONE, Outcome.MISSING, Outcome.REJECTED, Outcome.FAILED
 A, B, C = map(object_key, range(3))

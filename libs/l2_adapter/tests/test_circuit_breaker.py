@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lmcache_core import CircuitState
 from lmcache_devkit.fake_clock import FakeClock
-from lmcache_l2_adapter.circuit_breaker import CircuitBreaker, Permit
+from lmcache_l2_adapter.backend_calls import CircuitBreaker, Permit
 
 CLOSED, OPEN, HALF_OPEN = CircuitState.CLOSED, CircuitState.OPEN, CircuitState.HALF_OPEN
 

@@ -12,7 +12,7 @@ from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, obje
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_l2_adapter import AsyncL2Adapter, BlockingL2Adapter
-from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
+from lmcache_l2_adapter.backend_calls import CircuitBreaker
 from lmcache_l2_adapter.object_adapter import LOOKUPS_TOGETHER
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED

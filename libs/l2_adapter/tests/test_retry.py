@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lmcache_l2_adapter.retry import RetryBudget, RetryPolicy
+from lmcache_l2_adapter.backend_calls import RetryBudget, RetryPolicy
 
 
 class BudgetAgainstAModel(RuleBasedStateMachine):

@@ -13,7 +13,7 @@ from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome, Sto
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context, object_key
 from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_l2_adapter import BlockingL2Adapter
-from lmcache_l2_adapter.thread_executor import WorkerPool
+from lmcache_l2_adapter.executor import WorkerPool
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
 A, B = map(object_key, range(2))
@@ -110,7 +110,7 @@ def test_a_pool_survives_what_its_task_raises() -> None:
 def test_a_stop_that_hangs_does_not_keep_close(
     memory: BorrowedMemory, go_on: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmcache_l2_adapter.thread_executor.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("lmcache_l2_adapter.executor.STOP_SECONDS", 0.1)
     adapter = Shelf(adapter_context(memory, name="shelf"))
     adapter.on_stopped = lambda: go_on.wait(WAIT_SECONDS)
     closing = threading.Thread(target=adapter.close, args=(0.1,))

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from lmcache_client.messages import EngineKey
+from lmcache_client.engine_key import EngineKey
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.offer_specs import operation_remedy
 from lmcache_core.app.open_modules import open_request_modules

@@ -22,7 +22,7 @@ from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.job_table import CompletionQueue, Job, JobTable
+from lmcache_core.jobs.queues import CompletionQueue, Job, JobTable
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 

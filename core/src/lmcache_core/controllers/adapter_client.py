@@ -28,7 +28,7 @@ from lmcache_core.controllers.adapter_jobs import (
     PendingJobs,
     Verb,
 )
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 

@@ -12,7 +12,7 @@ import msgspec
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import Completion, JobId
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 

@@ -17,9 +17,8 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsCame, Publisher
 from lmcache_core.contracts.l2_adapter import LoadItem
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
-from lmcache_core.controllers.prefix_match import ABSENT
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.controllers.prefetch_request import ABSENT, Cell, Prefetch, PrefetchBudget, Source
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import ObjectKey

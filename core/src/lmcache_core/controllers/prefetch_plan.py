@@ -15,7 +15,7 @@ from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES

@@ -6,7 +6,7 @@ the adapter would take for it; what exceeds that stays in L1 only, and is counte
 adapter goes there once, however often it is stored meanwhile.
 
 Nothing is stored again here after a failure: an adapter knows which of its backend's errors pass, and retries those
-within its budget (`jobs/retry.py`), so its FAILED is final.
+within its budget (`RetryPolicy`), so its FAILED is final.
 """
 
 from __future__ import annotations

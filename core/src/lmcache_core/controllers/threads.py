@@ -15,7 +15,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.errors import error_message
 
 logger = logging.getLogger(__name__)

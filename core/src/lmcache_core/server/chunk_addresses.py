@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lmcache_client.engine_key import encode_tokens
 from lmcache_client.errors import ProtocolError
-from lmcache_client.tokens import encode_tokens
 from lmcache_core.contracts.cache_control import AddressedChunks, AddressError, ChunkAddress, UnknownShapeError
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields
 from lmcache_core.contracts.storage import Shard

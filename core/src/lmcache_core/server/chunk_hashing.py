@@ -8,10 +8,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from lmcache_client.codec import Frame, OpenedFrame
-from lmcache_client.errors import ProtocolError
-from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
-from lmcache_client.key_frame import (
+from lmcache_client.engine_key import (
+    NOTHING_KNOWN,
+    EngineKey,
+    KnownPrefix,
+    TokenSequence,
+    array_header,
     decode_fields,
+    encode_header,
+    encode_tokens,
     fields_behind,
     find_head,
     guess_salt,
@@ -19,8 +24,8 @@ from lmcache_client.key_frame import (
     read_key,
     with_tokens,
 )
-from lmcache_client.messages import EngineKey
-from lmcache_client.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence, array_header, encode_header, encode_tokens
+from lmcache_client.errors import ProtocolError
+from lmcache_client.hash_chain import Blake3Chain, Chain, Sha256CborChain
 from lmcache_core.contracts.request_module import TokenIds
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.model.keys import HashChain

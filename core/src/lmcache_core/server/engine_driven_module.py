@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ChunkLayout, ObjectLayout, joined_layout
 from lmcache_client.messages import (
     EngineDrivenRegistration,
-    EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
     RetrieveContext,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lmcache_client.engine_key import EngineKey, TokenSequence
 from lmcache_client.errors import ProtocolError
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import (
     END_SESSION,
     FREE_LOOKUP_LOCKS,
@@ -15,7 +15,6 @@ from lmcache_client.operations import (
     QUERY_PREFETCH_STATUS,
     WAIT_PREFETCH_STATUS,
 )
-from lmcache_client.tokens import TokenSequence
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import SPACES_REMEMBERED, ModuleContext, RequestModule, SpaceFields
 from lmcache_core.contracts.settings import PluginSettings

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from lmcache_client.tokens import NOTHING_KNOWN, KnownPrefix, TokenSequence
+from lmcache_client.engine_key import NOTHING_KNOWN, KnownPrefix, TokenSequence
 from lmcache_core.contracts.clock import Clock
 
 NODE_BYTES: Final = 500

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.errors import ProtocolError
-from lmcache_client.messages import EngineKey
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import Call
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Worker

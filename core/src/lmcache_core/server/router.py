@@ -25,7 +25,7 @@ from lmcache_core.contracts.events import Publisher, RequestAnswered
 from lmcache_core.contracts.operation import ELSEWHERE, Handler, HandlerMode
 from lmcache_core.contracts.samples import Histogram
 from lmcache_core.jobs.fault_log import FaultLog
-from lmcache_core.jobs.inbox import Inbox
+from lmcache_core.jobs.queues import Inbox
 from lmcache_core.server.calls import (
     ERROR,
     REFUSED,

@@ -10,8 +10,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
-from lmcache_core.controllers.prefix_match import PrefixMatch, match_of
+from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow, PrefixMatch, match_of
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.contents import SlotUse
 from lmcache_core.l1.leases import Owner, OwnerKind

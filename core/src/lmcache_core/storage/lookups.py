@@ -16,8 +16,7 @@ from lmcache_core.contracts.events import LookupFinished, LookupHashes, LookupSt
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.contracts.storage import READERS_MAX, LookupRequest, Shard, SparseLookupRequest
 from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow
-from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch, match_of, prefix_of
+from lmcache_core.controllers.prefetch_request import ABSENT, Prefetch, PrefetchRow, PrefixMatch, match_of, prefix_of
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_units import Batch
 from lmcache_core.l1.cache import L1Cache

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from lmcache_core.contracts.events import LookupAbandoned, LookupFinished, LookupHashes, LookupStarted
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import LookupRequest, PromptFacts, SparseLookupRequest
-from lmcache_core.controllers.prefetch_request import Prefetch
-from lmcache_core.controllers.prefix_match import ABSENT, PrefixMatch
+from lmcache_core.controllers.prefetch_request import ABSENT, Prefetch, PrefixMatch
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.results import Bitmap

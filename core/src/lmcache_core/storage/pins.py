@@ -23,7 +23,7 @@ from lmcache_core.contracts.cache_control import (
 )
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers.prefix_match import ABSENT
+from lmcache_core.controllers.prefetch_request import ABSENT
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import PAUSE_SECONDS
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind

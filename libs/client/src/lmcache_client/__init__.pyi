@@ -1,6 +1,7 @@
 from .async_client import AsyncEngineClient as AsyncEngineClient
 from .channel import EngineChannel as EngineChannel
 from .client import EngineClient as EngineClient
+from .engine_key import EngineKey as EngineKey, encode_tokens as encode_tokens
 from .errors import (
     ConfigError as ConfigError,
     LMCacheError as LMCacheError,
@@ -22,7 +23,6 @@ from .messages import (
     BlockAllocation as BlockAllocation,
     ClientHello as ClientHello,
     EngineDrivenRegistration as EngineDrivenRegistration,
-    EngineKey as EngineKey,
     LayoutPart as LayoutPart,
     PrepareRetrieveReply as PrepareRetrieveReply,
     PrepareStoreReply as PrepareStoreReply,
@@ -57,7 +57,6 @@ from .operations import (
     WAIT_PREFETCH_STATUS as WAIT_PREFETCH_STATUS,
 )
 from .prompt_tokens import PromptTokens as PromptTokens
-from .tokens import encode_tokens as encode_tokens
 
 __version__: str
 

@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from lmcache_client import operations as ops
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.errors import LMCacheError, NoAnswerError
 from lmcache_client.exchange import ClosedError, Exchange, Outcome, no_answer, not_sent
 from lmcache_client.messages import (
     BlockAllocation,
     ClientHello,
     EngineDrivenRegistration,
-    EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
     ServerHello,

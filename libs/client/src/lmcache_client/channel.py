@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from lmcache_client import operations as ops
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.errors import NoAnswerError
 from lmcache_client.exchange import Exchange, Outcome, not_sent
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import Operation
 from lmcache_client.verbs import Verbs
 

@@ -14,11 +14,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from lmcache_client.engine_key import EngineKey, TokenSequence, read_key
 from lmcache_client.errors import ProtocolError
-from lmcache_client.key_frame import read_key
-from lmcache_client.messages import EngineKey
 from lmcache_client.operations import KNOWN_REQUESTS, Operation
-from lmcache_client.tokens import TokenSequence
 
 Frame = bytes | memoryview
 _UNREADABLE: Final = (ProtocolError, ValueError, RecursionError)

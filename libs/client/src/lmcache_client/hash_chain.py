@@ -18,7 +18,7 @@ import cbor2
 import msgspec
 from blake3 import blake3
 
-from lmcache_client.tokens import encode_header
+from lmcache_client.engine_key import encode_header
 
 TOKEN_BYTES: Final = 4
 """Of a token where it is hashed, big-endian."""

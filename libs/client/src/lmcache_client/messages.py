@@ -6,37 +6,8 @@ Renaming a field changes the protocol.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, UnsetType
-
-from lmcache_client.tokens import TokenSequence
-
-
-class EngineKey(msgspec.Struct, frozen=True):
-    """Which tokens of which request, for which tenant.  On engine side this is the cache key of every transfer.
-
-    `token_ids` is the whole token sequence so far, still encoded: for the sender of a key the msgpack array
-    (`encode_tokens`), in a key that was received always a `TokenSequence`, which is a view of the received frame and
-    keeps it alive.  A key is a whole frame: msgspec cannot read it, nor a type that it is part of; `key_frame` does.
-    """
-
-    model_name: str
-    world_size: int
-    """KV shards per chunk."""
-    worker_id: int | None
-    """The shard; None where the scheduler asks for all of them."""
-    token_ids: TokenSequence | msgspec.Raw
-    start: int
-    """First token of the range."""
-    end: int
-    """One past the last token of the range."""
-    request_id: str
-    cache_salt: str = ""
-    request_configs: dict[str, Any] | None = None
-    num_kv_readers: int = 0
-    """Reads that a lookup reserves of each object; 0 from clients that do not send it."""
 
 
 class ClientHello(msgspec.Struct, frozen=True):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.messages import (
     BlockAllocation,
     ClientHello,
     EngineDrivenRegistration,
-    EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
     ServerHello,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lmcache_client.engine_key import MAX_TOKENS, array_header, encode_header
 from lmcache_client.errors import ProtocolError
-from lmcache_client.tokens import MAX_TOKENS, array_header, encode_header
 
 
 class PromptTokens:

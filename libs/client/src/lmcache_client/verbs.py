@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lmcache_client import operations as ops
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.errors import LMCacheError, NoAnswerError, ProtocolError
 from lmcache_client.exchange import ClosedError
 from lmcache_client.messages import (
     BlockAllocation,
     ClientHello,
     EngineDrivenRegistration,
-    EngineKey,
     PrepareRetrieveReply,
     PrepareStoreReply,
     ServerHello,

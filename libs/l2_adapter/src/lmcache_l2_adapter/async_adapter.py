@@ -32,10 +32,9 @@ from typing import Final, ParamSpec, TypeVar
 
 from lmcache_client.errors import LMCacheError, ResourceError
 from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome
-from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
+from lmcache_l2_adapter.backend_calls import CircuitBreaker, RetryPolicy
 from lmcache_l2_adapter.loop_executor import LoopExecutor
 from lmcache_l2_adapter.object_adapter import ObjectL2Adapter
-from lmcache_l2_adapter.retry import RetryPolicy
 
 Value = TypeVar("Value")
 Work = Callable[[], None]

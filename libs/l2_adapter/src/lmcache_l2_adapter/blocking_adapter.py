@@ -14,10 +14,9 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from lmcache_core import AdapterContext, BorrowedBuffer, ObjectKey, Outcome
-from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
+from lmcache_l2_adapter.backend_calls import CircuitBreaker, RetryPolicy
+from lmcache_l2_adapter.executor import ThreadExecutor
 from lmcache_l2_adapter.object_adapter import ObjectL2Adapter
-from lmcache_l2_adapter.retry import RetryPolicy
-from lmcache_l2_adapter.thread_executor import ThreadExecutor
 
 
 class BlockingL2Adapter(ObjectL2Adapter):
@@ -25,7 +24,7 @@ class BlockingL2Adapter(ObjectL2Adapter):
 
     What comes with it: batches are split over `workers` daemon threads, loads first; lookups have a thread of their
     own; what a method raises is retried where `is_transient` says so, and otherwise logged and FAILED for that key
-    alone; a backend that only fails is left alone for a while (`circuit_breaker.py`; set `contains_is_local` where
+    alone; a backend that only fails is left alone for a while (`CircuitBreaker`; set `contains_is_local` where
     `contains` does not ask it); pins; one completion per job; `close` within its deadline.  `store`, `delete` and
     `discard` of one object never overlap; everything else may run at the same time on several threads.  Call
     `super().__init__` last, so that a constructor that fails leaves no threads behind.

@@ -27,11 +27,9 @@ from lmcache_core import (
     StoreItem,
     Usage,
 )
-from lmcache_l2_adapter.backend_calls import Author, BackendCalls
-from lmcache_l2_adapter.circuit_breaker import CircuitBreaker
+from lmcache_l2_adapter.backend_calls import Author, BackendCalls, CircuitBreaker, RetryPolicy
 from lmcache_l2_adapter.executor import Executor, Task
 from lmcache_l2_adapter.object_verbs import ObjectGuard, ObjectVerbs
-from lmcache_l2_adapter.retry import RetryPolicy
 
 Verb = Callable[[Author, Job, Any], Coroutine[Any, Any, Outcome]]
 

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from lmcache_client.messages import EngineKey
-from lmcache_client.tokens import TokenSequence, encode_tokens
+from lmcache_client.engine_key import EngineKey, TokenSequence, encode_tokens
 from lmcache_core.contracts.operation import Handler
 from lmcache_devkit.module_bench import CHUNK_TOKENS, INSTANCE, LIMITED_SALT, MODEL, REFUSED_SALT
 

@@ -13,9 +13,9 @@ from typing import Self
 from blake3 import blake3
 
 from lmcache_client.client import EngineClient
+from lmcache_client.engine_key import EngineKey, encode_tokens
 from lmcache_client.layout import ObjectLayout
-from lmcache_client.messages import EngineDrivenRegistration, EngineKey, SlotDescriptor
-from lmcache_client.tokens import encode_tokens
+from lmcache_client.messages import EngineDrivenRegistration, SlotDescriptor
 from lmcache_devkit.stock_pickle import stock_pickle
 
 SHM_ROOT = Path("/dev/shm")

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from lmcache_core.contracts.completion import Completion, CompletionSource, JobId
-from lmcache_core.jobs.job_table import CompletionQueue
+from lmcache_core.jobs.queues import CompletionQueue
 
 
 class LossyCompletions(CompletionSource):

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from lmcache_client.codec import OperationCodec, encode_result
+from lmcache_client.engine_key import TokenSequence, encode_tokens
 from lmcache_client.errors import ProtocolError
 from lmcache_client.layout import ObjectLayout
-from lmcache_client.tokens import TokenSequence, encode_tokens
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.request_module import ModuleContext, ObjectGroup, SpaceFields, Worker

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from lmcache_client.tokens import TokenSequence, encode_tokens
+from lmcache_client.engine_key import TokenSequence, encode_tokens
 
 _NAMES = st.sampled_from(["model", "", "r", "salt"]) | st.text(max_size=20)
 _NUMBERS = st.sampled_from([0, 1, 2, 16, 32, 64]) | st.integers(-(2**63), 2**64 - 1)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from lmcache_client.messages import EngineKey
+from lmcache_client.engine_key import EngineKey
 from lmcache_client.operations import Operation
 from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMode
 from lmcache_core.contracts.request_module import ModuleContext, RequestModule, SpaceFields, Worker

@@ -11,7 +11,7 @@ from typing import Any
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, CompletionSource, JobDone, JobId
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
-from lmcache_core.jobs.job_table import CompletionQueue
+from lmcache_core.jobs.queues import CompletionQueue
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome, Usage
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
-from lmcache_core.jobs.job_table import CompletionQueue
+from lmcache_core.jobs.queues import CompletionQueue
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.borrowed_memory import BorrowedMemory, adapter_context
 from lmcache_devkit.l2_driver import L2Driver

@@ -15,9 +15,9 @@ from lmcache_core.app.samples.serdes import serde_samples
 from lmcache_core.app.samples.server import server_samples
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
-from lmcache_core.controllers import adapter_samples as adapters
+from lmcache_core.controllers import adapter_health as adapters
 from lmcache_core.controllers import prefetch_counters, store_counters
-from lmcache_core.controllers.adapter_samples import adapter_samples
+from lmcache_core.controllers.adapter_health import adapter_samples
 from lmcache_core.controllers.prefetch_counters import prefetch_samples
 from lmcache_core.controllers.store_counters import store_samples
 from lmcache_core.storage import counters as tenants
