@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
 from lmcache_core.contracts.l2_adapter import CircuitState
-from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
 from lmcache_core.controllers.conditions import RecentGrowth, counts_of, is_well
@@ -117,180 +117,118 @@ class _Share(NamedTuple):
     answered: float
 
 
-_NAME: Final = ("l2_name",)
 _OPERATION: Final = ("l2_name", "operation")
 
-JOBS: Final = SampleKind(
-    "lmcache.l2.jobs",
-    "{job}",
-    "Jobs that an adapter was given: stores, lookups, loads and deletes.",
-    is_counter=True,
-    labels=_OPERATION,
+JOBS: Final = counter(
+    "lmcache.l2.jobs", "{job}", "Jobs that an adapter was given: stores, lookups, loads and deletes.", *_OPERATION
 )
-JOBS_IN_FLIGHT: Final = SampleKind(
-    "lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", is_counter=False, labels=_OPERATION
+JOBS_IN_FLIGHT: Final = gauge("lmcache.l2.jobs.in_flight", "{job}", "Of these, jobs without an answer.", *_OPERATION)
+OBJECTS: Final = counter(
+    "lmcache.l2.operation.objects", "{object}", "Objects of answered jobs, by outcome.", *_OPERATION, "outcome"
 )
-OBJECTS: Final = SampleKind(
-    "lmcache.l2.operation.objects",
-    "{object}",
-    "Objects of answered jobs, by outcome.",
-    is_counter=True,
-    labels=(*_OPERATION, "outcome"),
+JOB_SECONDS: Final = counter(
+    "lmcache.l2.operation.time", "s", "Time that answered jobs took, all of them together.", *_OPERATION
 )
-JOB_SECONDS: Final = SampleKind(
-    "lmcache.l2.operation.time",
-    "s",
-    "Time that answered jobs took, all of them together.",
-    is_counter=True,
-    labels=_OPERATION,
+BUSY_SECONDS: Final = counter("lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", "l2_name")
+IO: Final = counter(
+    "lmcache.l2.io", "By", "Bytes of objects that an adapter stored (write) or loaded (read).", "l2_name", "direction"
 )
-BUSY_SECONDS: Final = SampleKind(
-    "lmcache.l2.busy.time", "s", "Time in which an adapter had a job to do.", is_counter=True, labels=_NAME
+TIMEOUTS: Final = counter("lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", "l2_name")
+FAULTS: Final = counter(
+    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", "l2_name"
 )
-IO: Final = SampleKind(
-    "lmcache.l2.io",
-    "By",
-    "Bytes of objects that an adapter stored (write) or loaded (read).",
-    is_counter=True,
-    labels=("l2_name", "direction"),
-)
-TIMEOUTS: Final = SampleKind(
-    "lmcache.l2.timeouts", "{job}", "Jobs without an answer in time.", is_counter=True, labels=_NAME
-)
-FAULTS: Final = SampleKind(
-    "lmcache.l2.faults", "{fault}", "Times that an adapter raised or broke its contract.", is_counter=True, labels=_NAME
-)
-REJECTED: Final = SampleKind(
+REJECTED: Final = counter(
     "lmcache.l2.rejected",
     "{object}",
     "Objects that were loaded, are not what they claim to be, and were not served.",
-    is_counter=True,
-    labels=_NAME,
+    "l2_name",
 )
 
-USED: Final = SampleKind(
-    "lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", is_counter=False, labels=_NAME
-)
-EVICTED: Final = SampleKind(
-    "lmcache_mp.l2_evicted_objects",
-    "chunks",
-    "Objects that were deleted to make room in an adapter.",
-    is_counter=True,
-    labels=_NAME,
+USED: Final = gauge("lmcache_mp.l2_usage_bytes", "", "Bytes that an adapter holds, where it knows.", "l2_name")
+EVICTED: Final = counter(
+    "lmcache_mp.l2_evicted_objects", "chunks", "Objects that were deleted to make room in an adapter.", "l2_name"
 )
 
-HEALTHY: Final = SampleKind(
-    "lmcache.l2.healthy", "1", "1: no condition worse than info is about the adapter.", is_counter=False, labels=_NAME
-)
-CIRCUIT: Final = SampleKind(
+HEALTHY: Final = gauge("lmcache.l2.healthy", "1", "1: no condition worse than info is about the adapter.", "l2_name")
+CIRCUIT: Final = gauge(
     "lmcache.l2.circuit",
     "1",
     "1 at the state of the adapter's circuit breaker: closed, open or half_open.",
-    is_counter=False,
-    labels=("l2_name", "state"),
+    "l2_name",
+    "state",
 )
-CAPACITY: Final = SampleKind(
-    "lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", is_counter=False, labels=_NAME
+CAPACITY: Final = gauge("lmcache.l2.capacity", "By", "What an adapter may hold, where there is a limit.", "l2_name")
+HELD_OBJECTS: Final = gauge(
+    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", "l2_name"
 )
-HELD_OBJECTS: Final = SampleKind(
-    "lmcache.l2.objects", "{object}", "Objects that an adapter holds, where it knows.", is_counter=False, labels=_NAME
+EVICTED_BYTES: Final = counter(
+    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", "l2_name"
 )
-EVICTED_BYTES: Final = SampleKind(
-    "lmcache.l2.evicted", "By", "Bytes of the objects that were deleted to make room.", is_counter=True, labels=_NAME
-)
-NOT_EVICTED: Final = SampleKind(
+NOT_EVICTED: Final = counter(
     "lmcache.l2.eviction.failures",
     "{object}",
     "Objects that were to be deleted and were not: gone before, refused because they were in use, or failed.",
-    is_counter=True,
-    labels=("l2_name", "reason"),
+    "l2_name",
+    "reason",
 )
 _PLACE: Final = ("l2_name", "adapter_index")
-STORE_JOBS: Final = SampleKind(
-    "lmcache_mp.l2_store_submitted", "requests", "Jobs that store.", is_counter=True, labels=_NAME
+STORE_JOBS: Final = counter("lmcache_mp.l2_store_submitted", "requests", "Jobs that store.", "l2_name")
+STORE_OBJECTS: Final = counter("lmcache_mp.l2_store_submitted_objects", "chunks", "Objects of these jobs.", "l2_name")
+STORE_JOBS_DONE: Final = counter(
+    "lmcache_mp.l2_store_completed", "requests", "Of the jobs that store, those answered.", "l2_name"
 )
-STORE_OBJECTS: Final = SampleKind(
-    "lmcache_mp.l2_store_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
+STORE_OBJECTS_DONE: Final = counter(
+    "lmcache_mp.l2_store_completed_objects", "chunks", "Of the objects of these jobs, those that are stored.", "l2_name"
 )
-STORE_JOBS_DONE: Final = SampleKind(
-    "lmcache_mp.l2_store_completed",
-    "requests",
-    "Of the jobs that store, those answered.",
-    is_counter=True,
-    labels=_NAME,
-)
-STORE_OBJECTS_DONE: Final = SampleKind(
-    "lmcache_mp.l2_store_completed_objects",
-    "chunks",
-    "Of the objects of these jobs, those that are stored.",
-    is_counter=True,
-    labels=_NAME,
-)
-STORES_IN_FLIGHT: Final = SampleKind(
-    "lmcache_mp.num_inflight_l2_stores", "", "Jobs that store, without an answer.", is_counter=False, labels=_PLACE
-)
-STORE_ADAPTERS: Final = SampleKind(
+STORES_IN_FLIGHT: Final = gauge("lmcache_mp.num_inflight_l2_stores", "", "Jobs that store, without an answer.", *_PLACE)
+STORE_ADAPTERS: Final = gauge(
     "lmcache_mp.l2_store_adapters",
     "",
     "Adapters that are stored to, by state: healthy or unhealthy.",
-    is_counter=False,
-    labels=("state", "l1_tag"),
+    "state",
+    "l1_tag",
 )
 
-LOOKUP_JOBS: Final = SampleKind(
-    "lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", is_counter=True, labels=_NAME
+LOOKUP_JOBS: Final = counter("lmcache_mp.l2_prefetch_lookup", "requests", "Jobs that look up.", "l2_name")
+LOOKUP_OBJECTS: Final = counter(
+    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", "l2_name"
 )
-LOOKUP_OBJECTS: Final = SampleKind(
-    "lmcache_mp.l2_prefetch_lookup_objects", "chunks", "Objects that were looked up.", is_counter=True, labels=_NAME
+LOAD_JOBS: Final = counter("lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", "l2_name")
+LOAD_OBJECTS: Final = counter(
+    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", "l2_name"
 )
-LOAD_JOBS: Final = SampleKind(
-    "lmcache_mp.l2_prefetch_load_submitted", "requests", "Jobs that load.", is_counter=True, labels=_NAME
+LOAD_JOBS_DONE: Final = counter(
+    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", "l2_name"
 )
-LOAD_OBJECTS: Final = SampleKind(
-    "lmcache_mp.l2_prefetch_load_submitted_objects", "chunks", "Objects of these jobs.", is_counter=True, labels=_NAME
-)
-LOAD_JOBS_DONE: Final = SampleKind(
-    "lmcache_mp.l2_load_completed", "requests", "Of the jobs that load, those answered.", is_counter=True, labels=_NAME
-)
-LOAD_OBJECTS_DONE: Final = SampleKind(
+LOAD_OBJECTS_DONE: Final = counter(
     "lmcache_mp.l2_prefetch_load_completed",
     "chunks",
     "Of the objects of these jobs, those that the adapter delivered.",
-    is_counter=True,
-    labels=_NAME,
+    "l2_name",
 )
-LOAD_FAILURES: Final = SampleKind(
+LOAD_FAILURES: Final = counter(
     "lmcache_mp.l2_prefetch_failure",
     "chunks",
     "Of the objects of these jobs, those that it did not, by outcome.",
-    is_counter=True,
-    labels=("l2_name", "reason"),
+    "l2_name",
+    "reason",
 )
-DECLINED_LOOKUPS: Final = SampleKind(
+DECLINED_LOOKUPS: Final = counter(
     "lmcache.prefetch.declined_lookups",
     "{lookup}",
     "Lookups for which something was not loaded although the adapter has it, because computing it is faster.",
-    is_counter=True,
-    labels=_NAME,
+    "l2_name",
 )
-DECLINED_OBJECTS: Final = SampleKind(
-    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", is_counter=True, labels=_NAME
+DECLINED_OBJECTS: Final = counter(
+    "lmcache.prefetch.declined", "{object}", "Objects that were not loaded for them.", "l2_name"
 )
-DECLINED_BYTES: Final = SampleKind(
-    "lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", is_counter=True, labels=_NAME
+DECLINED_BYTES: Final = counter("lmcache.prefetch.declined_bytes", "By", "Bytes of these objects.", "l2_name")
+LOADS_IN_FLIGHT: Final = gauge("lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", *_PLACE)
+LOADING_BYTES: Final = gauge(
+    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", *_PLACE
 )
-LOADS_IN_FLIGHT: Final = SampleKind(
-    "lmcache_mp.num_inflight_l2_loads", "", "Jobs that load, without an answer.", is_counter=False, labels=_PLACE
-)
-LOADING_BYTES: Final = SampleKind(
-    "lmcache_mp.inflight_load_memory_usage_bytes", "", "Bytes of the objects of these.", is_counter=False, labels=_PLACE
-)
-LOAD_ADAPTERS: Final = SampleKind(
-    "lmcache_mp.l2_prefetch_adapters",
-    "",
-    "Adapters that are loaded from, by state: healthy or unhealthy.",
-    is_counter=False,
-    labels=("state",),
+LOAD_ADAPTERS: Final = gauge(
+    "lmcache_mp.l2_prefetch_adapters", "", "Adapters that are loaded from, by state: healthy or unhealthy.", "state"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 
 
 class PrefetchCounts(NamedTuple):
@@ -31,31 +31,24 @@ class PrefetchCounts(NamedTuple):
     """Times that a prefetch waited for free space."""
 
 
-PREFETCHES: Final = SampleKind(
-    "lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.", is_counter=False
-)
-PREFETCHES_QUEUED: Final = SampleKind(
-    "lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.", is_counter=False
-)
-PREFETCHES_ENDED: Final = SampleKind(
+PREFETCHES: Final = gauge("lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.")
+PREFETCHES_QUEUED: Final = gauge("lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.")
+PREFETCHES_ENDED: Final = counter(
     "lmcache.prefetch.ended",
     "{lookup}",
     "Lookups that went on in L2 and are answered: completed, timed_out, cancelled by the end of the "
     "request, or given_up.",
-    is_counter=True,
-    labels=("result",),
+    "result",
 )
-PREFETCH_BYTES: Final = SampleKind(
-    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over.", is_counter=False
+PREFETCH_BYTES: Final = gauge(
+    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over."
 )
-PREFETCH_LIMIT: Final = SampleKind(
-    "lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.", is_counter=False
+PREFETCH_LIMIT: Final = gauge("lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.")
+PREFETCH_LOADED: Final = counter(
+    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1."
 )
-PREFETCH_LOADED: Final = SampleKind(
-    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1.", is_counter=True
-)
-PREFETCH_WAITS: Final = SampleKind(
-    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1.", is_counter=True
+PREFETCH_WAITS: Final = counter(
+    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1."
 )
 
 

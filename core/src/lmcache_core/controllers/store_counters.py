@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 
 
 class StoreCounts(NamedTuple):
@@ -145,69 +145,51 @@ class StoreCounters:
             )
 
 
-_NAME: Final = ("l2_name",)
-STORE_ADMITTED: Final = SampleKind(
+STORE_ADMITTED: Final = counter(
     "lmcache.l2.store.admitted",
     "{object}",
     "Objects that are to go to an adapter.  Each is stored, failed or dropped, or it is pending.",
-    is_counter=True,
-    labels=_NAME,
+    "l2_name",
 )
-STORE_ADMITTED_BYTES: Final = SampleKind(
-    "lmcache.l2.store.admitted.size", "By", "The same in bytes.", is_counter=True, labels=_NAME
-)
-STORE_ENDED: Final = SampleKind(
+STORE_ADMITTED_BYTES: Final = counter("lmcache.l2.store.admitted.size", "By", "The same in bytes.", "l2_name")
+STORE_ENDED: Final = counter(
     "lmcache.l2.store.ended",
     "{object}",
     "What became of them: stored, failed (reason: the outcome) or dropped (reason: why).",
-    is_counter=True,
-    labels=("l2_name", "result", "reason"),
+    "l2_name",
+    "result",
+    "reason",
 )
-STORE_ENDED_BYTES: Final = SampleKind(
-    "lmcache.l2.store.ended.size", "By", "The same in bytes.", is_counter=True, labels=("l2_name", "result", "reason")
+STORE_ENDED_BYTES: Final = counter(
+    "lmcache.l2.store.ended.size", "By", "The same in bytes.", "l2_name", "result", "reason"
 )
-STORE_PENDING: Final = SampleKind(
+STORE_PENDING: Final = gauge(
     "lmcache.l2.store.pending",
     "{object}",
     "Objects that wait for an adapter (waiting) or are with it (in_flight).",
-    is_counter=False,
-    labels=("l2_name", "state"),
+    "l2_name",
+    "state",
 )
-STORE_PENDING_BYTES: Final = SampleKind(
-    "lmcache.l2.store.pending.size", "By", "The same in bytes.", is_counter=False, labels=("l2_name", "state")
+STORE_PENDING_BYTES: Final = gauge("lmcache.l2.store.pending.size", "By", "The same in bytes.", "l2_name", "state")
+STORE_OLDEST: Final = gauge(
+    "lmcache.l2.store.oldest_age", "s", "How long the oldest of those that wait has waited.", "l2_name"
 )
-STORE_OLDEST: Final = SampleKind(
-    "lmcache.l2.store.oldest_age",
-    "s",
-    "How long the oldest of those that wait has waited.",
-    is_counter=False,
-    labels=_NAME,
-)
-STORE_MERGED: Final = SampleKind(
+STORE_MERGED: Final = counter(
     "lmcache.l2.store.merged",
     "{object}",
     "Not admitted: the same object was on its way to this adapter already.",
-    is_counter=True,
-    labels=_NAME,
+    "l2_name",
 )
-STORE_SPEED: Final = SampleKind(
-    "lmcache.l2.store.speed",
-    "By/s",
-    "How fast an adapter takes stores, once that is known.",
-    is_counter=False,
-    labels=_NAME,
+STORE_SPEED: Final = gauge(
+    "lmcache.l2.store.speed", "By/s", "How fast an adapter takes stores, once that is known.", "l2_name"
 )
-BACKLOG: Final = SampleKind(
-    "lmcache.l2.store.backlog",
-    "By",
-    "Bytes that L1 holds for L2; what goes to several adapters counts once.",
-    is_counter=False,
+BACKLOG: Final = gauge(
+    "lmcache.l2.store.backlog", "By", "Bytes that L1 holds for L2; what goes to several adapters counts once."
 )
-TURNED_AWAY: Final = SampleKind(
+TURNED_AWAY: Final = counter(
     "lmcache.l2.store.turned_away",
     "{object}",
     "Objects that stay in L1 only because the store controller was too far behind; no adapter was chosen.",
-    is_counter=True,
 )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, counter, histogram, kinds_in
 from lmcache_core.model.names import parse_model_name
 
 PAIRS_MAX: Final = 1024
@@ -227,116 +227,88 @@ def total(rows: Mapping[Tenant, TenantCounts]) -> TenantCounts:
 
 _TENANT: Final = ("model_name", "cache_salt")
 
-LOOKUPS: Final = SampleKind(
-    "lmcache_mp.lookups", "requests", "Lookups that were answered.", is_counter=True, labels=_TENANT
-)
-LOOKUP_TIMES: Final = SampleKind(
+LOOKUPS: Final = counter("lmcache_mp.lookups", "requests", "Lookups that were answered.", *_TENANT)
+LOOKUP_TIMES: Final = histogram(
     "lmcache.lookup.duration",
     "s",
     "From a lookup to its answer; `tier` is where its hit came from (none, l1 or l2).",
-    is_counter=True,
-    labels=("model_name", "tier"),
-    bounds=BOUNDS_SECONDS,
+    BOUNDS_SECONDS,
+    "model_name",
+    "tier",
 )
-EARLY_EXITS: Final = SampleKind(
+EARLY_EXITS: Final = counter(
     "lmcache_mp.lookup_early_exit",
     "requests",
     "Lookups that could find nothing: no worker of the model is registered (no_worker), or the salt is not served "
     "(unsalted).  They are among lmcache_mp.lookups, too.",
-    is_counter=True,
-    labels=(*_TENANT, "reason"),
+    *_TENANT,
+    "reason",
 )
-ABANDONED: Final = SampleKind(
+ABANDONED: Final = counter(
     "lmcache.lookup.abandoned",
     "{lookup}",
     "Lookups that were superseded, ended or timed out before there was an answer; nothing else counts them.",
-    is_counter=True,
-    labels=_TENANT,
+    *_TENANT,
 )
-REQUESTED: Final = SampleKind(
+REQUESTED: Final = counter(
     "lmcache_mp.lookup_requested",
     "tokens",
     "Tokens of the prompts of answered lookups, last partial chunks included.",
-    is_counter=True,
-    labels=_TENANT,
+    *_TENANT,
 )
-HIT: Final = SampleKind(
-    "lmcache_mp.lookup_hit", "tokens", "Of these, tokens that were found.", is_counter=True, labels=_TENANT
+HIT: Final = counter("lmcache_mp.lookup_hit", "tokens", "Of these, tokens that were found.", *_TENANT)
+HIT_L1: Final = counter("lmcache_mp.lookup_hit_l1", "tokens", "Of these, tokens that L1 had at once.", *_TENANT)
+HIT_L2: Final = counter(
+    "lmcache_mp.lookup_hit_l2", "tokens", "Of the tokens that were found, those that were brought from L2.", *_TENANT
 )
-HIT_L1: Final = SampleKind(
-    "lmcache_mp.lookup_hit_l1", "tokens", "Of these, tokens that L1 had at once.", is_counter=True, labels=_TENANT
+MISSED: Final = counter(
+    "lmcache.lookup.missed", "{token}", "Tokens that were not found: those requested without those found.", *_TENANT
 )
-HIT_L2: Final = SampleKind(
-    "lmcache_mp.lookup_hit_l2",
-    "tokens",
-    "Of the tokens that were found, those that were brought from L2.",
-    is_counter=True,
-    labels=_TENANT,
-)
-MISSED: Final = SampleKind(
-    "lmcache.lookup.missed",
-    "{token}",
-    "Tokens that were not found: those requested without those found.",
-    is_counter=True,
-    labels=_TENANT,
-)
-CHUNKS: Final = SampleKind(
+CHUNKS: Final = counter(
     "lmcache.lookup.chunks",
     "{chunk}",
     "Whole chunks of the prompts of answered lookups, by where they were found: l1, l2 or missed.",
-    is_counter=True,
-    labels=(*_TENANT, "result"),
+    *_TENANT,
+    "result",
 )
-HIT_L1_KEYS: Final = SampleKind(
+HIT_L1_KEYS: Final = counter(
     "lmcache_mp.lookup_hit_l1_keys",
     "keys",
     "Objects that answers hold and L1 had at once: one for each shard of a chunk.",
-    is_counter=True,
-    labels=_TENANT,
+    *_TENANT,
 )
-HIT_L2_KEYS: Final = SampleKind(
-    "lmcache_mp.lookup_hit_l2_keys",
-    "keys",
-    "Objects that answers hold and that were brought from L2.",
-    is_counter=True,
-    labels=_TENANT,
+HIT_L2_KEYS: Final = counter(
+    "lmcache_mp.lookup_hit_l2_keys", "keys", "Objects that answers hold and that were brought from L2.", *_TENANT
 )
-L1_WRITE: Final = SampleKind(
-    "lmcache_mp.l1_write", "chunks", "Chunks that workers published in L1.", is_counter=True, labels=_TENANT
+L1_WRITE: Final = counter("lmcache_mp.l1_write", "chunks", "Chunks that workers published in L1.", *_TENANT)
+L1_READ: Final = counter("lmcache_mp.l1_read", "chunks", "Chunks that workers were given to read.", *_TENANT)
+L1_IO: Final = counter(
+    "lmcache.l1.io", "By", "Payload bytes that workers stored (write) or were given (read).", *_TENANT, "direction"
 )
-L1_READ: Final = SampleKind(
-    "lmcache_mp.l1_read", "chunks", "Chunks that workers were given to read.", is_counter=True, labels=_TENANT
-)
-L1_IO: Final = SampleKind(
-    "lmcache.l1.io",
-    "By",
-    "Payload bytes that workers stored (write) or were given (read).",
-    is_counter=True,
-    labels=(*_TENANT, "direction"),
-)
-TRANSFERS: Final = SampleKind(
+TRANSFERS: Final = counter(
     "lmcache.l1.transfers",
     "{transfer}",
     "Commits of stores, done or late (their slots had run out), and retrieves that were served.",
-    is_counter=True,
-    labels=(*_TENANT, "direction", "result"),
+    *_TENANT,
+    "direction",
+    "result",
 )
-REFUSED: Final = SampleKind(
+REFUSED: Final = counter(
     "lmcache_mp.l1_allocation_failure",
     "chunks",
     "Chunks that L1 did not take, by reason: no_room, quota, too_many_transfers or stopping.",
-    is_counter=True,
-    labels=(*_TENANT, "during", "reason"),
+    *_TENANT,
+    "during",
+    "reason",
 )
-REFUSED_BYTES: Final = SampleKind(
-    "lmcache.l1.refused", "By", "The same in payload bytes.", is_counter=True, labels=(*_TENANT, "reason")
-)
-UNREAD: Final = SampleKind(
+REFUSED_BYTES: Final = counter("lmcache.l1.refused", "By", "The same in payload bytes.", *_TENANT, "reason")
+UNREAD: Final = counter(
     "lmcache_mp.l1_read_failure",
     "chunks",
     "Chunks of retrieves that were not served, by reason: missing, overwritten or too_many_transfers.",
-    is_counter=True,
-    labels=(*_TENANT, "during", "reason"),
+    *_TENANT,
+    "during",
+    "reason",
 )
 
 KINDS: Final = kinds_in(globals())

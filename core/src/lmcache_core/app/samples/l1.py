@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 from lmcache_core.l1.contents import SlotCounts
 from lmcache_core.storage.counters import OTHER, PAIRS_MAX
 
@@ -16,83 +16,50 @@ if TYPE_CHECKING:
 _TIER: Final = ("l1_tag", "backend")
 _TAG: Final = "_default"
 
-USED: Final = SampleKind(
-    "lmcache_mp.l1_memory_usage_bytes", "", "Bytes of the slots that are not free.", is_counter=False, labels=_TIER
+USED: Final = gauge("lmcache_mp.l1_memory_usage_bytes", "", "Bytes of the slots that are not free.", *_TIER)
+USED_RATIO: Final = gauge("lmcache_mp.l1_usage_ratio", "", "The same as a part of the capacity.", *_TIER)
+CAPACITY: Final = gauge("lmcache.l1.capacity", "By", "Size of L1.")
+BACKED: Final = gauge("lmcache.l1.backed", "By", "Of the capacity, what has memory pages.")
+SLOTS: Final = gauge("lmcache.l1.slots", "{slot}", "Slots by state: free, cached, held or quarantined.", "state")
+OBJECTS: Final = gauge("lmcache.l1.objects", "{object}", "Objects that can be found.")
+LEASES: Final = gauge(
+    "lmcache.l1.leases", "{lease}", "Leases by who owns them: lookup, worker, controller or pin.", "owner"
 )
-USED_RATIO: Final = SampleKind(
-    "lmcache_mp.l1_usage_ratio", "", "The same as a part of the capacity.", is_counter=False, labels=_TIER
-)
-CAPACITY: Final = SampleKind("lmcache.l1.capacity", "By", "Size of L1.", is_counter=False)
-BACKED: Final = SampleKind("lmcache.l1.backed", "By", "Of the capacity, what has memory pages.", is_counter=False)
-SLOTS: Final = SampleKind(
-    "lmcache.l1.slots",
-    "{slot}",
-    "Slots by state: free, cached, held or quarantined.",
-    is_counter=False,
-    labels=("state",),
-)
-OBJECTS: Final = SampleKind("lmcache.l1.objects", "{object}", "Objects that can be found.", is_counter=False)
-LEASES: Final = SampleKind(
-    "lmcache.l1.leases",
-    "{lease}",
-    "Leases by who owns them: lookup, worker, controller or pin.",
-    is_counter=False,
-    labels=("owner",),
-)
-PINNED: Final = SampleKind(
-    "lmcache.l1.pinned", "By", "Bytes of the slots that operators have pinned.", is_counter=False
-)
-SLABS: Final = SampleKind(
-    "lmcache.l1.slabs", "{slab}", "Slabs by the size of their slots.", is_counter=False, labels=("slot_bytes",)
-)
-STORES_WAITING: Final = SampleKind(
-    "lmcache.l1.stores_waiting", "{store}", "Stores that wait for room right now.", is_counter=False
-)
-STORE_WAITS: Final = SampleKind(
-    "lmcache.l1.store_waits", "{wait}", "Times that a store had to wait for room.", is_counter=True
-)
-SALT_USED: Final = SampleKind(
+PINNED: Final = gauge("lmcache.l1.pinned", "By", "Bytes of the slots that operators have pinned.")
+SLABS: Final = gauge("lmcache.l1.slabs", "{slab}", "Slabs by the size of their slots.", "slot_bytes")
+STORES_WAITING: Final = gauge("lmcache.l1.stores_waiting", "{store}", "Stores that wait for room right now.")
+STORE_WAITS: Final = counter("lmcache.l1.store_waits", "{wait}", "Times that a store had to wait for room.")
+SALT_USED: Final = gauge(
     "lmcache.l1.salt.usage",
     "By",
     f"Bytes of a salt's slots; beyond {PAIRS_MAX} salts, those of the smallest together.",
-    is_counter=False,
-    labels=("cache_salt",),
+    "cache_salt",
 )
-QUOTA: Final = SampleKind(
+QUOTA: Final = gauge(
     "lmcache.quota.limit",
     "By",
     f"What a salt may use of L1, where it has a limit of its own; of the first {PAIRS_MAX} by use.",
-    is_counter=False,
-    labels=("cache_salt",),
+    "cache_salt",
 )
-EVICTED: Final = SampleKind(
+EVICTED: Final = counter(
     "lmcache_mp.l1_evicted",
     "chunks",
     "Objects that left to make room, by reason: evicted or quota.",
-    is_counter=True,
-    labels=("cache_salt", "reason"),
+    "cache_salt",
+    "reason",
 )
-EVICTED_BYTES: Final = SampleKind(
-    "lmcache.l1.evicted", "By", "The same in bytes of their slots.", is_counter=True, labels=("cache_salt", "reason")
+EVICTED_BYTES: Final = counter("lmcache.l1.evicted", "By", "The same in bytes of their slots.", "cache_salt", "reason")
+EVICTION_TICKS: Final = counter("lmcache_mp.l1_eviction_loop_ticks", "1", "Rounds of the eviction controller.")
+EVICTION_TRIGGERED: Final = counter(
+    "lmcache_mp.l1_eviction_loop_triggered", "1", "Rounds in which room was to be made."
 )
-EVICTION_TICKS: Final = SampleKind(
-    "lmcache_mp.l1_eviction_loop_ticks", "1", "Rounds of the eviction controller.", is_counter=True
+EXPIRED: Final = counter(
+    "lmcache.l1.expired", "{slot}", "Slots whose holds passed their deadline: dropped or quarantined.", "result"
 )
-EVICTION_TRIGGERED: Final = SampleKind(
-    "lmcache_mp.l1_eviction_loop_triggered", "1", "Rounds in which room was to be made.", is_counter=True
-)
-EXPIRED: Final = SampleKind(
-    "lmcache.l1.expired",
-    "{slot}",
-    "Slots whose holds passed their deadline: dropped or quarantined.",
-    is_counter=True,
-    labels=("result",),
-)
-OVERWRITTEN: Final = SampleKind(
+OVERWRITTEN: Final = counter(
     "lmcache.l1.overwritten",
     "{object}",
     "Objects that were dropped because their bytes had changed since they were published (--l1-verify-reads).",
-    is_counter=True,
 )
 
 KINDS: Final = kinds_in(globals())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.contracts.samples import Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import Sample, counter, kinds_in
 from lmcache_core.contracts.serde import SerdeAdapter
 
 if TYPE_CHECKING:
@@ -13,34 +13,28 @@ if TYPE_CHECKING:
 
 _LABELS: Final = ("l2_name", "serde", "direction")
 
-OBJECTS: Final = SampleKind(
+OBJECTS: Final = counter(
     "lmcache.l2.serde.objects",
     "{object}",
     "Objects that a serde encoded on their way to an adapter, or decoded on their way back.",
-    is_counter=True,
-    labels=_LABELS,
+    *_LABELS,
 )
-INPUT: Final = SampleKind("lmcache.l2.serde.input", "By", "Bytes that it was given.", is_counter=True, labels=_LABELS)
-OUTPUT: Final = SampleKind(
-    "lmcache.l2.serde.output", "By", "Bytes that it made of them.", is_counter=True, labels=_LABELS
-)
-SECONDS: Final = SampleKind(
-    "lmcache.l2.serde.time", "s", "Time that it took, all threads together.", is_counter=True, labels=_LABELS
-)
-FAILURES: Final = SampleKind(
+INPUT: Final = counter("lmcache.l2.serde.input", "By", "Bytes that it was given.", *_LABELS)
+OUTPUT: Final = counter("lmcache.l2.serde.output", "By", "Bytes that it made of them.", *_LABELS)
+SECONDS: Final = counter("lmcache.l2.serde.time", "s", "Time that it took, all threads together.", *_LABELS)
+FAILURES: Final = counter(
     "lmcache.l2.serde.failures",
     "{object}",
     "Objects that it could not encode, or whose stored bytes it refused.",
-    is_counter=True,
-    labels=_LABELS,
+    *_LABELS,
 )
-REFUSED: Final = SampleKind(
+REFUSED: Final = counter(
     "lmcache.l2.serde.refused",
     "{object}",
     "Objects that were not given to any serde: too_large for their memory, of an unknown_layout, or stored through "
     "other_chain of serdes.",
-    is_counter=True,
-    labels=("l2_name", "reason"),
+    "l2_name",
+    "reason",
 )
 
 KINDS: Final = kinds_in(globals())

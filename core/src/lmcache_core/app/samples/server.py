@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, SampleKind, kinds_in
+from lmcache_core.contracts.samples import BOUNDS_SECONDS, Sample, counter, gauge, histogram, kinds_in
 from lmcache_core.events.bus import BusCounters
 from lmcache_core.events.subscriber_queue import SubscriberStatus
 from lmcache_core.model.names import parse_model_name
@@ -20,160 +20,119 @@ from lmcache_core.model.names import parse_model_name
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts
 
-BUILD: Final = SampleKind(
-    "lmcache.build.info",
-    "1",
-    "1, with the server's version and the kernels it runs on.",
-    is_counter=False,
-    labels=("version", "python", "native"),
+BUILD: Final = gauge(
+    "lmcache.build.info", "1", "1, with the server's version and the kernels it runs on.", "version", "python", "native"
 )
-UPTIME: Final = SampleKind("lmcache.uptime", "s", "Seconds since the server was started.", is_counter=False)
-HEALTHY: Final = SampleKind(
-    "lmcache.healthy", "1", "1: the health check says healthy; 0: degraded or unhealthy.", is_counter=False
-)
-CONDITION: Final = SampleKind(
+UPTIME: Final = gauge("lmcache.uptime", "s", "Seconds since the server was started.")
+HEALTHY: Final = gauge("lmcache.healthy", "1", "1: the health check says healthy; 0: degraded or unhealthy.")
+CONDITION: Final = gauge(
     "lmcache.condition",
     "1",
     "1 while a condition lasts: something that is not as it should be.",
-    is_counter=False,
-    labels=("name", "severity", "subject"),
+    "name",
+    "severity",
+    "subject",
 )
-REQUESTS: Final = SampleKind(
+REQUESTS: Final = counter(
     "lmcache.requests",
     "{request}",
     "Messages of engines that were answered: ok, error (a fault of the server) or refused.",
-    is_counter=True,
-    labels=("operation", "outcome"),
+    "operation",
+    "outcome",
 )
-REQUEST_TIMES: Final = SampleKind(
+REQUEST_TIMES: Final = histogram(
     "lmcache.request.duration",
     "s",
     "From the arrival of a message of an engine to its answer.",
-    is_counter=True,
-    labels=("operation", "outcome"),
-    bounds=BOUNDS_SECONDS,
+    BOUNDS_SECONDS,
+    "operation",
+    "outcome",
 )
-REQUESTS_RECEIVED: Final = SampleKind(
-    "lmcache.requests.received", "{request}", "Messages of engines with a readable envelope.", is_counter=True
+REQUESTS_RECEIVED: Final = counter(
+    "lmcache.requests.received", "{request}", "Messages of engines with a readable envelope."
 )
-REQUESTS_DROPPED: Final = SampleKind(
-    "lmcache.requests.dropped",
-    "{request}",
-    "Not answered at all: no readable envelope, or the connection is closed.",
-    is_counter=True,
+REQUESTS_DROPPED: Final = counter(
+    "lmcache.requests.dropped", "{request}", "Not answered at all: no readable envelope, or the connection is closed."
 )
-ANSWERS_WAITING: Final = SampleKind(
-    "lmcache.answers.waiting", "By", "Answers that wait because their connection reads slowly.", is_counter=False
+ANSWERS_WAITING: Final = gauge(
+    "lmcache.answers.waiting", "By", "Answers that wait because their connection reads slowly."
 )
-REQUESTS_WAITING: Final = SampleKind(
-    "lmcache.requests.waiting", "{request}", "Messages that wait for a thread.", is_counter=False, labels=("pool",)
-)
-REQUESTS_OLDEST: Final = SampleKind(
+REQUESTS_WAITING: Final = gauge("lmcache.requests.waiting", "{request}", "Messages that wait for a thread.", "pool")
+REQUESTS_OLDEST: Final = gauge(
     "lmcache.requests.oldest_age",
     "s",
     "How long the oldest message has been with a thread of a pool, or waited for it.",
-    is_counter=False,
 )
-UNSALTED: Final = SampleKind(
-    "lmcache.requests.unsalted", "{request}", "Messages refused because they have no cache salt.", is_counter=True
-)
-CONNECTIONS: Final = SampleKind(
-    "lmcache.connections", "{connection}", "Connections of engines that are open.", is_counter=False
-)
-CONNECTIONS_UNREAD: Final = SampleKind(
+UNSALTED: Final = counter("lmcache.requests.unsalted", "{request}", "Messages refused because they have no cache salt.")
+CONNECTIONS: Final = gauge("lmcache.connections", "{connection}", "Connections of engines that are open.")
+CONNECTIONS_UNREAD: Final = counter(
     "lmcache.connections.unread",
     "{connection}",
     "Connections that were closed because they did not read their answers.",
-    is_counter=True,
 )
-HANDSHAKES: Final = SampleKind(
+HANDSHAKES: Final = counter(
     "lmcache.connections.handshakes",
     "{handshake}",
     "Connections that were accepted: ok, refused (no ZMTP 3), incomplete (closed by the peer, or silent, before the end), or "
     "forbidden (the peer's user may not connect).",
-    is_counter=True,
-    labels=("outcome",),
+    "outcome",
 )
-WORKERS: Final = SampleKind(
+WORKERS: Final = gauge(
     "lmcache.workers",
     "{worker}",
     "Registered workers, by model, by what decides their KV bytes (model_identity; empty: they do not say) and by how chunks "
     "travel: shared_memory or inline.",
-    is_counter=False,
-    labels=("model_name", "model_identity", "transport"),
+    "model_name",
+    "model_identity",
+    "transport",
 )
-LOOKUPS_OPEN: Final = SampleKind(
-    "lmcache.lookup.open", "{lookup}", "Lookups whose request is not over.", is_counter=False
+LOOKUPS_OPEN: Final = gauge("lmcache.lookup.open", "{lookup}", "Lookups whose request is not over.")
+LOOKUPS_OLDEST: Final = gauge("lmcache.lookup.oldest_age", "s", "How long ago the oldest of these began.")
+PROMPT_BYTES: Final = gauge("lmcache.prompts.usage", "By", "Memory of the prompts that are remembered.")
+PROMPT_TENANTS: Final = gauge("lmcache.prompts.tenants", "{tenant}", "Cache salts of which prompts are remembered.")
+THREAD_RESTARTS: Final = counter("lmcache.threads.restarts", "{restart}", "Times that a thread failed.", "thread")
+THREADS_DOWN: Final = gauge("lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.")
+POLICY_FAILURES: Final = counter(
+    "lmcache.policy.failures", "{failure}", "Calls of a policy that raised, or returned what makes no sense.", "policy"
 )
-LOOKUPS_OLDEST: Final = SampleKind(
-    "lmcache.lookup.oldest_age", "s", "How long ago the oldest of these began.", is_counter=False
-)
-PROMPT_BYTES: Final = SampleKind(
-    "lmcache.prompts.usage", "By", "Memory of the prompts that are remembered.", is_counter=False
-)
-PROMPT_TENANTS: Final = SampleKind(
-    "lmcache.prompts.tenants", "{tenant}", "Cache salts of which prompts are remembered.", is_counter=False
-)
-THREAD_RESTARTS: Final = SampleKind(
-    "lmcache.threads.restarts", "{restart}", "Times that a thread failed.", is_counter=True, labels=("thread",)
-)
-THREADS_DOWN: Final = SampleKind(
-    "lmcache.threads.down", "{thread}", "Threads that failed and are not running again yet.", is_counter=False
-)
-POLICY_FAILURES: Final = SampleKind(
-    "lmcache.policy.failures",
-    "{failure}",
-    "Calls of a policy that raised, or returned what makes no sense.",
-    is_counter=True,
-    labels=("policy",),
-)
-CPU: Final = SampleKind("process.cpu.time", "s", "Processor time of the server.", is_counter=True, labels=("cpu.mode",))
-MEMORY: Final = SampleKind("process.memory.usage", "By", "Resident memory, L1 included.", is_counter=False)
-FILES: Final = SampleKind(
-    "process.open_file_descriptor.count", "{file_descriptor}", "Open file descriptors.", is_counter=False
-)
-COLLECTIONS: Final = SampleKind(
-    "cpython.gc.collections", "{collection}", "Garbage collections.", is_counter=True, labels=("cpython.gc.generation",)
-)
+CPU: Final = counter("process.cpu.time", "s", "Processor time of the server.", "cpu.mode")
+MEMORY: Final = gauge("process.memory.usage", "By", "Resident memory, L1 included.")
+FILES: Final = gauge("process.open_file_descriptor.count", "{file_descriptor}", "Open file descriptors.")
+COLLECTIONS: Final = counter("cpython.gc.collections", "{collection}", "Garbage collections.", "cpython.gc.generation")
 
 _SUBSCRIBER: Final = ("subscriber_name",)
 
-EVENTS_WAITING: Final = SampleKind(
-    "lmcache_mp.event_bus.queue_depth", "", "Events that wait for a subscriber.", is_counter=False, labels=_SUBSCRIBER
+EVENTS_WAITING: Final = gauge(
+    "lmcache_mp.event_bus.queue_depth", "", "Events that wait for a subscriber.", "subscriber_name"
 )
-EVENTS_LAG: Final = SampleKind(
+EVENTS_LAG: Final = gauge(
     "lmcache_mp.event_bus.drain_lag_seconds",
     "",
     "How long the oldest event that waits for a subscriber has waited.",
-    is_counter=False,
-    labels=_SUBSCRIBER,
+    "subscriber_name",
 )
-EVENTS_DROPPED: Final = SampleKind(
+EVENTS_DROPPED: Final = counter(
     "lmcache_mp.event_bus.dropped_events_total",
     "1",
     "Events that a subscriber was not given, because it was too far behind or had ended.",
-    is_counter=True,
-    labels=(*_SUBSCRIBER, "event"),
+    *_SUBSCRIBER,
+    "event",
 )
-EVENTS_FAILED: Final = SampleKind(
-    "lmcache_mp.event_bus.subscriber_exceptions",
-    "1",
-    "Times that a subscriber raised.",
-    is_counter=True,
-    labels=_SUBSCRIBER,
+EVENTS_FAILED: Final = counter(
+    "lmcache_mp.event_bus.subscriber_exceptions", "1", "Times that a subscriber raised.", "subscriber_name"
 )
-EVENTS_DELIVERED: Final = SampleKind(
-    "lmcache.events.delivered", "{event}", "Events that a subscriber was given.", is_counter=True, labels=_SUBSCRIBER
+EVENTS_DELIVERED: Final = counter(
+    "lmcache.events.delivered", "{event}", "Events that a subscriber was given.", "subscriber_name"
 )
-EVENTS_CPU: Final = SampleKind(
-    "lmcache.events.cpu.time", "s", "Processor time of a subscriber's thread.", is_counter=True, labels=_SUBSCRIBER
+EVENTS_CPU: Final = counter(
+    "lmcache.events.cpu.time", "s", "Processor time of a subscriber's thread.", "subscriber_name"
 )
-EVENTS_STATE: Final = SampleKind(
+EVENTS_STATE: Final = gauge(
     "lmcache.events.subscribers",
     "{subscriber}",
     "Subscribers by state: ok, behind, stuck, failing, retaining or ended.",
-    is_counter=False,
-    labels=(*_SUBSCRIBER, "state"),
+    *_SUBSCRIBER,
+    "state",
 )
 
 
@@ -209,9 +168,9 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
 def _requests(parts: Parts) -> Iterator[Sample]:
     answered = parts.engine_port.router.answered()
     counters = parts.engine_port.router.counters  # later, so that no more are answered than were received
-    for (operation, outcome), histogram in answered.items():
-        yield REQUESTS.of(sum(histogram.counts), operation, outcome)
-        yield REQUEST_TIMES.histogram_of(histogram, operation, outcome)
+    for (operation, outcome), times in answered.items():
+        yield REQUESTS.of(sum(times.counts), operation, outcome)
+        yield REQUEST_TIMES.histogram_of(times, operation, outcome)
     yield REQUESTS_RECEIVED.of(counters.requests)
     yield REQUESTS_DROPPED.of(counters.dropped)
     yield ANSWERS_WAITING.of(counters.waiting_bytes)
