@@ -18,7 +18,7 @@ from lmcache_core.contracts.operation import DEFERRED, Call, Handler, HandlerMod
 from lmcache_core.contracts.samples import BOUNDS_SECONDS
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.router import Router
-from lmcache_core.server.threads import AffinePool, Pool
+from lmcache_core.server.threads import Pool
 from lmcache_devkit.event_recorder import EventRecorder
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
@@ -31,7 +31,7 @@ class Site:
 
     def __init__(self) -> None:
         self.events, self.gate = EventRecorder(), threading.Event()
-        self.pooled, self.affine = Pool("pooled", 1), AffinePool("affine", 1)
+        self.pooled, self.affine = Pool("pooled", 1), Pool("affine", 1)
         handlers = [
             Handler(ECHO, self.echo, HandlerMode.INLINE),
             Handler(SLOW, self.slow, HandlerMode.AFFINE),

@@ -23,7 +23,7 @@ from lmcache_core.server.chunk_hashing import KeyReader, PromptHasher, open_chai
 from lmcache_core.server.engine_socket import COPY_BELOW_BYTES, SENT_COPIED_BELOW_BYTES, EngineSocket
 from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.router import SMALL_BYTES, Router
-from lmcache_core.server.threads import AffinePool, Pool
+from lmcache_core.server.threads import Pool
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 BYTES = Operation("bytes", 101, (bytes,), int | None, -1)
@@ -41,7 +41,7 @@ def serve() -> Iterator[Serve]:
     def start(
         *handlers: Handler, affine_threads: int = 2, readers: Mapping[Any, FrameReader] = PLAIN_READERS
     ) -> EngineClient:
-        pooled, affine = Pool("pooled", 1), AffinePool("affine", affine_threads)
+        pooled, affine = Pool("pooled", 1), Pool("affine", affine_threads)
         router = Router(handlers, pooled, affine, EngineSocket(1 << 20, SystemClock()), SystemClock(), readers)
         endpoint = router.bind("127.0.0.1", 0)
         bodies = [pooled.body(0), *(affine.body(i) for i in range(affine_threads)), router.run]
@@ -242,7 +242,7 @@ def test_too_many_waiting_are_refused_at_once(serve: Serve, monkeypatch: pytest.
 
 def test_a_port_that_is_taken_is_named_with_the_remedy() -> None:
     def router() -> Router:
-        return Router([], Pool("p", 1), AffinePool("a", 1), EngineSocket(1 << 20, SystemClock()), SystemClock())
+        return Router([], Pool("p", 1), Pool("a", 1), EngineSocket(1 << 20, SystemClock()), SystemClock())
 
     first, second = router(), router()
     endpoint = first.bind("127.0.0.1", 0)
@@ -276,7 +276,7 @@ def test_answered_calls_leave_no_timers(serve: Serve) -> None:
 
     def wait(call: Call, seconds: float) -> object:
         call.defer(300, 2)
-        routers.append(call._sink)  # type: ignore[attr-defined]
+        routers.append(call._router)  # type: ignore[attr-defined]
         call.reply(1)
         return DEFERRED
 
@@ -327,7 +327,7 @@ def test_a_request_that_breaks_the_routers_thread_is_answered() -> None:
     reader = Reader()
     router = Router(
         [handler(BYTES, HandlerMode.ORDERED, lambda call, data: len(data)), handler(ECHO, HandlerMode.INLINE, echo)],
-        Pool("pooled", 1), AffinePool("affine", 1), EngineSocket(1 << 20, SystemClock()), SystemClock(), {bytes: reader},
+        Pool("pooled", 1), Pool("affine", 1), EngineSocket(1 << 20, SystemClock()), SystemClock(), {bytes: reader},
     )  # fmt: skip
     client = EngineClient(router.bind("127.0.0.1", 0))
     tickets = [client.send(BYTES, b"x"), client.send(ECHO, 5)]
@@ -355,7 +355,7 @@ def test_an_answer_is_sent_after_the_routers_thread_has_failed(monkeypatch: pyte
     router = Router(
         [handler(ECHO, HandlerMode.INLINE, wait)],
         Pool("p", 1),
-        AffinePool("a", 1),
+        Pool("a", 1),
         EngineSocket(1 << 20, SystemClock()),
         SystemClock(),
     )

@@ -18,7 +18,7 @@ from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Call, Handler, HandlerMode
 from lmcache_core.server.engine_socket import EngineSocket
 from lmcache_core.server.router import LAST_CALL_SECONDS, Router
-from lmcache_core.server.threads import AffinePool, Pool
+from lmcache_core.server.threads import Pool
 
 ECHO = Operation("echo", 100, (int,), int | None, -1)
 SLOW = Operation("slow", 101, (int,), int | None, -1)
@@ -60,7 +60,7 @@ def start() -> Iterator[Start]:
             call.defer(300.0, value)
             return DEFERRED
 
-        pooled, affine = Pool("pooled", 1), AffinePool("affine", 1)
+        pooled, affine = Pool("pooled", 1), Pool("affine", 1)
         handlers = [
             Handler(ECHO, lambda call, value: value, HandlerMode.ORDERED),
             Handler(SLOW, slow, HandlerMode.ORDERED),

@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from core.tests.server.conftest import StartServer
-from lmcache_core.server.request_fields import LOG_SECONDS, SaltGate
+from lmcache_core.jobs.fault_log import QUIET_SECONDS
+from lmcache_core.server.request_fields import SaltGate
 from lmcache_devkit.fake_clock import FakeClock
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -29,7 +30,7 @@ def test_refusals_are_counted_and_logged_now_and_then(caplog: pytest.LogCaptureF
             assert not gate.admits("")
             assert gate.admits("a")
         assert [record.getMessage().count("refused=1;") for record in caplog.records] == [1]
-        clock.advance(LOG_SECONDS)
+        clock.advance(QUIET_SECONDS)
         assert not gate.admits("")
     assert gate.refused == 6
     assert len(caplog.records) == 2

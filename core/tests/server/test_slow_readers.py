@@ -19,7 +19,7 @@ from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.operation import Call, Handler, HandlerMode
 from lmcache_core.server.engine_socket import BYTES_MAX, LIBZMQ_ANSWERS_MAX, PAUSE_MAX_SECONDS, EngineSocket
 from lmcache_core.server.router import Router
-from lmcache_core.server.threads import AffinePool, Pool
+from lmcache_core.server.threads import Pool
 
 MIB = 2**20
 SIZED = Operation("sized", 101, (int,), bytes, b"refused")
@@ -54,7 +54,7 @@ def serve() -> Iterator[Serve]:
             served.carried_out.append(size)
             return bytes(size)
 
-        pooled, affine = Pool("pooled", 1), AffinePool("affine", 1)
+        pooled, affine = Pool("pooled", 1), Pool("affine", 1)
         port = EngineSocket(64 * MIB, SystemClock(), patience_seconds)
         router = Router([Handler(SIZED, sized, mode)], pooled, affine, port, SystemClock())
         served = Served(router, router.bind(host, 0))

@@ -27,7 +27,7 @@ from lmcache_core.server.prompt_memory import PromptMemory
 from lmcache_core.server.registrations import ROUND_SECONDS, Registrations
 from lmcache_core.server.request_fields import SaltGate
 from lmcache_core.server.router import Router
-from lmcache_core.server.threads import AffinePool, Pool, Reaper
+from lmcache_core.server.threads import Pool, Reaper
 
 MIB = 2**20
 CPUINFO: Final = Path("/proc/cpuinfo")
@@ -42,7 +42,7 @@ class EnginePort(msgspec.Struct, frozen=True, eq=False):
     addresses: ChunkAddresses
     modules: Mapping[str, RequestModule]
     pooled: Pool
-    affine: AffinePool
+    affine: Pool
     router: Router
     handshakes: Handshakes
     reaper: Reaper
@@ -82,8 +82,8 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
     for module in opened.modules.values():
         undo.callback(module.close)
     operations += sorted(handler.operation.name for handler in opened.handlers)
-    pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers)
-    affine = AffinePool("affine", settings.max_gpu_workers or settings.max_workers)
+    pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers, shares_queue=True)
+    affine = Pool("affine", settings.max_gpu_workers or settings.max_workers)
     readers = {EngineKey: KeyReader(chain, prompts)}
     unhandled = UnhandledRequests(partial(operation_remedy, common.plugins))
     router = Router(opened.handlers, pooled, affine, port, clock, readers, bus, unhandled)

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lmcache_client.codec import (
     Frame,
@@ -25,6 +25,9 @@ from lmcache_core.contracts.operation import DEFERRED, ELSEWHERE, Handler
 from lmcache_core.contracts.samples import Durations, Histogram
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.server.engine_socket import Envelope
+
+if TYPE_CHECKING:
+    from lmcache_core.server.router import Router
 
 logger = logging.getLogger(__name__)
 
@@ -57,31 +60,11 @@ REFUSED: Final = "refused"
 """Answered negatively without a handler's word, or because the handler found that it breaks the protocol."""
 
 
-class ResponseSink(Protocol):
-    """What a call needs of the router.  Any thread."""
-
-    def is_first(self, call: RouterCall) -> bool:
-        """True for one answer of each call."""
-
-    def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
-        """Send these result frames on the router's thread."""
-
-    def others_wait_for(self, call: RouterCall) -> bool:
-        """Are there requests waiting for the thread that this one is answered on?  On the router's thread: has another
-        connection asked a moment ago, so that it may wait?"""
-
-    def is_congested(self, connection: bytes) -> bool:
-        """Do too many bytes wait for it?"""
-
-    def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
-        """Answer with these result frames after this many seconds."""
-
-
 class RouterCall:
     """Implements `contracts.operation.Call`."""
 
     __slots__ = (
-        "_sink",
+        "_router",
         "begun",
         "connection",
         "envelope",
@@ -93,8 +76,8 @@ class RouterCall:
         "under_way",
     )
 
-    def __init__(self, sink: ResponseSink, envelope: Envelope, operation: str, begun: float) -> None:
-        self._sink = sink
+    def __init__(self, router: Router, envelope: Envelope, operation: str, begun: float) -> None:
+        self._router = router
         self.connection = envelope[0]
         self.envelope = envelope
         self.operation = operation
@@ -110,16 +93,16 @@ class RouterCall:
 
     @property
     def is_congested(self) -> bool:
-        return self._sink.is_congested(self.connection)
+        return self._router.is_congested(self.connection)
 
     @property
     def others_wait(self) -> bool:
-        return self._sink.others_wait_for(self)
+        return self._router.others_wait_for(self)
 
     def defer(self, seconds: float, fallback: Any) -> None:
         if not 0 <= seconds < math.inf:
             raise ValueError(f"a call cannot be deferred by {seconds} seconds")
-        self._sink.arm(self, seconds, encode_result(fallback))
+        self._router.arm(self, seconds, encode_result(fallback))
         self.is_deferred = True
 
     def reply(self, result: Any) -> bool:
@@ -127,9 +110,9 @@ class RouterCall:
 
     def answer(self, result: tuple[Frame, ...]) -> bool:
         """Send these result frames.  False when the call had been answered."""
-        first = self._sink.is_first(self)
+        first = self._router.is_first(self)
         if first:
-            self._sink.post(self, result)
+            self._router.post(self, result)
         return first
 
 
@@ -194,19 +177,12 @@ TIMERS_SWEPT: Final = 256
 """Timers beyond which those of answered calls are looked for."""
 
 
-class Waiting(Protocol):
-    @property
-    def is_answered(self) -> bool: ...
-
-    def answer(self, result: tuple[Frame, ...]) -> bool: ...
-
-
 class Timer(NamedTuple):
     """Ordered by deadline, then by `order`, which no two share."""
 
     deadline: float
     order: int
-    call: Waiting
+    call: RouterCall
     fallback: tuple[Frame, ...]
 
 

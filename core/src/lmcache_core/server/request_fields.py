@@ -14,6 +14,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.operation import Call
 from lmcache_core.contracts.request_module import ModuleContext, SpaceFields, Worker
 from lmcache_core.contracts.storage import StoredSpace
+from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.model.keys import CANONICAL_MAX_BYTES, pack_kv_rank
 from lmcache_core.model.names import EMPTY_SALT_WORD, parse_salt, registered_name
 
@@ -58,19 +59,14 @@ def check_request_id(request_id: str) -> None:
         raise ProtocolError(f"request_id has {len(request_id)} characters; it has at most {REQUEST_ID_CHARS_MAX}")
 
 
-LOG_SECONDS: Final = 60.0
-"""At most one line about refused requests in this time."""
-
-
 class SaltGate:
     """With `reject_unsalted`, requests without a cache salt are refused, counted, and logged now and then.  Any thread."""
 
     def __init__(self, reject_unsalted: bool, clock: Clock) -> None:
         self.reject_unsalted = reject_unsalted
         """May be set at any time, for what comes from then on."""
-        self._clock = clock
+        self._faults = FaultLog(logger, clock, "port=engine")
         self._lock = threading.Lock()
-        self._logged: float | None = None
         self.refused = 0
         """Operations since the start; one request of an engine is several."""
 
@@ -80,16 +76,11 @@ class SaltGate:
             return True
         with self._lock:
             self.refused += 1
-            refused, now = self.refused, self._clock.monotonic()
-            is_due = self._logged is None or now - self._logged >= LOG_SECONDS
-            if is_due:
-                self._logged = now
-        if is_due:
-            logger.warning(
-                "operations without a cache salt are refused, their engines run uncached refused=%d; "
-                "give requests a salt, or leave out --reject-unsalted",
-                refused,
-            )
+        self._faults.warning(
+            "operations without a cache salt are refused, their engines run uncached refused=%d; "
+            "give requests a salt, or leave out --reject-unsalted",
+            self.refused,
+        )
         return False
 
 

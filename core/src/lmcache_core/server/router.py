@@ -39,7 +39,7 @@ from lmcache_core.server.calls import (
     UnhandledRequests,
 )
 from lmcache_core.server.engine_socket import EngineSocket, Message
-from lmcache_core.server.threads import QUEUE_MAX, UNREFUSED_MAX, AffinePool, Pool
+from lmcache_core.server.threads import QUEUE_MAX, UNREFUSED_MAX, Pool
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Router:
         self,
         handlers: Sequence[Handler],
         pooled: Pool,
-        affine: AffinePool,
+        affine: Pool,
         port: EngineSocket,
         clock: Clock,
         readers: Mapping[Any, FrameReader] = PLAIN_READERS,
@@ -180,6 +180,7 @@ class Router:
     # --- for calls, on any thread
 
     def is_first(self, call: RouterCall) -> bool:
+        """True for one answer of each call."""
         with self._answering:
             if call.is_answered:
                 return False
@@ -191,17 +192,20 @@ class Router:
         return True
 
     def post(self, call: RouterCall, result: Sequence[Frame]) -> None:
+        """Send these result frames on the router's thread."""
         self._posted.post(_Reply(call, result))
 
     def others_wait_for(self, call: RouterCall) -> bool:
+        """As `contracts.operation.Call.others_wait`."""
         if not call.may_wait:
             return call.begun - self._others_at < CROWDED_SECONDS
-        return (self._affine.waiting_for(call.connection) if call.under_way else self._pooled.waiting) > 0
+        return (self._affine if call.under_way else self._pooled).waiting_for(call.connection) > 0
 
     def is_congested(self, connection: bytes) -> bool:
         return connection in self._waiting.congested
 
     def arm(self, call: RouterCall, seconds: float, fallback: tuple[Frame, ...]) -> None:
+        """Answer with these result frames after this many seconds."""
         self._posted.post(Timer(self._clock.monotonic() + seconds, next(self._order), call, fallback))
 
     # --- on the router's thread
@@ -299,7 +303,7 @@ class Router:
                 call.answer(result)
 
         limit = QUEUE_MAX if may_be_refused else UNREFUSED_MAX
-        if not (self._pooled.submit(task, limit) if is_pooled else self._affine.submit(connection, task, limit)):
+        if not (self._pooled if is_pooled else self._affine).submit(connection, task, limit):
             call.may_wait = call.under_way = False
             return False
         self._given_away[call] = self._clock.monotonic()

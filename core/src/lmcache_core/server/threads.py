@@ -16,40 +16,24 @@ UNREFUSED_MAX = 65_536
 
 
 class Pool:
-    """`size` threads, whose bodies are `body(i)`.  A task must not raise."""
+    """`size` threads, whose bodies are `body(i)`.  A task must not raise.
 
-    def __init__(self, name: str, size: int) -> None:
+    Tasks of one connection run on one thread, in order; where the threads share one queue, on any of them."""
+
+    def __init__(self, name: str, size: int, shares_queue: bool = False) -> None:
         self.name = name
         self.size = size
-        self._shared: SimpleQueue[Task | None] = SimpleQueue()
-
-    def submit(self, task: Task, limit: int) -> bool:
-        """Run on any thread.  False when `limit` tasks for each thread are waiting."""
-        return _put(self._shared, task, limit * self.size)
-
-    def body(self, index: int) -> Callable[[], None]:
-        return lambda: _work(self._shared)
-
-    def stop(self) -> None:
-        for _ in range(self.size):
-            self._shared.put(None)
-
-    @property
-    def waiting(self) -> int:
-        return self._shared.qsize()
-
-
-class AffinePool:
-    """Like `Pool`, but everything submitted for one connection runs on one thread, in order."""
-
-    def __init__(self, name: str, size: int) -> None:
-        self.name = name
-        self.size = size
-        self._queues: list[SimpleQueue[Task | None]] = [SimpleQueue() for _ in range(size)]
+        shared: SimpleQueue[Task | None] = SimpleQueue()
+        self._queues = [shared if shares_queue else SimpleQueue() for _ in range(size)]
+        self._threads_per_queue = size if shares_queue else 1
 
     def submit(self, connection: bytes, task: Task, limit: int) -> bool:
-        """Run on the connection's thread.  False when `limit` tasks are waiting for it."""
-        return _put(self._queues[zlib.crc32(connection) % self.size], task, limit)
+        """False when `limit` tasks for each of the connection's threads are waiting."""
+        queue = self._queue_of(connection)
+        if queue.qsize() >= limit * self._threads_per_queue:
+            return False
+        queue.put(task)
+        return True
 
     def body(self, index: int) -> Callable[[], None]:
         return lambda: _work(self._queues[index])
@@ -60,18 +44,14 @@ class AffinePool:
 
     def waiting_for(self, connection: bytes) -> int:
         """Tasks that wait for this connection's thread, its own and those of others that share it."""
-        return self._queues[zlib.crc32(connection) % self.size].qsize()
+        return self._queue_of(connection).qsize()
 
     @property
     def waiting(self) -> int:
-        return sum(queue.qsize() for queue in self._queues)
+        return sum(queue.qsize() for queue in set(self._queues))
 
-
-def _put(queue: SimpleQueue[Task | None], task: Task, limit: int) -> bool:
-    if queue.qsize() >= limit:
-        return False
-    queue.put(task)
-    return True
+    def _queue_of(self, connection: bytes) -> SimpleQueue[Task | None]:
+        return self._queues[zlib.crc32(connection) % self.size]
 
 
 def _work(queue: SimpleQueue[Task | None]) -> None:
