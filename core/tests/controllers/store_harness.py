@@ -20,6 +20,7 @@ from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD = 4096
 OBJECT = PAYLOAD + HEADER_BYTES
@@ -98,7 +99,7 @@ class StoreHarness:
         return found
 
     def close(self) -> None:
-        self.cache.contents.audit()
+        audit(self.cache)
         assert self.cache.contents.state_counts().is_balanced
         for adapter in self.adapters:
             adapter.close(0)

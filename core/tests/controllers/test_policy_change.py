@@ -15,6 +15,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.l1_audit import audit
 
 SPACE = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
 PAYLOAD = 4096
@@ -83,7 +84,7 @@ class Bench:
         return [by_slot[slot] for slot in victims]
 
     def close(self) -> None:
-        self.cache.contents.audit()
+        audit(self.cache)
         self.eviction._wakes.close()
         self.arena.close()
 

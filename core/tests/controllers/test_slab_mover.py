@@ -20,6 +20,7 @@ from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.l1_audit import audit
 
 L1_BYTES = 16 << 20
 SMALL, LARGE, HUGE = 60 << 10, 196 << 10, 3 << 20
@@ -82,7 +83,7 @@ class Model:
         before, offered = self.stored, self.offered
         for _ in range(rounds):
             self.store_patiently(max(1, bytes_each // self.payload_bytes), eviction)
-        self.cache.contents.audit()
+        audit(self.cache)
         assert self.cache.contents.state_counts().is_balanced
         return (self.stored - before) / (self.offered - offered)
 
@@ -166,7 +167,7 @@ def test_slots_that_somebody_holds_are_never_handed_over(arena: Arena) -> None:
         new.store(20)
         eviction.cycle()
         assert {slot: cache.key_of(slot) for slot in reading.slots} == kept
-        cache.contents.audit()
+        audit(cache)
     assert new.share == 0, "every slab had a slot in use"
     cache.leases.end(reading)
     assert new.load(eviction, L1_BYTES // 16, 32) > 0.75
@@ -288,7 +289,7 @@ def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
     assert not any(thread.is_alive() for thread in (evictor, *workers))
     assert wrong == []
     assert min(read[SMALL], read[LARGE], read[HUGE]) > 0
-    cache.contents.audit()
+    audit(cache)
     census = cache.contents.state_counts()
     assert (census.held, census.leases) == (0, 0)
 

@@ -19,6 +19,7 @@ from lmcache_core.l1.logs import Accessed, Inserted, Removed
 from lmcache_core.l1.slab_moves import windows
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD = 8192
 SLOT = HEADER_BYTES + PAYLOAD
@@ -42,7 +43,7 @@ def arena() -> Iterator[Arena]:
 def cache(arena: Arena, kernels: Kernels) -> Iterator[L1Cache]:
     cache = L1Cache(arena, 4096, kernels)
     yield cache
-    cache.contents.audit()
+    audit(cache)
     assert cache.contents.state_counts().is_balanced
 
 

@@ -15,6 +15,7 @@ from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.logs import Removed
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD = 8192
 SLOT = HEADER_BYTES + PAYLOAD
@@ -31,7 +32,7 @@ def cache(kernels: Kernels) -> Iterator[L1Cache]:
     arena = anonymous_arena(SLOT * 64)
     cache = L1Cache(arena, 4096, kernels)
     yield cache
-    cache.contents.audit()
+    audit(cache)
     assert cache.contents.state_counts().is_balanced
     arena.close()
 

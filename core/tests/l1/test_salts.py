@@ -15,6 +15,7 @@ from lmcache_core.l1.index import SPACES_KEPT, SlotIndex
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.salts import SaltAccounts, SaltExcess, SaltLimits
 from lmcache_core.model.keys import HashChain, KeySpace
+from lmcache_devkit.l1_audit import audit
 
 SMALL, LARGE = 4096, 12288
 SLOT = {SMALL: SMALL + 4096, LARGE: LARGE + 4096}
@@ -163,7 +164,7 @@ def test_nobody_ever_takes_more_than_its_limit(steps: list[tuple[str, str, int, 
         for each in SALTS:
             assert used.get(each, 0) == cache.salts.used_by(each) <= ceiling[each]
             ceiling[each] = max(limits.by_salt.get(each, 1 << 30), cache.salts.used_by(each))
-        cache.contents.audit()
+        audit(cache)
     arena.close()
 
 

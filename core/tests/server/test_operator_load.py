@@ -12,6 +12,7 @@ from core.tests.server.conftest import StartServer
 from lmcache_core.app.server import Server
 from lmcache_devkit import free_port
 from lmcache_devkit.fake_engine import FakeEngine
+from lmcache_devkit.l1_audit import audit
 
 PROMPTS, CHUNKS, ROUNDS = 40, 6, 120
 FORESEEN = {200, 202, 404, 409}
@@ -106,4 +107,4 @@ def test_engines_and_operators_at_once(start_server: StartServer) -> None:
     assert (status["l1"]["held"], status["l1"]["quarantined"], status["l1"]["state_counts_add_up"]) == (0, 0, True)
     assert (status["pins"]["objects"], status["pins"]["size_bytes"]) == (0, 0)
     assert status["state"] != "unhealthy"
-    server._parts.tiers.cache.contents.audit()
+    audit(server._parts.tiers.cache)

@@ -21,6 +21,7 @@ from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueJob
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD = 4096
 SLOT = 2 * PAYLOAD
@@ -173,7 +174,7 @@ def nothing_is_left(harness: StorageHarness) -> bool:
 def open_house(harness: StorageHarness) -> Iterator[StorageHarness]:
     yield harness
     assert harness.cache.contents.state_counts().is_balanced
-    harness.cache.contents.audit()
+    audit(harness.cache)
     for adapter in harness.adapters:
         adapter.close(0)
     for controller in (harness.store, harness.prefetch):

@@ -54,6 +54,7 @@ from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueJob
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l1_audit import audit
 
 LAYOUT = ObjectLayout(1, 1, 16, 64, "float32")
 PAYLOAD = LAYOUT.payload_bytes
@@ -713,7 +714,7 @@ class StorageMachine(RuleBasedStateMachine):
     @invariant()
     def slot_state_counts_add_up(self) -> None:
         assert self.cache.contents.state_counts().is_balanced, self.cache.contents.state_counts()
-        self.cache.contents.audit()
+        audit(self.cache)
 
     @invariant()
     def counts_events_and_contents_agree(self) -> None:

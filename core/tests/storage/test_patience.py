@@ -13,6 +13,7 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.storage.transfers import reserve_with_wait
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD, SLOTS = 4096, 32
 WORKER, OTHER = Owner(OwnerKind.WORKER, 1), Owner(OwnerKind.WORKER, 2)
@@ -24,7 +25,7 @@ def cache() -> Iterator[L1Cache]:
     arena = anonymous_arena(2 * PAYLOAD * SLOTS)
     cache = L1Cache(arena, 4096)
     yield cache
-    cache.contents.audit()
+    audit(cache)
     assert cache.contents.state_counts().is_balanced
     arena.close()
 

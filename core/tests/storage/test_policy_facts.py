@@ -28,6 +28,7 @@ from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.fake_clock import FakeClock
+from lmcache_devkit.l1_audit import audit
 
 PAYLOAD = 4096
 CHUNKS = tuple(bytes([chunk]) * 32 for chunk in range(8))
@@ -78,7 +79,7 @@ class StorageHarness:
 def harness() -> Iterator[StorageHarness]:
     harness = StorageHarness()
     yield harness
-    harness.cache.contents.audit()
+    audit(harness.cache)
     harness.adapter.close(0)
     harness.arena.close()
 
@@ -193,7 +194,7 @@ def picky() -> Iterator[tuple[StorageHarness, LongPromptsOnly]]:
     policy = LongPromptsOnly()
     harness = StorageHarness(policy)
     yield harness, policy
-    harness.cache.contents.audit()
+    audit(harness.cache)
     harness.adapter.close(0)
     harness.arena.close()
 

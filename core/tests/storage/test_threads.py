@@ -35,6 +35,7 @@ from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_core.storage.manager import StorageManager
 from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.l1_audit import audit
 
 SLOTS, PROMPT_CHUNKS, ENGINES, ROUNDS = 48, 12, 3, 250
 PROMPTS = tuple(tuple(bytes([prompt] * 31 + [chunk]) for chunk in range(PROMPT_CHUNKS)) for prompt in range(5))
@@ -196,7 +197,7 @@ def test_everything_at_once(server: Server) -> None:
         time.sleep(0.005)
     assert server.is_idle()
     assert server.prefetch.status()["loaded"]
-    server.cache.contents.audit()
+    audit(server.cache)
     assert not list(server.supervisor.conditions())
     table = server.cache._table
     states = [table.state(slot) for slot in range(len(table))]

@@ -17,6 +17,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.l1_audit import audit
 from lmcache_policies.plugin import lmcache_eviction_policies
 
 NAMES = [offer.name for offer in lmcache_eviction_policies()]
@@ -65,7 +66,7 @@ class Bench:
 
     def close(self) -> None:
         assert self.cache.contents.state_counts().is_balanced
-        self.cache.contents.audit()
+        audit(self.cache)
         self.eviction._wakes.close()
         self.arena.close()
 

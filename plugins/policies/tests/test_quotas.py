@@ -22,6 +22,7 @@ from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
 from lmcache_core.storage.transfers import reserve_with_wait
 from lmcache_devkit.event_recorder import EventRecorder
+from lmcache_devkit.l1_audit import audit
 from lmcache_devkit.policy_model import LARGE, SALTS, SMALL, ModelledPolicy, space_of
 from lmcache_policies.eviction.isolated_lru import open_isolated_lru
 from lmcache_policies.eviction.least_hit_density import open_least_hit_density
@@ -71,7 +72,7 @@ class EvictionHarness:
 def site(request: pytest.FixtureRequest) -> Iterator[EvictionHarness]:
     site = EvictionHarness(request.param(None))
     yield site
-    site.cache.contents.audit()
+    audit(site.cache)
     site.arena.close()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmcache_core import EngineKey, MemoryRegion, encode_tokens
+from lmcache_devkit.l1_audit import audit
 from lmcache_devkit.module_bench import CHUNK_TOKENS, ModuleBench
 from lmcache_kv_layout import PagedGroup
 from lmcache_transfer_torch.config import TransferSettings
@@ -142,7 +143,7 @@ class Site:
     def held(self) -> tuple[int, int]:
         census = self.bench.storage.census()
         assert census.is_balanced
-        self.bench.cache.contents.audit()
+        audit(self.bench.cache)
         return census.held, census.quarantined
 
     def cached(self) -> int:

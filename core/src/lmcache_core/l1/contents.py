@@ -167,26 +167,6 @@ class Contents:
                 capacity_bytes=self._index.arena_bytes,
             )
 
-    def audit(self) -> None:
-        """Assert that counters, keys, slots and leases agree, slot by slot.  For tests: it holds the lock throughout."""
-        with self._index.lock:
-            self._audit()
-
-    def _audit(self) -> None:
-        table, allocator = self._table, self._index.allocator
-        states = [(slot, *state) for slot in range(len(table)) if (state := table.state(slot)) is not None]
-        leased = Counter(slot for lease in self._leases.table.everything() for slot in lease.slots)
-        keys = [(space, chunk_hash) for _, space, chunk_hash, _, ready, _ in states if ready]
-        assert len(set(keys)) == len(keys), "two slots have one key"
-        assert all(table.contains(*key) for key in keys), "an object that is not found"
-        assert all(leased[slot] == count for slot, _, _, count, _, _ in states), "a reference without a lease"
-        assert table.held == sum(count > 0 for _, _, _, count, _, _ in states)
-        assert table.cached == sum(count == 0 for _, _, _, count, _, _ in states)
-        assert table.findable == len(keys)
-        assert leased.keys() <= {slot for slot, *_ in states}, "a lease on a free slot"
-        assert allocator.free_slots + len(states) == allocator.total
-        assert sum(record.objects for record in self._index.spaces.everything()) == len(states)
-
     def _drop(self, idle: list[int], busy: list[int]) -> None:
         """Under the lock: free the unreferenced ones, and the referenced ones with their last reference."""
         self._index.record_removal(idle + busy, CLEARED)

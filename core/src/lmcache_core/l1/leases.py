@@ -142,9 +142,6 @@ class LeaseTable:
     def quarantined(self) -> Iterable[Lease]:
         return self._quarantined.values()
 
-    def everything(self) -> Iterable[Lease]:
-        return (lease for leases in self._of.values() for lease in leases.values())
-
     def _schedule(self, lease: Lease) -> None:
         if lease.deadline is not None:
             lease.due = ceil(lease.deadline)

@@ -58,7 +58,7 @@ class Registrations:
 
     def __init__(
         self,
-        holds: WorkerReferences,
+        references: WorkerReferences,
         is_connected: Callable[[bytes], bool],
         reap_seconds: float,
         grace_seconds: float,
@@ -69,7 +69,7 @@ class Registrations:
         """`is_connected` is asked on any thread; False means that the client has closed this connection, or is dead.
         `learn_layout` is called with the layout of each object group that a worker registers, before anything can be stored
         with it."""
-        self._references = holds
+        self._references = references
         self._is_connected = is_connected
         self._reap = reap_seconds
         self._grace = grace_seconds
@@ -384,7 +384,7 @@ def _differences(workers: list[Worker]) -> Iterator[str]:
     for worker in workers:
         shard = 0 if worker.world_size == 1 else worker.shard
         if shard is not None:  # stages of one engine may differ
-            shapes.setdefault((worker.world_size, shard), set()).add(_shape(worker))
+            shapes.setdefault((worker.world_size, shard), set()).add(layout_of(worker))
     for (world, shard), those in sorted(shapes.items()):
         if len(those) > 1:
             yield f"chunks of shard {shard} of {world}: {', '.join(sorted(those))}"
@@ -392,7 +392,3 @@ def _differences(workers: list[Worker]) -> Iterator[str]:
 
 def _dtypes(worker: Worker) -> set[str]:
     return {part.dtype for group in worker.groups for part in getattr(group.layout, "parts", (group.layout,))}
-
-
-def _shape(worker: Worker) -> str:
-    return " | ".join(str(group.layout) for group in worker.groups)

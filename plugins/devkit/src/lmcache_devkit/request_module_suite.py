@@ -45,6 +45,7 @@ from lmcache_devkit.engine_requests import (
     payload_about,
 )
 from lmcache_devkit.fuzzing import FUZZ
+from lmcache_devkit.l1_audit import audit
 from lmcache_devkit.module_bench import ModuleBench
 from lmcache_devkit.module_rounds import ModuleRounds
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
@@ -316,7 +317,7 @@ class RequestModuleSuite(OfferSuite):
         census = bench.storage.census()
         assert census.is_balanced
         assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "references that were not released"
-        bench.cache.contents.audit()
+        audit(bench.cache)
 
 
 def _send(bench: ModuleBench, handler: Handler, payload: Sequence[Any], **how: Any) -> None:
