@@ -33,7 +33,7 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.controllers import adapter_health, threads
+from lmcache_core.controllers import adapter_conditions, threads
 from lmcache_core.controllers.conditions import RecentGrowth
 from lmcache_core.events import subscriber_calls
 from lmcache_core.l1 import arena
@@ -530,7 +530,7 @@ STATES: Final = {"info": (200, "healthy"), "warning": (200, "degraded"), "critic
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     minute = partial(RecentGrowth, seconds=MINUTE_SECONDS)
     monkeypatch.setattr(server_conditions, "RecentGrowth", minute)
-    monkeypatch.setattr(adapter_health, "RecentGrowth", lambda clock, seconds=0.0: minute(clock))
+    monkeypatch.setattr(adapter_conditions, "RecentGrowth", lambda clock, seconds=0.0: minute(clock))
     monkeypatch.setattr(subscriber_calls, "RECENT_SECONDS", MINUTE_SECONDS)
     monkeypatch.setattr(program, "RECENT_SECONDS", MINUTE_SECONDS)
     monkeypatch.setattr(found_objects, "AGAIN_SECONDS", MINUTE_SECONDS)

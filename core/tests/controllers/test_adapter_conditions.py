@@ -8,7 +8,7 @@ from lmcache_core import Outcome
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import CircuitState, CircuitStatus
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_health import AdapterWatch
+from lmcache_core.controllers.adapter_conditions import AdapterWatch
 from lmcache_core.controllers.adapter_jobs import PendingJob, Verb
 from lmcache_core.jobs.queues import Inbox
 from lmcache_devkit.borrowed_memory import object_key

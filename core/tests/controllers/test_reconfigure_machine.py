@@ -25,8 +25,8 @@ from lmcache_core.contracts.completion import JobId
 from lmcache_core.contracts.policies import EvictionDemand, PrefetchPolicy, RequestFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.store_counters import StoreView
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits, StoreQueue
+from lmcache_core.controllers.store_units import StoreView
 from lmcache_core.controllers.threads import PendingCall
 from lmcache_core.model.keys import ObjectKey
 

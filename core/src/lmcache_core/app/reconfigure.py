@@ -20,7 +20,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
 from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_health import adapter_subject
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.conditions import Conditions, is_well
 from lmcache_core.controllers.prefetch import PrefetchController

@@ -20,7 +20,7 @@ from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
 from lmcache_core.contracts.samples import Sample
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.adapter_health import adapter_subject
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.events.subscriber_queue import SubscriberStatus

@@ -16,7 +16,7 @@ from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_health import AdapterWatch, adapter_subject
+from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
 from lmcache_core.controllers.conditions import Conditions, PluginReports, RecentGrowth, Reporter, counts_of
 from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_core.model.keys import HashChain

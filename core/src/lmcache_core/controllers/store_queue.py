@@ -13,8 +13,7 @@ import msgspec
 
 from lmcache_core.contracts.policies import AdapterFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.store_counters import StoreCounters, StoreView
-from lmcache_core.controllers.store_units import StoreUnit
+from lmcache_core.controllers.store_units import StoreCounters, StoreUnit, StoreView
 from lmcache_core.l1.leases import Lease
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import RequestFacts
@@ -197,3 +198,138 @@ class StoreReferences:
         if not self.busy[slot]:
             del self.busy[slot]
             self._sealed.discard(slot)
+
+
+class StoreCounts(NamedTuple):
+    """Objects since the start, all of one moment:
+
+    admitted == stored + failed + dropped + waiting + in_flight
+
+    and the same in bytes.
+    """
+
+    admitted: int
+    stored: int
+    failed: int
+    """The adapter said so, did not answer in time, or the server could not hand them over."""
+    dropped: int
+    waiting: int
+    in_flight: int
+    """Handed to the adapter, and not answered."""
+    merged: int
+    """Not admitted: the same object was on its way to this adapter already."""
+    admitted_bytes: int
+    stored_bytes: int
+    failed_bytes: int
+    dropped_bytes: int
+    waiting_bytes: int
+    in_flight_bytes: int
+    failed_by_outcome: Mapping[str, int]
+    """`rejected` where the adapter has no room."""
+    failed_bytes_by_outcome: Mapping[str, int]
+    dropped_by_reason: Mapping[str, int]
+    dropped_bytes_by_reason: Mapping[str, int]
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Waiting and in flight."""
+        return self.waiting_bytes + self.in_flight_bytes
+
+    @property
+    def adds_up(self) -> bool:
+        """In objects and in bytes."""
+        return (
+            self.admitted == self.stored + self.failed + self.dropped + self.waiting + self.in_flight
+            and self.admitted_bytes == self.stored_bytes + self.failed_bytes + self.dropped_bytes + self.backlog_bytes
+        )
+
+
+class StoreView(NamedTuple):
+    """Stores to one adapter: counts, age and speed."""
+
+    counts: StoreCounts
+    oldest_seconds: float
+    """Age of the object that waits longest."""
+    bytes_per_second: float | None
+    """None until it is known."""
+
+
+class StoreCounters:
+    """Written by the store controller's thread, read by any: a snapshot is consistent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all below
+        self._admitted = self._admitted_bytes = 0
+        self._stored = self._stored_bytes = 0
+        self._waiting = self._waiting_bytes = 0
+        self._in_flight = self._in_flight_bytes = 0
+        self._merged = 0
+        self._failed: Counter[str] = Counter()
+        self._failed_bytes: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+        self._dropped_bytes: Counter[str] = Counter()
+        self.waiting_since: float | None = None
+        """When what waits longest began to; None while nothing waits."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._waiting_bytes + self._in_flight_bytes
+
+    def admit(self, objects: int, size: int, merged: int) -> None:
+        """`objects` more, of `size` bytes, wait; `merged` others were on their way already."""
+        with self._lock:
+            self._admitted += objects
+            self._admitted_bytes += size
+            self._waiting += objects
+            self._waiting_bytes += size
+            self._merged += merged
+
+    def submit(self, objects: int, size: int) -> None:
+        """`objects` of those that wait, of `size` bytes, were handed to the adapter."""
+        with self._lock:
+            self._waiting -= objects
+            self._waiting_bytes -= size
+            self._in_flight += objects
+            self._in_flight_bytes += size
+
+    def complete(
+        self, stored: int, stored_bytes: int, failed: Mapping[str, int], failed_bytes: Mapping[str, int]
+    ) -> None:
+        """Objects in flight have their outcome: stored, or failed, by outcome."""
+        with self._lock:
+            self._in_flight -= stored + sum(failed.values())
+            self._in_flight_bytes -= stored_bytes + sum(failed_bytes.values())
+            self._stored += stored
+            self._stored_bytes += stored_bytes
+            self._failed.update(failed)
+            self._failed_bytes.update(failed_bytes)
+
+    def drop(self, objects: int, size: int, reason: str) -> None:
+        """`objects` of those that wait, of `size` bytes, were dropped."""
+        with self._lock:
+            self._waiting -= objects
+            self._waiting_bytes -= size
+            self._dropped[reason] += objects
+            self._dropped_bytes[reason] += size
+
+    def snapshot(self) -> StoreCounts:
+        with self._lock:
+            return StoreCounts(
+                admitted=self._admitted,
+                stored=self._stored,
+                failed=self._failed.total(),
+                dropped=self._dropped.total(),
+                waiting=self._waiting,
+                in_flight=self._in_flight,
+                merged=self._merged,
+                admitted_bytes=self._admitted_bytes,
+                stored_bytes=self._stored_bytes,
+                failed_bytes=self._failed_bytes.total(),
+                dropped_bytes=self._dropped_bytes.total(),
+                waiting_bytes=self._waiting_bytes,
+                in_flight_bytes=self._in_flight_bytes,
+                failed_by_outcome=dict(self._failed),
+                failed_bytes_by_outcome=dict(self._failed_bytes),
+                dropped_by_reason=dict(self._dropped),
+                dropped_bytes_by_reason=dict(self._dropped_bytes),
+            )

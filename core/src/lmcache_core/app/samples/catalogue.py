@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.samples import l1, serdes, server
+from lmcache_core.app.samples import l1, l2, serdes, server
 from lmcache_core.app.samples.l1 import l1_samples
+from lmcache_core.app.samples.l2 import adapter_samples, prefetch_samples, store_samples
 from lmcache_core.app.samples.serdes import serde_samples
 from lmcache_core.app.samples.server import server_samples
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
-from lmcache_core.controllers import adapter_health as adapters
-from lmcache_core.controllers import prefetch_counters, store_counters
-from lmcache_core.controllers.adapter_health import adapter_samples
-from lmcache_core.controllers.prefetch_counters import prefetch_samples
-from lmcache_core.controllers.store_counters import store_samples
 from lmcache_core.storage import counters as tenants
 from lmcache_core.storage.counters import tenant_samples
 
@@ -29,9 +25,7 @@ if TYPE_CHECKING:
 SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (
     *tenants.KINDS,
     *l1.KINDS,
-    *store_counters.KINDS,
-    *prefetch_counters.KINDS,
-    *adapters.KINDS,
+    *l2.KINDS,
     *serdes.KINDS,
     *server.KINDS,
 )

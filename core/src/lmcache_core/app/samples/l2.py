@@ -1,121 +1,89 @@
-"""Conditions and samples of L2 adapters, as the server sees them from outside; the adapter's own conditions are added."""
+"""Samples of L2: stores and prefetches, jobs of every kind, bytes, time, and how each adapter is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
+from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.l2_adapter import CircuitState
 from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
 from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
-from lmcache_core.controllers.conditions import RecentGrowth, counts_of, is_well
+from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.l2_eviction import L2EvictionCounters
+from lmcache_core.controllers.prefetch import PrefetchCounts
+from lmcache_core.controllers.store_units import StoreView
 from lmcache_core.model.results import Outcome
 
-FAILED_SHARE_MAX: Final = 0.01
-"""Of a minute's objects of one kind of job."""
-MOMENT_SECONDS: Final = 10.0
-"""After this time without a failure, an adapter no longer counts as failing."""
-_FAILED: Final = (Outcome.FAILED.value, Outcome.TIMED_OUT.value)
-_REFUSED: Final = (Outcome.REJECTED.value,)
-_NOUNS: Final = {"store": "stores", "lookup": "lookups", "load": "loads", "delete": "deletes"}
+STORE_ADMITTED: Final = counter(
+    "lmcache.l2.store.admitted",
+    "{object}",
+    "Objects that are to go to an adapter.  Each is stored, failed or dropped, or it is pending.",
+    "l2_name",
+)
+STORE_ADMITTED_BYTES: Final = counter("lmcache.l2.store.admitted.size", "By", "The same in bytes.", "l2_name")
+STORE_ENDED: Final = counter(
+    "lmcache.l2.store.ended",
+    "{object}",
+    "What became of them: stored, failed (reason: the outcome) or dropped (reason: why).",
+    "l2_name",
+    "result",
+    "reason",
+)
+STORE_ENDED_BYTES: Final = counter(
+    "lmcache.l2.store.ended.size", "By", "The same in bytes.", "l2_name", "result", "reason"
+)
+STORE_PENDING: Final = gauge(
+    "lmcache.l2.store.pending",
+    "{object}",
+    "Objects that wait for an adapter (waiting) or are with it (in_flight).",
+    "l2_name",
+    "state",
+)
+STORE_PENDING_BYTES: Final = gauge("lmcache.l2.store.pending.size", "By", "The same in bytes.", "l2_name", "state")
+STORE_OLDEST: Final = gauge(
+    "lmcache.l2.store.oldest_age", "s", "How long the oldest of those that wait has waited.", "l2_name"
+)
+STORE_MERGED: Final = counter(
+    "lmcache.l2.store.merged",
+    "{object}",
+    "Not admitted: the same object was on its way to this adapter already.",
+    "l2_name",
+)
+STORE_SPEED: Final = gauge(
+    "lmcache.l2.store.speed", "By/s", "How fast an adapter takes stores, once that is known.", "l2_name"
+)
+BACKLOG: Final = gauge(
+    "lmcache.l2.store.backlog", "By", "Bytes that L1 holds for L2; what goes to several adapters counts once."
+)
+TURNED_AWAY: Final = counter(
+    "lmcache.l2.store.turned_away",
+    "{object}",
+    "Objects that stay in L1 only because the store controller was too far behind; no adapter was chosen.",
+)
 
-
-def adapter_subject(name: str) -> str:
-    """The subject of an L2 adapter's conditions."""
-    return f"adapter {name}"
-
-
-class AdapterWatch:
-    """Counts of all adapters, as far as their conditions need them.  Not safe from several threads at once."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._minute = RecentGrowth(clock)
-        self._moment = RecentGrowth(clock, MOMENT_SECONDS)
-
-    def conditions(self, client: AdapterClient) -> Iterator[Condition]:
-        """To be asked once per second.  Never blocks for longer than the adapter's `circuit` does."""
-        subject = adapter_subject(client.name)
-        if overdue := client.overdue:
-            yield Condition(
-                "adapter_silent",
-                Severity.WARNING,
-                f"{overdue} jobs have no answer within {client.timeout_seconds:g} s; it is given nothing more until it answers",
-                "see whether its backend hangs; --l2-timeout-seconds says how long it may take",
-                subject,
-                counts_of(overdue=overdue),
-            )
-        circuit = client.circuit()
-        if circuit is not None and circuit.state is not CircuitState.CLOSED:
-            yield Condition(
-                "adapter_paused",
-                Severity.WARNING,
-                f"its backend failed {circuit.failures_in_a_row} times in a row and is left alone; from time to time a probe "
-                "asks it",
-                "see the log for what it answered, and whether it can be reached",
-                subject,
-                counts_of(failures_in_a_row=circuit.failures_in_a_row, openings=circuit.openings),
-            )
-        account = client.counters.snapshot()
-        yield from self._failing(subject, account.verbs)
-        if damaged := self._minute.of((subject, "damaged"), account.damaged):
-            yield Condition(
-                "adapter_objects_damaged",
-                Severity.WARNING,
-                f"{damaged:.0f} objects of the last minute were not what was stored; none of them was served",
-                "see whether its medium fails; the log names the objects, which are stored anew when they are computed again",
-                subject,
-                counts_of(objects=damaged),
-            )
-
-    def _failing(self, subject: str, verbs: Mapping[str, VerbCounts]) -> Iterator[Condition]:
-        failing: dict[str, _Share] = {}
-        for verb, row in verbs.items():
-            if share := self._share(subject, verb, row, _FAILED):
-                failing[_NOUNS[verb]] = share
-        if failing:
-            yield Condition(
-                "adapter_jobs_fail",
-                Severity.WARNING,
-                "of the last minute, "
-                + ", ".join(f"{share.bad:.0f} of {share.answered:.0f} {noun}" for noun, share in failing.items())
-                + " failed",
-                "see the log for what its backend answered",
-                subject,
-                counts_of(
-                    failed=sum(share.bad for share in failing.values()),
-                    objects=sum(share.answered for share in failing.values()),
-                ),
-            )
-        if refused := self._share(subject, "store", verbs["store"], _REFUSED):
-            yield Condition(
-                "adapter_refuses",
-                Severity.WARNING,
-                f"it refused {refused.bad:.0f} of the {refused.answered:.0f} objects that it was to store in the last minute",
-                "see whether it is full, whether objects are longer than it takes, and whether foreign files are in the way",
-                subject,
-                counts_of(refused=refused.bad, objects=refused.answered),
-            )
-
-    def _share(self, subject: str, verb: str, row: VerbCounts, bad: Collection[str]) -> _Share | None:
-        """Of the last minute's objects, where it is too large, and it has not gone well since."""
-        minute, moment = (
-            {outcome: growth.of((subject, verb, bad, outcome), count) for outcome, count in row.outcomes.items()}
-            for growth in (self._minute, self._moment)
-        )
-        share = _Share(sum(minute.get(outcome, 0.0) for outcome in bad), sum(minute.values()))
-        goes_well = any(moment.values()) and not any(moment.get(outcome, 0.0) for outcome in bad)
-        return share if share.bad > FAILED_SHARE_MAX * share.answered and not goes_well else None
-
-
-class _Share(NamedTuple):
-    bad: float
-    answered: float
-
+PREFETCHES: Final = gauge("lmcache_mp.active_prefetch_jobs", "", "Lookups that go on in L2 right now.")
+PREFETCHES_QUEUED: Final = gauge("lmcache.prefetch.queued", "{lookup}", "Lookups that wait for their turn in L2.")
+PREFETCHES_ENDED: Final = counter(
+    "lmcache.prefetch.ended",
+    "{lookup}",
+    "Lookups that went on in L2 and are answered: completed, timed_out, cancelled by the end of the "
+    "request, or given_up.",
+    "result",
+)
+PREFETCH_BYTES: Final = gauge(
+    "lmcache.prefetch.l1_usage", "By", "Bytes of L1 that prefetches occupy until workers took over."
+)
+PREFETCH_LIMIT: Final = gauge("lmcache.prefetch.l1_limit", "By", "Bytes of L1 that prefetches may occupy.")
+PREFETCH_LOADED: Final = counter(
+    "lmcache.prefetch.loaded", "{object}", "Objects that were loaded, checked and published in L1."
+)
+PREFETCH_WAITS: Final = counter(
+    "lmcache.prefetch.room_waits", "{wait}", "Times that a prefetch had to wait for room in L1."
+)
 
 _OPERATION: Final = ("l2_name", "operation")
 
@@ -231,9 +199,53 @@ LOAD_ADAPTERS: Final = gauge(
     "lmcache_mp.l2_prefetch_adapters", "", "Adapters that are loaded from, by state: healthy or unhealthy.", "state"
 )
 
-
 KINDS: Final = kinds_in(globals())
 _L1_TAG: Final = "_default"
+
+
+def store_samples(views: Mapping[str, StoreView], backlog_bytes: int, refused: int) -> Iterator[Sample]:
+    """`views` by the name of the adapter."""
+    for name, view in views.items():
+        yield from _of_adapter(name, view)
+    yield BACKLOG.of(backlog_bytes)
+    yield TURNED_AWAY.of(refused)
+
+
+def _of_adapter(name: str, view: StoreView) -> Iterator[Sample]:
+    """All of one moment: what was admitted is what ended and what is pending."""
+    counts = view.counts
+    yield STORE_ADMITTED.of(counts.admitted, name)
+    yield STORE_ADMITTED_BYTES.of(counts.admitted_bytes, name)
+    yield STORE_ENDED.of(counts.stored, name, "stored", "")
+    yield STORE_ENDED_BYTES.of(counts.stored_bytes, name, "stored", "")
+    for result, objects, sizes in (
+        ("failed", counts.failed_by_outcome, counts.failed_bytes_by_outcome),
+        ("dropped", counts.dropped_by_reason, counts.dropped_bytes_by_reason),
+    ):
+        for reason, count in objects.items():
+            yield STORE_ENDED.of(count, name, result, reason)
+            yield STORE_ENDED_BYTES.of(sizes[reason], name, result, reason)
+    yield STORE_PENDING.of(counts.waiting, name, "waiting")
+    yield STORE_PENDING.of(counts.in_flight, name, "in_flight")
+    yield STORE_PENDING_BYTES.of(counts.waiting_bytes, name, "waiting")
+    yield STORE_PENDING_BYTES.of(counts.in_flight_bytes, name, "in_flight")
+    yield STORE_MERGED.of(counts.merged, name)
+    yield STORE_OLDEST.of(view.oldest_seconds, name)
+    if view.bytes_per_second is not None:
+        yield STORE_SPEED.of(view.bytes_per_second, name)
+
+
+def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
+    yield PREFETCHES.of(counts.in_flight)
+    yield PREFETCHES_QUEUED.of(counts.queued)
+    yield PREFETCHES_ENDED.of(counts.completed, "completed")
+    yield PREFETCHES_ENDED.of(counts.timed_out, "timed_out")
+    yield PREFETCHES_ENDED.of(counts.cancelled, "cancelled")
+    yield PREFETCHES_ENDED.of(counts.given_up, "given_up")
+    yield PREFETCH_BYTES.of(counts.l1_bytes)
+    yield PREFETCH_LIMIT.of(counts.l1_max_bytes)
+    yield PREFETCH_LOADED.of(counts.loaded)
+    yield PREFETCH_WAITS.of(counts.allocation_waits)
 
 
 def adapter_samples(
