@@ -190,12 +190,9 @@ from .contracts.cache_control import (
     ChunkAddress as ChunkAddress,
     ChunkLoad as ChunkLoad,
     LoadedChunks as LoadedChunks,
-    PinControl as PinControl,
-    Pinned as Pinned,
-    PinRefusedError as PinRefusedError,
-    PinSubject as PinSubject,
+    PinOwner as PinOwner,
     PinTotals as PinTotals,
-    PinView as PinView,
+    References as References,
     UnknownShapeError as UnknownShapeError,
 )
 from .contracts.server_control import (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lmcache_admin.parts import AdminParts, open_parts
+from lmcache_core.contracts.cache_control import PinOwner
 from lmcache_core.contracts.conditions import ActiveCondition, Condition, Severity
 from lmcache_core.contracts.server_control import (
     AdapterState,
@@ -46,6 +47,8 @@ class StandInQuotas:
 class StandInCache:
     """Holds `cached` objects that may go and `held` ones that go by force alone."""
 
+    pin_max_bytes = 0
+
     def __init__(self, cached: int = 3, held: int = 2) -> None:
         self.cached, self.held = cached, held
 
@@ -53,6 +56,9 @@ class StandInCache:
         dropped = self.cached + (self.held if force else 0)
         self.cached, self.held = 0, 0 if force else self.held
         return dropped
+
+    def set_pin_owner(self, owner: PinOwner) -> None:
+        pass
 
     def objects(self) -> int:
         return self.cached + self.held
@@ -97,7 +103,6 @@ def parts(**changes: Any) -> AdminParts:
     control: dict[str, Any] = {
         "quotas": StandInQuotas(),
         "cache": StandInCache(),
-        "pins": None,
         "resolve": None,
         "adapters": StandInAdapters(),
         "settings": StandInSettings(),

@@ -12,12 +12,13 @@ from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, WORKER, St
 from lmcache_admin import l1_listing
 from lmcache_admin.key_filter import KeyFilter
 from lmcache_admin.l1_listing import L1Listing, L1Removal
+from lmcache_admin.pins import PinSubject
 from lmcache_core import CachedObject
-from lmcache_core.contracts.cache_control import AddressedChunks, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import digest
-from plugins.admin.tests.operator_parts import cache_of, listing
+from plugins.admin.tests.operator_parts import cache_of, listing, pins_of
 
 ANY = KeyFilter()
 
@@ -43,13 +44,13 @@ def test_every_object_is_on_one_page(harness: StorageHarness, page_size: int) ->
     assert listed(harness, page_size) == []
     harness.put(*CHUNKS)
     harness.settle()
-    harness.storage.pins.pin("p", PinSubject("m", ""), None, _named(CHUNKS[0]))
+    pins_of(harness).pin("p", PinSubject("m", ""), None, _named(CHUNKS[0]))
     found = listed(harness, page_size)
     assert hashes(found) == list(CHUNKS)
     states = {each.key.chunk_hash: each.state for each in found}
     assert states == {CHUNKS[0]: "pinned", **dict.fromkeys(CHUNKS[1:], "cached")}
     assert {(each.payload_bytes, each.slot_bytes) for each in found} == {(PAYLOAD, SLOT)}
-    harness.storage.pins.unpin("p")
+    pins_of(harness).unpin("p")
 
 
 def test_a_filter_leaves_the_others_out(harness: StorageHarness) -> None:
@@ -145,7 +146,9 @@ def test_nobody_waits_behind_a_long_listing(harness: StorageHarness, monkeypatch
     harness.put(*CHUNKS)
     harness.settle()
     free: list[bool] = []
-    objects = L1Listing(cache_of(harness), pause=lambda _: free.append(not harness.cache._index.lock.locked()))
+    objects = L1Listing(
+        cache_of(harness), pins_of(harness), pause=lambda _: free.append(not harness.cache._index.lock.locked())
+    )
     objects.page(0, 100, ANY)
     assert len(free) >= len(CHUNKS) // 2 - 1
     assert all(free)

@@ -23,15 +23,15 @@ from core.tests.storage.test_manager_machine import (
     StorageMachine,
     content,
 )
-from lmcache_admin import l1_listing, prefetch_orders
+from lmcache_admin import l1_listing, pins, prefetch_orders
 from lmcache_admin.key_filter import KeyFilter
 from lmcache_admin.l1_listing import L1Listing
+from lmcache_admin.pins import PinRefusedError, Pins, PinSubject
 from lmcache_admin.prefetch_orders import OrderRefusedError, OrderState, PinWish, PrefetchOrders
-from lmcache_core.contracts.cache_control import AddressedChunks, PinRefusedError, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.kernels.choice import choose_kernels
 from lmcache_core.model.keys import ObjectKey
-from lmcache_core.storage import pins
 from lmcache_core.storage.cache_control import OperatorCache
 
 PIN_BYTES = 4 * 2 * PAYLOAD
@@ -48,12 +48,13 @@ def named(chunks: tuple[bytes, ...], ranks: tuple[int, ...], is_prompt: bool) ->
 class OperatorMachine(StorageMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.storage.pins._max_bytes = PIN_BYTES
         for module, name, few in ((prefetch_orders, "PART_CHUNKS", 2), (pins, "SLICE", 3), (l1_listing, "SLICE", 3)):
             self.patches.enter_context(patch.object(module, name, few))
-        cache = OperatorCache(self.cache, self.storage, self.storage.pins, self.prefetch, self.clock)
-        self.listing = L1Listing(cache)
-        self.prefetches = PrefetchOrders(cache, self.storage.pins, self.clock)
+        cache = OperatorCache(self.cache, self.storage, self.prefetch, self.clock)
+        self.pins = Pins(cache, self.clock)
+        self.pins.max_bytes = PIN_BYTES
+        self.listing = L1Listing(cache, self.pins)
+        self.prefetches = PrefetchOrders(cache, self.pins, self.clock)
         self.orders: list[str] = []
 
     @rule(name=NAMES, prompt=st.sampled_from(PROMPTS), length=st.integers(1, 6), ranks=RANKS, life=LIVES)
@@ -62,14 +63,14 @@ class OperatorMachine(StorageMachine):
     ) -> None:
         before = self.cache.contents.state_counts().leases
         try:
-            self.storage.pins.pin(name, SUBJECT, life, named(prompt[:length], ranks, is_prompt=True))
+            self.pins.pin(name, SUBJECT, life, named(prompt[:length], ranks, is_prompt=True))
         except PinRefusedError:
             assert self.cache.contents.state_counts().leases == before, "what was refused holds nothing"
 
     @rule(name=NAMES)
     def unpin(self, name: str) -> None:
-        known = {view.name for view in self.storage.pins.everything()}
-        assert (self.storage.pins.unpin(name) is not None) == (name in known)
+        known = {view.name for view in self.pins.everything()}
+        assert (self.pins.unpin(name) is not None) == (name in known)
 
     @rule(
         prompt=st.sampled_from(PROMPTS),
@@ -106,14 +107,14 @@ class OperatorMachine(StorageMachine):
 
     @invariant()
     def what_is_pinned_is_there(self) -> None:
-        self_pins = self.storage.pins
+        self_pins = self.pins
         holders = Counter(slot for pin in self_pins._pins.values() for slot in pin.slots)
         assert holders == self_pins._pinned
         assert self_pins._pinned_bytes == 2 * PAYLOAD * len(holders) <= PIN_BYTES
         for pin in self_pins._pins.values():
-            leased = Counter(slot for lease in pin.leases for slot in lease.slots)
+            leased = Counter(slot for each in pin.references for slot in each.slots)
             assert leased == Counter(dict.fromkeys(pin.slots, 1))
-            assert all(lease.slots for lease in pin.leases), "an empty lease that nobody ends"
+            assert all(each.slots for each in pin.references), "an empty lease that is not ended"
             assert pin.slots or pin.users, "a pin that holds nothing"
         for slot in holders:
             state = self.cache._table.state(slot)
@@ -142,7 +143,7 @@ class OperatorMachine(StorageMachine):
                 assert 0 <= view.pinned_keys <= view.found_keys <= view.total_keys
 
     def everybody_leaves(self) -> None:
-        self.storage.pins.end_everything()
+        self.pins.clear()
         for request_id in self.orders:
             self.prefetches.cancel(request_id)
         super().everybody_leaves()

@@ -16,12 +16,13 @@ from core.tests.storage.storage_harness import (
     space,
 )
 from lmcache_admin import prefetch_orders
+from lmcache_admin.pins import PinRefusedError, PinSubject
 from lmcache_admin.prefetch_orders import OrderRefusedError, OrderState, OrderView, PinWish
-from lmcache_core.contracts.cache_control import AddressedChunks, PinRefusedError, PinSubject
+from lmcache_core.contracts.cache_control import AddressedChunks
 from lmcache_core.contracts.policies import InsertFacts
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.l1.logs import Inserted
-from plugins.admin.tests.operator_parts import orders_of
+from plugins.admin.tests.operator_parts import orders_of, pins_of
 
 WISH = PinWish("p", PinSubject("m", ""), None)
 
@@ -90,10 +91,10 @@ def test_it_is_pinned_as_it_comes(harness: StorageHarness) -> None:
     harness.settle()
     assert result(harness, order) == (OrderState.COMPLETED, 8, 8, 8)
     assert view(harness, order).pinned_keys == 8
-    assert harness.storage.pins.totals().size_bytes == 8 * SLOT
+    assert pins_of(harness).totals().size_bytes == 8 * SLOT
     assert harness.prefetch.status()["l1_bytes"] == 0, "what is pinned takes no room of prefetches"
     assert harness.storage.clear(force=False) == 0
-    harness.storage.pins.unpin("p")
+    pins_of(harness).unpin("p")
     assert nothing_is_left(harness)
 
 
@@ -109,13 +110,13 @@ def test_more_than_may_be_pinned_is_refused_or_told() -> None:
         assert [each.found_keys for each in states] == [4, 4]
         assert sum(each.pinned_keys for each in states) <= 4
         assert any("unpin something" in each.note for each in states)
-        harness.storage.pins.end_everything()
+        pins_of(harness).clear()
 
 
 def test_a_pin_that_is_let_go_meanwhile_is_told(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
     order = orders_of(harness).submit(prompt(*CHUNKS), WISH)
-    harness.storage.pins.unpin("p")
+    pins_of(harness).unpin("p")
     harness.settle()
     now = view(harness, order)
     assert (now.found_keys, now.pinned_keys, now.note) == (8, 0, "pin 'p' was removed meanwhile")
@@ -126,7 +127,7 @@ def test_an_order_that_finds_nothing_leaves_no_pin(harness: StorageHarness) -> N
     order = orders_of(harness).submit(prompt(*CHUNKS), WISH)
     harness.settle()
     assert result(harness, order) == (OrderState.COMPLETED, 8, 0, 0)
-    assert harness.storage.pins.everything() == []
+    assert pins_of(harness).everything() == []
 
 
 def test_a_cancelled_order_brings_no_more(harness: StorageHarness) -> None:
@@ -211,7 +212,7 @@ def test_there_is_a_most_at_once_and_old_ones_are_forgotten(
     orders = [orders_of(harness).submit(prompt(*CHUNKS), None) for _ in range(2)]
     with pytest.raises(OrderRefusedError, match="2 prefetches are under way, which is the most"):
         orders_of(harness).submit(prompt(*CHUNKS), WISH)
-    assert harness.storage.pins.everything() == []
+    assert pins_of(harness).everything() == []
     harness.settle()
     assert [view(harness, each).found_keys for each in orders] == [8, 8]
     assert not any(order.wanted for order in orders_of(harness)._orders.values()), "it is long, and of no use any more"
@@ -252,8 +253,8 @@ def test_a_cancelled_order_pins_nothing_that_it_does_not_hold_any_more(harness: 
     orders_of(harness).cancel(order.request_id)
     harness.storage.clear(force=False)
     harness.settle()
-    assert view(harness, order).pinned_keys == harness.storage.pins.totals().objects == 3
-    harness.storage.pins.unpin("p")
+    assert view(harness, order).pinned_keys == pins_of(harness).totals().objects == 3
+    pins_of(harness).unpin("p")
     assert nothing_is_left(harness)
 
 
@@ -264,5 +265,5 @@ def test_an_order_that_finds_nothing_leaves_the_pin_of_another_one(harness: Stor
     assert orders_of(harness).cancel(futile.request_id) is not None
     harness.settle()
     assert view(harness, order).pinned_keys == 6
-    harness.storage.pins.unpin("p")
+    pins_of(harness).unpin("p")
     assert nothing_is_left(harness)

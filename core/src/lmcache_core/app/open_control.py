@@ -17,11 +17,10 @@ from lmcache_core.storage.cache_control import OperatorCache
 
 
 def open_control(common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, changes: Changes) -> ServerControl:
-    storage, hidden = tiers.storage, common.hidden
+    hidden = common.hidden
     return ServerControl(
         quotas=tiers.quotas,
-        cache=OperatorCache(tiers.cache, storage, storage.pins, tiers.prefetch, common.clock),
-        pins=storage.pins,
+        cache=OperatorCache(tiers.cache, tiers.storage, tiers.prefetch, common.clock),
         resolve=addresses.resolve,
         adapters=changes.adapters,
         settings=changes.settings,

@@ -66,7 +66,7 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
     policy = open_eviction_policy(common.offers.eviction_policy, common.plugins, common.kernels)
     storage = _storage(common, cache, store, prefetch, arena)
     if cache.checks is not None:
-        cache.checks.unpin = storage.pins.let_go
+        cache.checks.unpin = lambda slots: storage.pins.release(slots)
     return Tiers(
         arena=arena,
         l2=l2,

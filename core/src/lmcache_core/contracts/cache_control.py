@@ -1,9 +1,9 @@
-"""What an operator may do to the objects in L1: find, list, drop, load and pin them."""
+"""What an operator may do to the objects in L1: find, list, drop, load and reference them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from lmcache_client.errors import ConfigError
 from lmcache_client.layout import ObjectLayout
@@ -48,7 +48,7 @@ class CachedObject(NamedTuple):
     slot: int
     key: ObjectKey
     state: str
-    """cached, held, pinned, writing or leaving."""
+    """cached, held, writing or leaving."""
     payload_bytes: int
     slot_bytes: int
 
@@ -66,6 +66,58 @@ class LoadedChunks(NamedTuple):
     """The time for a lookup was over before everything had come."""
 
 
+class References(Protocol):
+    """References to objects in L1, by slot: these are neither evicted nor taken by a quota until they are released, but
+    count as used.  Safe from any thread."""
+
+    @property
+    def slots(self) -> Sequence[int]:
+        """A slot once for each reference."""
+
+    def acquire(self, shard: Shard, chunk_hashes: Sequence[bytes]) -> list[int]:
+        """Add what L1 has of one shard, under the lock of L1.  Returns a slot or -1 for each chunk."""
+
+    def release(self, slots: Sequence[int]) -> None:
+        """Release those of these slots that are referenced."""
+
+    def end(self) -> None:
+        """Release everything, under the lock of L1."""
+
+
+class PinTotals(NamedTuple):
+    """All pins together; what several of them reference counts once."""
+
+    pins: int
+    objects: int
+    size_bytes: int
+    max_bytes: int
+
+
+class PinOwner:
+    """Keeps objects in L1 by references without a deadline.  The server calls these methods on any thread; they must not
+    block.  This one keeps nothing; a service that pins objects has one of its own (`CacheControl.set_pin_owner`)."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: of all pins together."""
+        self.max_bytes = max_bytes
+
+    def slots(self) -> Collection[int]:
+        """All pinned slots, as a copy: slabs that contain one do not move."""
+        return ()
+
+    def release(self, slots: Sequence[int]) -> None:
+        """The objects of these slots were dropped: no pin may reference them any more."""
+
+    def clear(self) -> None:
+        """L1 is cleared by force: end all pins."""
+
+    def expire(self) -> None:
+        """Called about once per second."""
+
+    def totals(self) -> PinTotals:
+        return PinTotals(0, 0, 0, self.max_bytes)
+
+
 class ChunkLoad(Protocol):
     """Some chunks on their way from L2 to L1: a prefetch like that of a lookup, with its time limit and its share of L1."""
 
@@ -75,9 +127,8 @@ class ChunkLoad(Protocol):
         """Once.  Returns what L1 has where nothing is to be loaded.  None: `on_loaded` is called later, on a thread of the
         server's, which it must not keep waiting.  `first_chunk`: their place in the prompt."""
 
-    def pin(self, pin: Any, slots: Sequence[int]) -> int | None:
-        """Add those of these slots that are still held to a pin of `PinControl.open`.  Returns how many; None when the pin has
-        ended.  Raises PinRefusedError, with nothing added."""
+    def share(self, references: References, slots: Sequence[int]) -> list[int]:
+        """Add those of these slots that are still held to `references`.  Returns them."""
 
     def end(self) -> None:
         """Release what is held; what has come stays in L1 as cached objects.  A load that goes on is cancelled."""
@@ -108,72 +159,24 @@ class CacheControl(Protocol):
     def digest(self, spaces: Sequence[StoredSpace], chunk_hash: bytes) -> bytes | None:
         """The xxh3-128 of a payload; None where L1 does not have it.  Raises OSError where L1 is a file whose disk fails."""
 
+    @property
+    def pin_max_bytes(self) -> int:
+        """What all pins together may have, in bytes of slots (`--l1-pin-max-ratio`)."""
+
+    def set_pin_owner(self, owner: PinOwner) -> None:
+        """From now on the server notifies `owner`.  To be called once, before it references anything."""
+
+    def references(self, name: str) -> References:
+        """None yet.  `name` is that of the pin, for logs and leases; its owner ends them."""
+
+    def slot_bytes(self, slot: int) -> int:
+        """Size of a slot that is referenced."""
+
+    def slot_bytes_for(self, payload_bytes: int) -> int:
+        """Size of the slot that an object with this payload gets."""
+
+    def lost(self, slots: Sequence[int]) -> list[int]:
+        """Those of these referenced slots whose object was dropped meanwhile."""
+
     def load(self, name: str) -> ChunkLoad:
         """To bring chunks from L2.  `name` is for logs and leases."""
-
-
-class PinRefusedError(ConfigError):
-    """This cannot be pinned.  The message gives the reason and the remedy."""
-
-
-class PinSubject(NamedTuple):
-    """Whose chunks a pin holds."""
-
-    model_name: str
-    cache_salt: str
-
-
-class PinView(NamedTuple):
-    """A pin, as it was at one moment."""
-
-    name: str
-    subject: PinSubject
-    objects: int
-    size_bytes: int
-    """Of the slots, what other pins hold, too, included."""
-    expires_in_seconds: float | None
-    """None: it stays until it is released."""
-
-
-class PinTotals(NamedTuple):
-    """All pins together; what several of them hold counts once."""
-
-    pins: int
-    objects: int
-    size_bytes: int
-    max_bytes: int
-
-
-class Pinned(NamedTuple):
-    """The result of one request to pin."""
-
-    chunks: int
-    """Of which every shard is pinned now."""
-    objects: int
-    """Shards of chunks that are pinned now, whether they were before or not."""
-
-
-class PinControl(Protocol):
-    """Chunks that stay in L1, by names.  Safe from any thread."""
-
-    def pin(self, name: str, subject: PinSubject, ttl_seconds: float | None, chunks: AddressedChunks) -> Pinned:
-        """Add what L1 has of these chunks to the pin of this name, which is made where there is none: all of it, or
-        nothing.  Raises PinRefusedError as `open` does, and when it is more than may be pinned."""
-
-    def open(self, name: str, subject: PinSubject, ttl_seconds: float | None) -> Any:
-        """To be added to until `close`: the pin of this name, which has this time to live from now on, or a new one.
-        Raises PinRefusedError when there are too many, and when that name is another model's or tenant's."""
-
-    def close(self, pin: Any) -> None:
-        """Once for each `open`.  A pin that holds nothing, and that is open for no other caller, ends."""
-
-    def check_size(self, chunks: AddressedChunks) -> None:
-        """Raises PinRefusedError for more than all pins together may hold."""
-
-    def unpin(self, name: str) -> PinView | None:
-        """What the pin held; None where there is no such pin."""
-
-    def everything(self) -> list[PinView]:
-        """In the order of their names."""
-
-    def totals(self) -> PinTotals: ...

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.contracts.cache_control import AddressedChunks, CacheControl, ChunkAddress, PinControl
+from lmcache_core.contracts.cache_control import AddressedChunks, CacheControl, ChunkAddress
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.events import Publisher
 from lmcache_core.model.keys import ObjectKey
@@ -180,7 +180,6 @@ class ServerControl:
 
     quotas: QuotaControl
     cache: CacheControl
-    pins: PinControl
     resolve: Callable[[ChunkAddress], AddressedChunks]
     """The chunks that an address names.  Raises AddressError where their shape is not known, or the tokens are invalid."""
     adapters: AdapterControl

@@ -1,24 +1,22 @@
-"""What an operator may do to L1: look at it, drop from it, and load into it."""
+"""What an operator may do to L1: look at it, drop from it, load into it, and reference what is there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lmcache_core.contracts.cache_control import AddressedChunks, CachedObject, LoadedChunks
+from lmcache_core.contracts.cache_control import AddressedChunks, CachedObject, LoadedChunks, PinOwner, References
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
-from lmcache_core.contracts.storage import StoredSpace
+from lmcache_core.contracts.storage import Shard, StoredSpace
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchRow, PrefixMatch, match_of
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.contents import SlotUse
 from lmcache_core.l1.leases import Owner, OwnerKind
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.object_header import HEADER_BYTES, digest
 from lmcache_core.storage.lookups import hold_shard
 from lmcache_core.storage.manager import StorageManager
-from lmcache_core.storage.pins import Pin, Pins
 
 _READER: Final = Owner(OwnerKind.CONTROLLER, "checksums")
 
@@ -26,11 +24,10 @@ _READER: Final = Owner(OwnerKind.CONTROLLER, "checksums")
 class OperatorCache:
     """Implements `contracts.cache_control.CacheControl`."""
 
-    def __init__(
-        self, cache: L1Cache, storage: StorageManager, pins: Pins, prefetch: PrefetchController, clock: Clock
-    ) -> None:
-        self._cache, self._pins, self._prefetch, self._clock = cache, pins, prefetch, clock
+    def __init__(self, cache: L1Cache, storage: StorageManager, prefetch: PrefetchController, clock: Clock) -> None:
+        self._cache, self._storage, self._prefetch, self._clock = cache, storage, prefetch, clock
         self.clear = storage.clear
+        self.slot_bytes, self.slot_bytes_for, self.lost = cache.slot_bytes, cache.slot_bytes_for, cache.contents.lost
 
     @property
     def slot_numbers(self) -> int:
@@ -42,16 +39,13 @@ class OperatorCache:
 
     def views(self, begin: int, end: int) -> list[CachedObject]:
         return [
-            CachedObject(slot, key, self._state(slot, use), payload_bytes, slot_bytes)
+            CachedObject(slot, key, use.value, payload_bytes, slot_bytes)
             for slot, key, use, payload_bytes, slot_bytes in self._cache.contents.views(begin, end)
         ]
 
-    def _state(self, slot: int, use: SlotUse) -> str:
-        return "pinned" if use is SlotUse.HELD and self._pins.holds(slot) else use.value
-
     def drop(self, space: KeySpace, chunk_hashes: Sequence[bytes], force: bool) -> tuple[int, int]:
         dropped, held, leaving = self._cache.contents.drop(space, chunk_hashes, force)
-        self._pins.let_go(leaving)
+        self._storage.pins.release(leaving)
         return dropped, held
 
     def digest(self, spaces: Sequence[StoredSpace], chunk_hash: bytes) -> bytes | None:
@@ -66,16 +60,47 @@ class OperatorCache:
         finally:
             self._cache.leases.end(lease)
 
+    @property
+    def pin_max_bytes(self) -> int:
+        return self._storage.pins.max_bytes
+
+    def set_pin_owner(self, owner: PinOwner) -> None:
+        self._storage.pins = owner
+
+    def references(self, name: str) -> PinReferences:
+        return PinReferences(self._cache, name)
+
     def load(self, name: str) -> OperatorLoad:
-        return OperatorLoad(name, self._cache, self._pins, self._prefetch, self._clock)
+        return OperatorLoad(name, self._cache, self._prefetch, self._clock)
+
+
+class PinReferences:
+    """Implements `contracts.cache_control.References`."""
+
+    def __init__(self, cache: L1Cache, name: str) -> None:
+        self._cache = cache
+        self.lease = cache.leases.open(Owner(OwnerKind.PIN, name), None)
+
+    @property
+    def slots(self) -> Sequence[int]:
+        return self.lease.slots
+
+    def acquire(self, shard: Shard, chunk_hashes: Sequence[bytes]) -> list[int]:
+        return hold_shard(self._cache, self.lease, shard, chunk_hashes)[0]
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._cache.leases.release(self.lease, slots)
+
+    def end(self) -> None:
+        self._cache.leases.end(self.lease)
 
 
 class OperatorLoad:
     """Implements `contracts.cache_control.ChunkLoad`."""
 
-    def __init__(self, name: str, cache: L1Cache, pins: Pins, prefetch: PrefetchController, clock: Clock) -> None:
+    def __init__(self, name: str, cache: L1Cache, prefetch: PrefetchController, clock: Clock) -> None:
         self._name = name
-        self._cache, self._pins, self._controller, self._clock = cache, pins, prefetch, clock
+        self._cache, self._controller, self._clock = cache, prefetch, clock
         self._lease = cache.leases.open(Owner(OwnerKind.CONTROLLER, name), None)
         self._prefetch: Prefetch | None = None
 
@@ -116,8 +141,9 @@ class OperatorLoad:
         self._controller.submit(self._prefetch)
         return None
 
-    def pin(self, pin: Pin, slots: Sequence[int]) -> int | None:
-        return self._pins.share(pin, self._lease, slots)
+    def share(self, references: References, slots: Sequence[int]) -> list[int]:
+        assert isinstance(references, PinReferences)
+        return self._cache.leases.share(references.lease, self._lease, slots)
 
     def end(self) -> None:
         prefetch = self._prefetch

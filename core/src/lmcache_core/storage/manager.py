@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from lmcache_core.contracts.cache_control import PinOwner
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import CacheCleared, LeasesExpired, Publisher, RequestEnded
 from lmcache_core.contracts.storage import LookupRequest, SlotReferences, SparseLookupRequest, StoredSpace
@@ -21,7 +22,6 @@ from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Bitmap
 from lmcache_core.storage.counters import Counters
 from lmcache_core.storage.lookups import HitNotifier, Lookups
-from lmcache_core.storage.pins import Pins
 from lmcache_core.storage.transfers import (
     MISSING,
     NO_ROOM,
@@ -88,7 +88,9 @@ class StorageManager:
         self.renew_lookups = self._lookups.renew
         self.payload_offset = cache.payload_offset
         self.census = cache.contents.state_counts
-        self.pins = Pins(cache, pin_max_bytes, clock)
+        self.pins = PinOwner(pin_max_bytes)
+        """Replaced where a service pins objects."""
+        cache.slabs.fixed_slots = lambda: self.pins.slots()
 
     # --- lookups
 
@@ -232,7 +234,7 @@ class StorageManager:
     def clear(self, force: bool) -> int:
         dropped = self._cache.contents.clear(force)
         if force:
-            self.pins.end_everything()
+            self.pins.clear()
         self._events.publish(CacheCleared(dropped, force))
         return dropped
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from lmcache_admin.key_filter import KeyFilter
+from lmcache_admin.pins import Pins
 from lmcache_core import AddressedChunks, CacheControl, CachedObject, KeySpace, ObjectKey
 
 SLICE: Final = 64
@@ -39,8 +40,8 @@ class L1Listing:
     The listing is in the order of slots.  An object stays in its slot as long as it is in L1, so that of those that are
     there from the first page to the last none is left out and none comes twice, whatever else comes and goes."""
 
-    def __init__(self, cache: CacheControl, pause: Callable[[float], None] = time.sleep) -> None:
-        self._cache = cache
+    def __init__(self, cache: CacheControl, pins: Pins, pause: Callable[[float], None] = time.sleep) -> None:
+        self._cache, self._pins = cache, pins
         self._pause = pause
 
     def page(self, first_slot: int, limit: int, only: KeyFilter) -> L1Page:
@@ -56,9 +57,12 @@ class L1Listing:
                     continue
                 if len(found) == limit:
                     return L1Page(tuple(found), each.slot)
-                found.append(each)
+                found.append(each._replace(state="pinned") if self._is_pinned(each) else each)
             at += SLICE
         return L1Page(tuple(found), at if at < end else None)
+
+    def _is_pinned(self, found: CachedObject) -> bool:
+        return found.state == "held" and self._pins.has(found.slot)
 
     def remove(self, keys: Sequence[ObjectKey], force: bool) -> L1Removal:
         """Drop these objects.  With `force` those that are held are found no more and leave with their last hold, and pins

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lmcache_admin.l1_listing import L1Listing
 from lmcache_admin.l2_deletions import L2Deletions
 from lmcache_admin.l2_listing import L2Listing
+from lmcache_admin.pins import Pins
 from lmcache_admin.prefetch_orders import PrefetchOrders
 from lmcache_core import ServerControl, ServerView, SystemClock
 
@@ -18,6 +19,7 @@ class AdminParts:
 
     view: Callable[[], ServerView]
     control: ServerControl
+    pins: Pins
     l1: L1Listing
     l2: L2Listing
     deletions: L2Deletions
@@ -27,11 +29,13 @@ class AdminParts:
 def open_parts(view: Callable[[], ServerView], control: ServerControl) -> AdminParts:
     """`view` is called when a request comes, because the API is opened before the server runs."""
     clock, keys = SystemClock(), L2Listing(control.adapters.clients)
+    pins = Pins(control.cache, clock)
     return AdminParts(
         view,
         control,
-        L1Listing(control.cache),
+        pins,
+        L1Listing(control.cache, pins),
         keys,
         L2Deletions(keys, clock),
-        PrefetchOrders(control.cache, control.pins, clock),
+        PrefetchOrders(control.cache, pins, clock),
     )

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from lmcache_admin.pins import Pin, PinRefusedError, Pins, PinSubject
 from lmcache_core import (
     AddressedChunks,
     CacheControl,
@@ -22,9 +23,6 @@ from lmcache_core import (
     Clock,
     LMCacheError,
     LoadedChunks,
-    PinControl,
-    PinRefusedError,
-    PinSubject,
     Shard,
 )
 
@@ -82,7 +80,7 @@ class _Order:
     """Chunk hashes; none once it has ended."""
     chunks: int
     total_keys: int
-    pin: Any = None
+    pin: Pin | None = None
     """What comes is added to it."""
     at: int = 0
     """The first chunk of the part that is under way."""
@@ -100,7 +98,7 @@ class _Order:
 class PrefetchOrders:
     """Safe from any thread."""
 
-    def __init__(self, cache: CacheControl, pins: PinControl, clock: Clock) -> None:
+    def __init__(self, cache: CacheControl, pins: Pins, clock: Clock) -> None:
         self._cache = cache
         self._pins = pins
         self._clock = clock
@@ -199,10 +197,10 @@ class PrefetchOrders:
             if is_stuck or ends_here:
                 self._end(order, OrderState.COMPLETED)
 
-    def _pin(self, pin: Any, load: ChunkLoad, slots: Sequence[int]) -> tuple[int, str]:
+    def _pin(self, pin: Pin, load: ChunkLoad, slots: Sequence[int]) -> tuple[int, str]:
         """How many were pinned, and why not all of them."""
         try:
-            pinned = load.pin(pin, slots)
+            pinned = self._pins.share(pin, load, slots)
         except PinRefusedError as error:
             return 0, str(error)
         return (0, f"pin '{pin.name}' was removed meanwhile") if pinned is None else (pinned, "")

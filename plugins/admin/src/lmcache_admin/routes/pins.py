@@ -12,7 +12,8 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_admin.chunk_selection import find_chunks
 from lmcache_admin.parts import AdminParts
-from lmcache_core import PinRefusedError, PinSubject, PinView, parse_model_name, salt_text
+from lmcache_admin.pins import PinRefusedError, PinSubject, PinView
+from lmcache_core import parse_model_name, salt_text
 from lmcache_http.admin_api.chunks import (
     CHUNKS_BODY_BYTES_MAX,
     ChunksPinned,
@@ -37,7 +38,7 @@ def pin_routes(cache: AdminParts) -> Sequence[BaseRouteHandler]:
         space = chunks.shards[0].spaces[0].space
         subject = PinSubject(space.model_name, space.cache_salt)
         try:
-            pinned = cache.control.pins.pin(body.name, subject, body.ttl_seconds, chunks)
+            pinned = cache.pins.pin(body.name, subject, body.ttl_seconds, chunks)
         except PinRefusedError as error:
             raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
         if not pinned.objects:
@@ -50,7 +51,7 @@ def pin_routes(cache: AdminParts) -> Sequence[BaseRouteHandler]:
         )
 
     def everything() -> PinsAnswer:
-        views, totals = cache.control.pins.everything(), cache.control.pins.totals()
+        views, totals = cache.pins.everything(), cache.pins.totals()
         return PinsAnswer(
             pins=[_answer(view) for view in views],
             objects=totals.objects,
@@ -85,7 +86,7 @@ def pin_routes(cache: AdminParts) -> Sequence[BaseRouteHandler]:
     )
     async def unpin(request: Request[Any, Any, Any]) -> dict[str, Any]:
         name = (await read_body(request, Unpin)).name
-        view = await sync_to_thread(cache.control.pins.unpin, name)
+        view = await sync_to_thread(cache.pins.unpin, name)
         if view is None:
             raise ProblemError(
                 HTTPStatus.NOT_FOUND, f"there is no pin '{name}'; GET /cache/pins lists those that there are"

@@ -13,8 +13,9 @@ from litestar.handlers import BaseRouteHandler
 from lmcache_admin.chunk_selection import find_chunks
 from lmcache_admin.l2_listing import AdapterNotNamedError
 from lmcache_admin.parts import AdminParts
+from lmcache_admin.pins import PinRefusedError, PinSubject
 from lmcache_admin.prefetch_orders import OrderRefusedError, OrderView, PinWish
-from lmcache_core import Capability, NoSuchAdapterError, PinRefusedError, PinSubject
+from lmcache_core import Capability, NoSuchAdapterError
 from lmcache_http.admin_api.chunks import (
     CHUNKS_BODY_BYTES_MAX,
     OrderPrefetch,

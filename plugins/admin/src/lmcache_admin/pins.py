@@ -1,45 +1,68 @@
 """Pins: chunks that an operator wants to stay in L1.
 
-A pin has a name and holds, by leases without a deadline, what it was given: it is not evicted, and no quota takes it
-away, but it counts as used.  All pins together are bounded.  A pin ends when its time is over, when it is removed, when L1
-is cleared by force, and with the server.
+A pin has a name and references what it was given: that is not evicted, and no quota takes it away, but it counts as used.
+All pins together are bounded.  A pin ends when its time is over, when it is removed, when L1 is cleared by force, and with
+the server.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from lmcache_core.contracts.cache_control import (
+from lmcache_core import (
     AddressedChunks,
-    Pinned,
-    PinRefusedError,
-    PinSubject,
+    CacheControl,
+    ChunkLoad,
+    Clock,
+    ConfigError,
+    PinOwner,
     PinTotals,
-    PinView,
+    References,
+    Shard,
 )
-from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.storage import Shard
-from lmcache_core.controllers.prefetch_request import ABSENT
-from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.index import PAUSE_SECONDS
-from lmcache_core.l1.leases import Lease, Owner, OwnerKind
-from lmcache_core.storage.lookups import hold_shard
 
 PINS_MAX: Final = 1024
 """Names."""
 SLICE: Final = 1024
-"""Chunks of one lease, so that none of them takes long to end."""
+"""Chunks that are referenced, or released, under one acquisition of the lock of L1."""
+PAUSE_SECONDS: Final = 0.0001
+"""Between two slices, so that requests get the lock of L1."""
 
 
-class _Held(NamedTuple):
+class PinRefusedError(ConfigError):
+    """This cannot be pinned.  The message gives the reason and the remedy."""
+
+
+class PinSubject(NamedTuple):
+    """Whose chunks a pin references."""
+
+    model_name: str
+    cache_salt: str
+
+
+class PinView(NamedTuple):
+    """A pin, as it was at one moment."""
+
+    name: str
+    subject: PinSubject
+    objects: int
+    size_bytes: int
+    """Of the slots, those that other pins reference, too, included."""
+    expires_in_seconds: float | None
+    """None: it stays until it is released."""
+
+
+class Pinned(NamedTuple):
+    """The result of one request to pin."""
+
     chunks: int
-    """Of which there is every shard."""
-    sizes: Mapping[int, int]
-    """Bytes of the slots."""
+    """Of which every shard is pinned now."""
+    objects: int
+    """Shards of chunks that are pinned now, whether they were before or not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,27 +72,27 @@ class Pin:
     name: str
     subject: PinSubject
     deadline: float | None
-    leases: list[Lease] = field(default_factory=list)
+    references: list[References] = field(default_factory=list)
     """None of them is empty."""
     slots: dict[int, int] = field(default_factory=dict)
     """Bytes by slot."""
     users: int = 0
-    """Who may still add to it; until they are done it may be empty."""
+    """Callers that may still add to it; as long as there is one it may be empty."""
 
 
-class Pins:
-    """Implements `contracts.cache_control.PinControl`."""
+class Pins(PinOwner):
+    """Safe from any thread."""
 
-    def __init__(self, cache: L1Cache, max_bytes: int, clock: Clock) -> None:
+    def __init__(self, cache: CacheControl, clock: Clock) -> None:
+        super().__init__(cache.pin_max_bytes)
         self._cache = cache
-        self._max_bytes = max_bytes
         self._clock = clock
         self._lock = threading.Lock()  # guards the three below
         self._pins: dict[str, Pin] = {}
         self._pinned: dict[int, int] = {}
-        """How many pins hold a slot."""
+        """How many pins reference a slot."""
         self._pinned_bytes = 0
-        cache.slabs.fixed_slots = lambda: list(self._pinned)
+        cache.set_pin_owner(self)
 
     # --- pinning
 
@@ -90,37 +113,39 @@ class Pins:
         """Add what L1 has of these chunks to the pin of this name, which is made where there is none: all of it, or
         nothing.  Raises PinRefusedError as `open` does, and when it is more than may be pinned."""
         pin = self._claim(name, subject, ttl_seconds)
-        leases: list[Lease] = []
-        held: dict[int, int] = {}
+        references: list[References] = []
+        sizes: dict[int, int] = {}
         whole = size_bytes = 0
         try:
             hashes = list(dict.fromkeys(chunks.chunk_hashes))
             for begin in range(0, len(hashes), SLICE):
-                part = self._hold(name, chunks.shards, hashes[begin : begin + SLICE], leases)
-                held |= part.sizes
-                whole, size_bytes = whole + part.chunks, size_bytes + sum(part.sizes.values())
-                if size_bytes > self._max_bytes:
-                    raise self._no_room()
-            added = self._add(pin, leases, held)
+                rows = self._acquire(name, chunks.shards, hashes[begin : begin + SLICE], references)
+                found = self._sizes(slot for row in rows for slot in row if slot >= 0)
+                sizes |= found
+                whole += sum(min(slots) >= 0 for slots in zip(*rows, strict=True))
+                size_bytes += sum(found.values())
+                if size_bytes > self.max_bytes:
+                    raise self._no_space()
+            added = self._add(pin, references, sizes)
         except BaseException:
-            self._end_all(leases)
+            _end_all(references)
             raise
         finally:
             self.close(pin)
         if not added:
             raise PinRefusedError(f"pin '{name}' has just been removed; ask again")
         self._renew(pin, ttl_seconds)
-        return Pinned(whole, len(held))
+        return Pinned(whole, len(sizes))
 
-    def share(self, pin: Pin, held: Lease, slots: Sequence[int]) -> int | None:
-        """Add those of these slots that `held` still holds.  Returns how many; None when the pin has ended.  Raises
+    def share(self, pin: Pin, load: ChunkLoad, slots: Sequence[int]) -> int | None:
+        """Add those of these slots that `load` still holds.  Returns how many; None when the pin has ended.  Raises
         PinRefusedError when it is more than may be pinned; nothing is added then."""
-        lease = self._cache.leases.open(Owner(OwnerKind.PIN, pin.name), None)
+        references = self._cache.references(pin.name)
         try:
-            sizes = {slot: self._cache.slot_bytes(slot) for slot in self._cache.leases.share(lease, held, slots)}
-            return len(sizes) if self._add(pin, [lease], sizes) else None
+            sizes = self._sizes(load.share(references, slots))
+            return len(sizes) if self._add(pin, [references], sizes) else None
         except BaseException:
-            self._cache.leases.end(lease)
+            references.end()
             raise
 
     def check_size(self, chunks: AddressedChunks) -> None:
@@ -128,23 +153,23 @@ class Pins:
         slots = (
             max(self._cache.slot_bytes_for(space.payload_bytes) for space in shard.spaces) for shard in chunks.shards
         )
-        if sum(slots) * len(chunks.chunk_hashes) > self._max_bytes:
-            raise self._no_room()
+        if sum(slots) * len(chunks.chunk_hashes) > self.max_bytes:
+            raise self._no_space()
 
-    # --- letting go
+    # --- releasing
 
     def unpin(self, name: str) -> PinView | None:
         """What the pin held; None where there is no such pin."""
         return self._unpin(name, lambda pin: True)
 
-    def end_everything(self) -> None:
+    def clear(self) -> None:
         with self._lock:
             names = list(self._pins)
         for name in names:
             self.unpin(name)
 
-    def let_go(self, slots: Sequence[int]) -> None:
-        """No pin holds these any more; one that holds nothing else has ended."""
+    def release(self, slots: Sequence[int]) -> None:
+        """No pin references these any more; one that references nothing else ends."""
         if not slots:
             return
         with self._lock:
@@ -152,13 +177,13 @@ class Pins:
                 mine = {slot for slot in slots if slot in pin.slots}
                 for slot in mine:
                     self._uncount(slot, pin.slots.pop(slot))
-                for lease in [lease for lease in pin.leases if not mine.isdisjoint(lease.slots)]:
-                    self._cache.leases.release(lease, list(mine))
-                self._end_empty(pin)
+                for each in [each for each in pin.references if not mine.isdisjoint(each.slots)]:
+                    each.release(list(mine))
+                _end_empty(pin)
                 self._forget_if_empty(pin)
 
     def expire(self) -> None:
-        """End the pins whose time is over; called every now and then."""
+        """End the pins whose time is over."""
         now = self._clock.monotonic()
 
         def is_late(pin: Pin) -> bool:
@@ -171,7 +196,10 @@ class Pins:
 
     # --- looking
 
-    def holds(self, slot: int) -> bool:
+    def slots(self) -> list[int]:
+        return list(self._pinned)
+
+    def has(self, slot: int) -> bool:
         return slot in self._pinned
 
     def everything(self) -> list[PinView]:
@@ -182,7 +210,7 @@ class Pins:
 
     def totals(self) -> PinTotals:
         with self._lock:
-            return PinTotals(len(self._pins), len(self._pinned), self._pinned_bytes, self._max_bytes)
+            return PinTotals(len(self._pins), len(self._pinned), self._pinned_bytes, self.max_bytes)
 
     # --- inside
 
@@ -209,45 +237,43 @@ class Pins:
     def _deadline(self, ttl_seconds: float | None) -> float | None:
         return None if ttl_seconds is None else self._clock.monotonic() + ttl_seconds
 
-    def _hold(self, name: str, shards: Sequence[Shard], hashes: Sequence[bytes], leases: list[Lease]) -> _Held:
-        """What there is of these chunks is held by new leases."""
-        there = [bool(shards)] * len(hashes)
-        sizes: dict[int, int] = {}
+    def _acquire(
+        self, name: str, shards: Sequence[Shard], hashes: Sequence[bytes], references: list[References]
+    ) -> list[list[int]]:
+        """Reference what there is of these chunks.  Returns the slots by shard."""
+        rows = []
         for shard in shards:
-            lease = self._cache.leases.open(Owner(OwnerKind.PIN, name), None)
-            leases.append(lease)
-            slots, _ = hold_shard(self._cache, lease, shard, hashes)
-            for at, slot in enumerate(slots):
-                if slot == ABSENT:
-                    there[at] = False
-                else:
-                    sizes[slot] = self._cache.slot_bytes(slot)
-        return _Held(sum(there), sizes)
+            references.append(self._cache.references(name))
+            rows.append(references[-1].acquire(shard, hashes))
+        return rows
 
-    def _add(self, pin: Pin, leases: Sequence[Lease], held: Mapping[int, int]) -> bool:
-        """The pin has these leases, which hold these slots, from now on; those that it had before are released once.
-        False, and they are ended, when there is no such pin any more."""
+    def _sizes(self, slots: Iterable[int]) -> dict[int, int]:
+        return {slot: self._cache.slot_bytes(slot) for slot in slots}
+
+    def _add(self, pin: Pin, references: Sequence[References], sizes: Mapping[int, int]) -> bool:
+        """The pin has these references from now on; to slots that it had before they are released.  False, and they are
+        ended, when the pin has ended."""
         with self._lock:
             is_there = self._pins.get(pin.name) is pin
             if is_there:
-                fresh = sum(size for slot, size in held.items() if slot not in self._pinned)
-                if self._pinned_bytes + fresh > self._max_bytes:
-                    raise self._no_room()
-                for lease in leases:
-                    self._cache.leases.release(lease, [slot for slot in lease.slots if slot in pin.slots])
-                for slot, size in held.items():
+                fresh = sum(size for slot, size in sizes.items() if slot not in self._pinned)
+                if self._pinned_bytes + fresh > self.max_bytes:
+                    raise self._no_space()
+                for each in references:
+                    each.release([slot for slot in each.slots if slot in pin.slots])
+                for slot, size in sizes.items():
                     if slot not in pin.slots:
                         pin.slots[slot] = size
                         self._count(slot, size)
-                pin.leases += leases
-                self._end_empty(pin)
+                pin.references += references
+                _end_empty(pin)
         if not is_there:
-            self._end_all(leases)
+            _end_all(references)
             return False
         # A forced drop of an object releases its pins afterwards: one that was not listed here then is released now.
-        slots = list(held)
+        slots = list(sizes)
         for begin in range(0, len(slots), SLICE):
-            self.let_go(self._cache.contents.lost(slots[begin : begin + SLICE]))
+            self.release(self._cache.lost(slots[begin : begin + SLICE]))
         return True
 
     def _unpin(self, name: str, if_it: Callable[[Pin], bool]) -> PinView | None:
@@ -259,20 +285,14 @@ class Pins:
             view = self._view(pin, self._clock.monotonic())
             for slot, size in pin.slots.items():
                 self._uncount(slot, size)
-            leases, pin.leases, pin.slots = pin.leases, [], {}
-        self._end_all(leases)
+            references, pin.references, pin.slots = pin.references, [], {}
+        _end_all(references)
         return view
 
     def _forget_if_empty(self, pin: Pin) -> None:
         """Under the lock."""
         if not pin.slots and not pin.users and self._pins.get(pin.name) is pin:
             del self._pins[pin.name]
-
-    def _end_empty(self, pin: Pin) -> None:
-        """Under the lock."""
-        for lease in [lease for lease in pin.leases if not lease.slots]:
-            pin.leases.remove(lease)
-            self._cache.leases.end(lease)
 
     def _count(self, slot: int, size: int) -> None:
         count = self._pinned.get(slot, 0)
@@ -287,16 +307,9 @@ class Pins:
             del self._pinned[slot]
             self._pinned_bytes -= size
 
-    def _end_all(self, leases: Sequence[Lease]) -> None:
-        """A slice at a time: a pin may hold a large part of L1."""
-        for number, lease in enumerate(leases):
-            if number:
-                time.sleep(PAUSE_SECONDS)
-            self._cache.leases.end(lease)
-
-    def _no_room(self) -> PinRefusedError:
+    def _no_space(self) -> PinRefusedError:
         return PinRefusedError(
-            f"{self._pinned_bytes} of at most {self._max_bytes} bytes of L1 are pinned, and this is more than the rest; "
+            f"{self._pinned_bytes} of at most {self.max_bytes} bytes of L1 are pinned, and this is more than the rest; "
             "unpin something, or start the server with a larger --l1-pin-max-ratio"
         )
 
@@ -304,3 +317,18 @@ class Pins:
     def _view(pin: Pin, now: float) -> PinView:
         left = None if pin.deadline is None else max(0.0, pin.deadline - now)
         return PinView(pin.name, pin.subject, len(pin.slots), sum(pin.slots.values()), left)
+
+
+def _end_empty(pin: Pin) -> None:
+    """Under the lock."""
+    for each in [each for each in pin.references if not each.slots]:
+        pin.references.remove(each)
+        each.end()
+
+
+def _end_all(references: Sequence[References]) -> None:
+    """A slice at a time: a pin may reference a large part of L1."""
+    for number, each in enumerate(references):
+        if number:
+            time.sleep(PAUSE_SECONDS)
+        each.end()
