@@ -26,39 +26,35 @@ ASKING = (
     ["ping", "kvcache"],
     ["quota", "list"],
     ["quota", "get", "tenant-a"],
-    ["config", "show", "--url", ""],
+    ["config", "get"],
 )
 """Commands that change nothing."""
 
 
-def arguments_of(words: list[str], server: ServerProcess) -> list[str]:
-    return [word or f"http://{HOST}:{server.http_port}" for word in words]
-
-
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_json_is_all_there_is(words: list[str], lmcache: Lmcache, server: ServerProcess, tmp_path: Path) -> None:
-    done = lmcache(*arguments_of(words, server), "--json")
+def test_json_is_all_there_is(words: list[str], lmcache: Lmcache, tmp_path: Path) -> None:
+    done = lmcache(*words, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     assert isinstance(answer, dict)
     assert answer
     file = tmp_path / "answer"
-    assert lmcache(*arguments_of(words, server), "--format", "json", "--output", str(file)).stdout == ""
+    assert lmcache(*words, "--format", "json", "--output", str(file)).stdout == ""
     assert json.loads(file.read_text()).keys() == answer.keys()
-    assert lmcache(*arguments_of(words, server), "-q").stdout == ""
+    assert lmcache(*words, "-q").stdout == ""
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_text_in_a_pipe_is_plain(words: list[str], lmcache: Lmcache, server: ServerProcess) -> None:
-    done = lmcache(*arguments_of(words, server))
+def test_text_in_a_pipe_is_plain(words: list[str], lmcache: Lmcache) -> None:
+    done = lmcache(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") > 1
     assert all(line.isprintable() for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("words", ASKING, ids=" ".join)
-def test_without_a_token_the_way_to_give_one_is_said(words: list[str], lmcache: Lmcache, server: ServerProcess) -> None:
-    done = lmcache(*arguments_of(words, server), token=False)
+def test_without_a_token_the_way_to_give_one_is_said(words: list[str], lmcache: Lmcache) -> None:
+    done = lmcache(*words, token=False)
     assert done.returncode == 1
     assert "answers 401 Unauthorized; give --http-token-file" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -135,10 +131,10 @@ def test_quotas_and_clearing(lmcache: Lmcache) -> None:
 
 def test_the_running_configuration(lmcache: Lmcache, server: ServerProcess) -> None:
     url = f"http://{HOST}:{server.http_port}"
-    settings = json.loads(lmcache("config", "show", "--json", "--url", url).stdout)["settings"]
+    settings = json.loads(lmcache("config", "get", "--json", "--url", url).stdout)["settings"]
     assert settings["chunk_size"]["value"] == 16
     assert settings["chunk_size"]["source"] == "flag"
-    assert "--chunk-size 16" in lmcache("config", "show", "--as-flags", "--url", url).stdout
+    assert "--chunk-size 16" in lmcache("config", "get", "--as-flags").stdout
 
 
 @pytest.mark.parametrize("words", [["clear"], ["kvcache", "clear"]])

@@ -43,7 +43,6 @@ def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedPr
         (["status", "--url", "http://[::1"], 2, "lmcache: --url http://[::1: expected an address"),
         (["status", "--url", "http://x:http"], 2, "lmcache: --url http://x:http: expected an address"),
         (["status", "--url", "http://me:hush@x"], 2, "lmcache: --url: leave out what is before the @"),
-        (["ping", "engine", "--url", "http://[::1"], 2, "lmcache: --url: expected the address of an engine"),
         (["--json", "status"], 2, "lmcache: --json: give it behind a command: lmcache COMMAND --json"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`lmcache config show`, without a server and of a running one."""
+"""`lmcache config show`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core.app.cli import main
-from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups
+from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.setting_lines import as_flags, toml_value
 from lmcache_core.app.settings import ServerSettings
 
@@ -103,7 +103,7 @@ def test_any_value_is_toml(value: Any) -> None:
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_any_text_is_a_flag(text: str) -> None:
-    (command,) = as_flags([("instance_id", text), ("config", None)], setting_groups())
+    (command,) = as_flags([("instance_id", text), ("config", None)], {"instance_id": "--instance-id"})
     words = words_of(command)
     assert ServerFlags().given(words[2:]) == {"instance_id": text}
 
@@ -113,7 +113,6 @@ def test_mistakes(capsys: Captured) -> None:
         (["--as-flags", "--as-toml"], "not allowed with argument"),
         (["--chunk-size", "0"], "--chunk-size is '0'"),
         (["--otlp-endpont", "x"], "no flag is called --otlp-endpont; did you mean --otlp-endpoint?"),
-        (["--url", "http://127.0.0.1:1"], "http://127.0.0.1:1 does not answer"),
     ):
         assert main(["config", "show", *arguments]) != 0
         assert says in capsys.readouterr().err

@@ -11,9 +11,9 @@ import pytest
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Severity
-from lmcache_core.app.console.admin_client import read_token
 from lmcache_http import tokens as token_module
 from lmcache_http.tokens import Scope, Token, Tokens, open_tokens, read_tokens
+from lmcache_tools.admin_client import read_token
 from plugins.admin.tests.conversation import ask, changes_of, running
 from plugins.admin.tests.stand_ins import active
 

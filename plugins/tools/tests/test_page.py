@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.app.console.page import Bar, Line, Mood, Page, Table, bar_cells, plain_page
+from lmcache_tools.page import Bar, Line, Mood, Page, Table, bar_cells, plain_page
 from lmcache_tools.terminal_page import draw_page
 
 PAGE: Page = [

@@ -14,8 +14,8 @@ import pytest
 from lmcache_client.layout import ObjectLayout
 from lmcache_core import Severity
 from lmcache_core.app.cli import main
-from lmcache_core.app.console.page import plain_page
 from lmcache_tools.description import describe_server, description_page
+from lmcache_tools.page import plain_page
 from plugins.admin.tests.conversation import running
 from plugins.admin.tests.stand_ins import active
 from plugins.tools.tests.test_status_page import HEALTHY
@@ -94,6 +94,18 @@ def test_an_engine_that_is_not_there(arguments: list[str], capsys: Captured) -> 
             "Name another one with --url\n"
         ),
     )
+
+
+def test_an_address_of_an_engine_that_is_none(capsys: Captured) -> None:
+    assert main(["ping", "engine", "--url", "http://[::1"]) == 2
+    assert capsys.readouterr().err.startswith("lmcache: --url: expected the address of an engine")
+
+
+def test_the_words_of_ping(capsys: Captured) -> None:
+    assert main(["ping", "kvcach"]) == 2
+    assert "no command is called 'ping kvcach'; did you mean 'ping kvcache'?" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "ask whether a cache server answers, and how fast; engine; kvcache" in capsys.readouterr().out
 
 
 def test_a_cache_server_that_is_not_well(capsys: Captured) -> None:

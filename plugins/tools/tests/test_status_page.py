@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.app.console.page import plain_page
+from lmcache_tools.page import plain_page
 from lmcache_tools.status_page import Sample, status_page
 
 HEALTHY: dict[str, Any] = {

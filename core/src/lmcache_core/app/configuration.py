@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -195,11 +195,6 @@ def _is_of_others(name: str) -> bool:
     return name in _OTHER_VARIABLES or re.fullmatch(_KUBERNETES_VARIABLE, name) is not None
 
 
-def shown_names(groups: Sequence[LoadedGroup]) -> list[str]:
-    """Every setting, in the order of `--help`."""
-    return [name for group in groups for name in group.model.model_fields]
-
-
 _FLAGS_OF_OTHERS: Final = ("--coordinator-", "--p2p-")
 """Beginnings of flags of the public server, for what neither core nor a plugin of this project has."""
 _OBJECTS: Final = ("l2_adapter", "offer_settings", "quota")
@@ -213,12 +208,11 @@ class ServerFlags(Parser):
         plugins: LoadedPlugins | None = None,
         program: str = "lmcache server",
         about: str = "Run a cache server until it is told to stop.",
-        without: Container[str] = (),
         *,
         has_help: bool = True,
     ) -> None:
-        """For a command that takes what a server takes, `without` the settings that it asks for in its own way.  `has_help`:
-        False where what the flags mean is not shown, which makes a start faster."""
+        """For a command that takes what a server takes.  `has_help`: False where what the flags mean is not shown, which makes
+        a start faster."""
         super().__init__(program, about, f"{program} [FLAG ...]")
         self._plugins = plugins
         self.titles: list[str] = []
@@ -229,8 +223,7 @@ class ServerFlags(Parser):
             self.titles.append(group.title)
             for name, field in group.model.model_fields.items():
                 self._names.add(name)
-                if name not in without:
-                    _add(section, name, field, has_help)
+                _add(section, name, field, has_help)
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """What is on the command line, by field name and unchecked.  Raises ConfigError for anything else there."""

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from lmcache_client.errors import ResourceError
 from lmcache_client.memory_calls import bind_memory
-from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_fault import describe
@@ -141,15 +140,19 @@ def overcommit(l1_bytes: int, machine: Machine) -> str | None:
         return None
     owner, remedy = (
         (
-            f"the control group may use {size_text(usable)} (shared memory counts, too)",
+            f"the control group may use {_size(usable)} (shared memory counts, too)",
             "raise the container's memory limit",
         )
         if usable == limit
-        else (f"the machine has {size_text(usable)} of memory", "use a larger machine")
+        else (f"the machine has {_size(usable)} of memory", "use a larger machine")
     )
     fitting = int((usable - PROCESS_BYTES) / 2**30 * 100) / 100
     lower = f"lower l1_size_gb to {fitting:g} or less, " if fitting > 0 else ""
     return (
-        f"L1 of {size_text(l1_bytes)} and the server itself ({size_text(PROCESS_BYTES)}) need more than there is: {owner}, and "
+        f"L1 of {_size(l1_bytes)} and the server itself ({_size(PROCESS_BYTES)}) need more than there is: {owner}, and "
         f"the kernel would end the server when L1 fills; {lower}{remedy}, or give --l1-overcommit"
     )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"

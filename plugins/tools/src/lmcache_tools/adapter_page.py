@@ -8,10 +8,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.console.admin_client import AdminClient
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.page import Block, Line, Mood, Table
 from lmcache_http.admin_api.changes import UNTIL_RESTART, AdapterState
+from lmcache_tools.admin_client import AdminClient
+from lmcache_tools.page import Block, Line, Mood, Table
 
 ADAPTERS: Final = "/l2/adapters"
 _POLL_SECONDS: Final = 0.2

@@ -34,6 +34,7 @@ def command_tree(plugin_commands: Sequence[PluginCommand]) -> argparse.ArgumentP
     """`lmcache` with all of core's commands and those of plugins, with the flags that are known of these."""
     root = argparse.ArgumentParser("lmcache", allow_abbrev=False)
     groups = {"": root.add_subparsers(parser_class=argparse.ArgumentParser)}
+    made: dict[str, argparse.ArgumentParser] = {}
     about = dict(CORE_COMMANDS)
     for each in plugin_commands:
         first, _, word = each.name.partition(" ")
@@ -41,12 +42,14 @@ def command_tree(plugin_commands: Sequence[PluginCommand]) -> argparse.ArgumentP
 
     def put(words: Sequence[str], text: str, parents: Sequence[argparse.ArgumentParser]) -> None:
         if len(words) == 2 and words[0] not in groups:
-            group = groups[""].add_parser(words[0], help=_help(about[words[0]]))
+            group = made.get(words[0]) or groups[""].add_parser(words[0], help=_help(about[words[0]]))
             groups[words[0]] = group.add_subparsers(parser_class=argparse.ArgumentParser)
         above = groups["" if len(words) == 1 else words[0]]
         if len(words) > 2:  # `lmcache GROUP WORD MORE`: the shell is shown WORD alone
             return
-        above.add_parser(words[-1], parents=list(parents), add_help=not parents, help=_help(text))
+        added = above.add_parser(words[-1], parents=list(parents), add_help=not parents, help=_help(text))
+        if len(words) == 1:
+            made[words[0]] = added
 
     for parser in core_parsers():
         _, *words = parser.prog.split(" ")

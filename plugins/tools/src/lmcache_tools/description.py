@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from lmcache_core.app.console.loose_json import Loose
-from lmcache_core.app.console.page import Block, Line, Mood, Table
-from lmcache_core.app.console.quantities import count_text, seconds_text, size_text
+from lmcache_tools.loose_json import Loose
+from lmcache_tools.page import Block, Line, Mood, Table
+from lmcache_tools.quantities import count_text, seconds_text, size_text
 from lmcache_tools.stored_size import ChunkSize, chunk_size_of
 
 _SETTLED_SECONDS: Final = 60.0

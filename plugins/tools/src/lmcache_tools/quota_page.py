@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.console.page import Table
 from lmcache_core.model.names import EMPTY_SALT_WORD, parse_salt, salt_text
 from lmcache_http.admin_api.quotas import SaltUse
+from lmcache_tools.page import Table
 
 
 def add_salt(parser: argparse.ArgumentParser) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from lmcache_core.app.console.loose_json import Loose
-from lmcache_core.app.console.page import Bar, Block, Cell, Line, Mood, Table
-from lmcache_core.app.console.quantities import count_text, ratio_text, seconds_text, size_text
+from lmcache_tools.loose_json import Loose
+from lmcache_tools.page import Bar, Block, Cell, Line, Mood, Table
+from lmcache_tools.quantities import count_text, ratio_text, seconds_text, size_text
 
 TENANTS_MAX: Final = 8
 _NONE: Final = Line("-", Mood.QUIET)

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lmcache_core.app.console.page import Bar, Cell, Line, Page, Table, bar_cells
 from lmcache_core.app.console.text_table import printable
+from lmcache_tools.page import Bar, Cell, Line, Page, Table, bar_cells
 
 _COLOURS: Final = ("green", "cyan", "red", "yellow")
 _BAR_CELLS_MIN, _BAR_CELLS_MAX = 10, 60

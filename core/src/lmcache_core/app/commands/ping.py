@@ -1,96 +1,128 @@
-"""`lmcache ping`"""
+"""`lmcache ping`: whether the engine port of a cache server answers, and how fast.  Plugins may add words to it."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from typing import Final
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
+from lmcache_client.client import EngineClient
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags, default_url
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.command_output import CommandOutput
+from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Line, Mood, Table
-from lmcache_core.app.console.round_trips import RoundTrips, admin_trips, engine_port_trips, engine_trips
+from lmcache_core.app.console.text_table import text_table
 
 _COUNT_MAX: Final = 1000
-_ENGINE_URL: Final = "http://localhost:8000"
+
+
+class Pings(NamedTuple):
+    """`seconds` of each question that was answered; `fault` says why it is not well, or is empty."""
+
+    what: str
+    address: str
+    seconds: Sequence[float]
+    fault: str = ""
+
+    def milliseconds(self) -> tuple[float, float, float]:
+        """Fastest, median and slowest."""
+        return 1000 * min(self.seconds), 1000 * statistics.median(self.seconds), 1000 * max(self.seconds)
 
 
 def parsers() -> list[Parser]:
-    parser = Parser(
-        "lmcache ping", "Ask whether a server answers, and how fast.  Without a word, its engine port alone."
-    )
-    parser.add_argument(
-        "what",
-        nargs="?",
-        choices=("kvcache", "engine"),
-        help="kvcache: engine port and admin API of a cache server; engine: an inference engine's HTTP server",
-    )
-    parser.add_argument("--host", help="where the engine port is (default: as the admin API says, else localhost)")
-    parser.add_argument("--port", type=int, help="the engine port (default: as the admin API says, else 5555)")
-    parser.add_argument(
-        "--timeout-seconds", default=5.0, type=float, help="how long to wait for one answer (default: 5)"
-    )
-    parser.add_argument("--count", default=5, type=int, metavar="N", help="how often to ask each (default: 5)")
-    add_admin_flags(parser)
-    parser.set_defaults(url=None)
+    parser = Parser("lmcache ping", "Ask whether the engine port of a cache server answers, and how fast.")
+    add_engine_port_flags(parser)
+    add_ping_flags(parser)
+    add_output_flags(parser)
     return [parser]
 
 
 def run(arguments: Sequence[str]) -> ExitCode:
-    """Exit code 0 when everything that was asked answers in time and is well, 1 when not."""
+    """Exit code 0 when it answers in time and is well, 1 when not."""
     given = parsers()[0].parse_all(arguments)
-    _check(given)
-    trips = _trips(given)
-    if any(each.seconds for each in trips) or given.format == "json":
-        answer = {"healthy": not any(each.fault for each in trips), "pings": [each.record() for each in trips]}
-        CommandOutput.of(given).show(answer, lambda: [_table(trips)])
-    if faults := [each.fault for each in trips if each.fault]:
-        raise LMCacheError("; ".join(faults))
-    return ExitCode.STOPPED
+    check_ping_flags(given)
+    return show_pings([ping_engine_port(engine_endpoint(given), given)], given)
 
 
-def _check(given: argparse.Namespace) -> None:
-    if given.port is not None and not 0 < given.port < 65536:
-        raise ConfigError(f"--port must be 1 to 65535, not {given.port}")
+def add_engine_port_flags(parser: Parser) -> None:
+    parser.add_argument("--host", help="where the engine port is (default: localhost)")
+    parser.add_argument("--port", type=int, help="the engine port (default: 5555)")
+
+
+def add_ping_flags(parser: Parser) -> None:
+    parser.add_argument(
+        "--timeout-seconds", default=5.0, type=float, help="how long to wait for one answer (default: 5)"
+    )
+    parser.add_argument("--count", default=5, type=int, metavar="N", help="how often to ask each (default: 5)")
+
+
+def check_ping_flags(given: argparse.Namespace) -> None:
+    """Raises ConfigError."""
+    port = getattr(given, "port", None)
+    if port is not None and not 0 < port < 65536:
+        raise ConfigError(f"--port must be 1 to 65535, not {port}")
     if not 0 < given.timeout_seconds < math.inf:
         raise ConfigError("--timeout-seconds must be more than 0")
     if not 1 <= given.count <= _COUNT_MAX:
         raise ConfigError(f"--count must be 1 to {_COUNT_MAX}, not {given.count}")
 
 
-def _trips(given: argparse.Namespace) -> list[RoundTrips]:
-    count, timeout = given.count, given.timeout_seconds
-    if given.what == "engine":
-        return [engine_trips(given.url or _ENGINE_URL, count, timeout)]
-    done, endpoint = [], None
-    if given.what == "kvcache" or given.url is not None:
-        if given.url is None:
-            given.url = default_url()
-        done.append(admin_trips(AdminClient.of(given, timeout), count))
-        endpoint = done[0].engine_endpoint
-    if endpoint is None or given.host is not None or given.port is not None:
-        host, port = given.host or "localhost", given.port or 5555
-        endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-    return [engine_port_trips(endpoint, count, timeout), *done]
+def engine_endpoint(given: argparse.Namespace) -> str:
+    host, port = given.host or "localhost", given.port or 5555
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _table(trips: Sequence[RoundTrips]) -> Table:
-    head = ("WHAT", "ADDRESS", "ANSWERS", "FASTEST MS", "MEDIAN MS", "SLOWEST MS")
-    return Table(
-        head,
-        [
-            (
-                each.what,
-                each.address,
-                Line("not well", Mood.BAD) if each.fault else Line("well", Mood.GOOD),
-                *(f"{seconds * 1000:.2f}" for seconds in each.spread()),
-            )
-            if each.seconds
-            else (each.what, each.address, Line("no", Mood.BAD), "-", "-", "-")
-            for each in trips
-        ],
-    )
+def ping_engine_port(endpoint: str, given: argparse.Namespace) -> Pings:
+    """Over one ZMQ connection, which the first question opens."""
+    with EngineClient(endpoint, given.timeout_seconds) as client:
+        fault = f"{endpoint} answers, but says that it is not well"
+        return measure("engine port", endpoint, given.count, lambda: "" if client.ping() else fault)
+
+
+def measure(what: str, address: str, count: int, ask: Callable[[], str]) -> Pings:
+    """`ask` returns what is wrong, or nothing; the first LMCacheError ends it."""
+    seconds: list[float] = []
+    fault = ""
+    for _ in range(count):
+        begun = time.perf_counter()
+        try:
+            fault = ask() or fault
+        except LMCacheError as error:
+            return Pings(what, address, seconds, str(error))
+        seconds.append(time.perf_counter() - begun)
+    return Pings(what, address, seconds, fault)
+
+
+def show_pings(pings: Sequence[Pings], given: argparse.Namespace) -> ExitCode:
+    """Raises LMCacheError with all that is wrong."""
+    faults = [each.fault for each in pings if each.fault]
+    output = CommandOutput.of(given)
+    if output.is_json or any(each.seconds for each in pings):
+        head = ("WHAT", "ADDRESS", "ANSWERS", "FASTEST MS", "MEDIAN MS", "SLOWEST MS")
+        table = text_table([head, *map(_cells, pings)])
+        output.show({"healthy": not faults, "pings": [*map(_record, pings)]}, "\n".join(table))
+    if faults:
+        raise LMCacheError("; ".join(faults))
+    return ExitCode.STOPPED
+
+
+def _cells(pings: Pings) -> tuple[str, ...]:
+    if not pings.seconds:
+        return pings.what, pings.address, "no", "-", "-", "-"
+    times = (f"{each:.2f}" for each in pings.milliseconds())
+    return pings.what, pings.address, "not well" if pings.fault else "well", *times
+
+
+def _record(pings: Pings) -> dict[str, Any]:
+    times = [round(each, 3) for each in pings.milliseconds()] if pings.seconds else [None] * 3
+    return {
+        "what": pings.what,
+        "address": pings.address,
+        "healthy": not pings.fault,
+        "answers": len(pings.seconds),
+        **dict(zip(("fastest_ms", "median_ms", "slowest_ms"), times, strict=True)),
+        "fault": pings.fault or None,
+    }

@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> ExitCode:
     missing = missing_modules(rows)
     records = [record(row, absent) for row, absent in zip(rows, missing, strict=True)]
     hint = not_installed(row.candidate.distribution or "" for row in rows)
-    CommandOutput.of(given).show_text(records, as_table(rows, missing, given.verbose) + (f"\n\n{hint}" if hint else ""))
+    CommandOutput.of(given).show(records, as_table(rows, missing, given.verbose) + (f"\n\n{hint}" if hint else ""))
     return ExitCode.STOPPED
 
 

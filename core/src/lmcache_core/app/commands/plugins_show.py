@@ -50,13 +50,13 @@ def run(arguments: Sequence[str]) -> ExitCode:
     if given.schema:
         offered = find_offer(plugins, given.name).offered
         assert offered is not None
-        output.show_text(None, schema_json(plugins, offered))
+        output.show(None, schema_json(plugins, offered))
         return ExitCode.STOPPED
     row, found = find(plugins, given.name)
     if output.is_json:
-        output.show_text(offer_json(plugins, row, found) if found else plugin_json(plugins, row), "")
+        output.show(offer_json(plugins, row, found) if found else plugin_json(plugins, row), "")
     else:
-        output.show_text(None, offer_text(plugins, row, found) if found else plugin_text(plugins, row))
+        output.show(None, offer_text(plugins, row, found) if found else plugin_text(plugins, row))
     return ExitCode.STOPPED
 
 

@@ -19,5 +19,5 @@ def parsers() -> list[Parser]:
 def run(arguments: Sequence[str]) -> ExitCode:
     given = parsers()[0].parse_all(arguments)
     version = lmcache_core.__version__
-    CommandOutput.of(given).show_text({"lmcache-core": version}, f"lmcache-core {version}")
+    CommandOutput.of(given).show({"lmcache-core": version}, f"lmcache-core {version}")
     return ExitCode.STOPPED

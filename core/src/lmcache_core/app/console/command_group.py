@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class CommandGroup:
     """`lmcache GROUP WORD ...` is module `app.commands.GROUP_WORD`, imported when it is asked for, so that each costs only
-    what it needs."""
+    what it needs.  A group without words of core's is a command itself, `app.commands.GROUP`."""
 
     def __init__(self, name: str) -> None:
         """One of CORE_GROUPS."""
@@ -27,6 +27,9 @@ class CommandGroup:
         self._commands = CORE_GROUPS[name]
 
     def run(self, arguments: Sequence[str]) -> int:
+        if not self._commands and (not arguments or arguments[0].startswith("-")):
+            own: ExitCode = self._module().run(arguments)
+            return own
         if not arguments or arguments[0] in ("-h", "--help"):
             print("\n".join(self._usage()))
             return ExitCode.STOPPED if arguments else ExitCode.USAGE
@@ -38,7 +41,7 @@ class CommandGroup:
 
     def parsers(self) -> list[Parser]:
         """Those of all of them."""
-        return [parser for word in self._commands for parser in self._module(word).parsers()]
+        return [parser for word in self._commands or ("",) for parser in self._module(word).parsers()]
 
     def _added(self) -> AddedWords:
         # here, so that core's own words do not pay for what looks at plugins
@@ -46,8 +49,8 @@ class CommandGroup:
 
         return added_words(self._name)
 
-    def _module(self, word: str) -> ModuleType:
-        return import_module(f"lmcache_core.app.commands.{self._name}_{word}".replace("-", "_"))
+    def _module(self, word: str = "") -> ModuleType:
+        return import_module(f"lmcache_core.app.commands.{self._name}{word and '_'}{word}")
 
     def _usage(self) -> list[str]:
         added = self._added()

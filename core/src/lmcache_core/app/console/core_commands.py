@@ -9,7 +9,7 @@ from typing import Final
 CORE_COMMANDS: Final = MappingProxyType(
     {
         "server": "run a cache server",
-        "ping": "ask whether a cache server or an engine answers, and how fast",
+        "ping": "ask whether a cache server answers, and how fast",
         "config": "show a configuration, and where each value comes from",
         "plugins": "list or show plugins",
         "version": "show the version",
@@ -20,15 +20,16 @@ CORE_COMMANDS: Final = MappingProxyType(
 CORE_GROUPS: Final = MappingProxyType(
     {
         "config": {
-            "show": "show every setting, its value and where that comes from: offline, or of a running server",
+            "show": "show every setting that a server would have, its value and where that comes from",
         },
         "plugins": {
             "list": "show which plugins are installed, and what is wrong with any of them",
             "show": "show what something is, its settings and an example",
         },
+        "ping": {},
     }
 )
-"""Those of them that are followed by a word, and what each word does.  Plugins may add words."""
+"""Those of them that a word may follow, and what each word does.  Plugins may add words."""
 
 
 def is_core_command(name: str) -> bool:

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lmcache_core.app.masking import MASK
-from lmcache_core.app.settings import LoadedGroup, flag_of
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def as_flags(settings: Iterable[tuple[str, Any]], groups: Iterable[LoadedGroup]) -> list[str]:
-    """The lines of a command for a shell, by name and JSON value.  What is none is left out, as no flag says so."""
-    flags = {name: flag_of(name, field) for group in groups for name, field in group.model.model_fields.items()}
+def as_flags(settings: Iterable[tuple[str, Any]], flags: Mapping[str, str]) -> list[str]:
+    """The lines of a command for a shell, by name and JSON value; `flags` by name.  A value that is none is left out, as no
+    flag says so."""
     parts = [part for name, value in settings if name in flags for part in _flags(flags[name], value)]
     return [" \\\n  ".join(["lmcache server", *parts])]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lmcache_core.app.console.quantities import size_text
 from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.interruption import Interruption
@@ -17,6 +16,7 @@ from lmcache_tools.bench.lane import Lane, Step, Verb
 from lmcache_tools.bench.objects import BenchObjects
 from lmcache_tools.bench.plan import LOADS, STORES, Cell, Plan, slot_bytes
 from lmcache_tools.bench.traffic import Sample, Traffic
+from lmcache_tools.quantities import size_text
 
 _ROUNDS_MIN: Final = 2
 """Of a cell whose time is limited: one alone has no spread."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.console.quantities import size_text
 from lmcache_tools.bench.comparison import Results
 from lmcache_tools.bench.figures import Figures
 from lmcache_tools.bench.plan import Plan
 from lmcache_tools.bench.traffic import Sample
+from lmcache_tools.quantities import size_text
 
 _MARKERS: Final = "osD^vP*X<>"
 _WIDTH, _HEIGHT = 4.6, 3.6

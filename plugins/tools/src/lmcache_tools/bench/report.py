@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lmcache_core.app.console.page import Block, Line, Mood, Table
-from lmcache_core.app.console.quantities import seconds_text, size_text
 from lmcache_tools.bench.comparison import Results, Score
 from lmcache_tools.bench.figures import Figures, Spread, ratios
 from lmcache_tools.bench.lane import BenchFailedError
 from lmcache_tools.bench.plan import STORES, Plan
+from lmcache_tools.page import Block, Line, Mood, Table
+from lmcache_tools.quantities import seconds_text, size_text
 
 _HEAD: Final = ("ADAPTER", "OBJECT", "DEPTH", "WHAT", "GB/S", "MEDIUM, GB/S", "OF MEDIUM", "P50", "P99", "CPU S/GB")
 _FROM_MEMORY: Final = 0.5

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
@@ -21,6 +20,7 @@ from lmcache_tools.bench.open_baseline import open_baseline
 from lmcache_tools.bench.open_lane import open_lane
 from lmcache_tools.bench.plan import Plan
 from lmcache_tools.bench.report import Report
+from lmcache_tools.quantities import size_text
 
 
 class Session:

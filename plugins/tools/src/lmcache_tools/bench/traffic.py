@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from lmcache_core.app.console.quantities import size_text
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.lane import BenchFailedError, Ended, Lane, Step
+from lmcache_tools.quantities import size_text
 
 _LOOK_SECONDS: Final = 0.2
 """How soon an interruption is noticed where nothing moves."""

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import AdapterState
 from lmcache_tools.adapter_page import ADAPTERS, adapter_page
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
 
 _PATIENCE_SECONDS: Final = 45.0

@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.changes import REMOVAL_SECONDS, REMOVAL_SECONDS_MAX, AdapterState
 from lmcache_tools.adapter_page import adapter_page, adapter_path, add_name, add_wait, wait_while
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
 
 

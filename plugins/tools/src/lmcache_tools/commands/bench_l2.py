@@ -142,7 +142,7 @@ def _check_files(given: argparse.Namespace) -> None:
 def _show(report: Report, given: argparse.Namespace) -> None:
     output_of(given).show(report.record(), lambda: list(report.page()))
     if given.results:
-        CommandOutput(format="json", path=given.results).show(report.record(), list)
+        CommandOutput(format="json", path=given.results).show(report.record(), "")
     if given.png and any(score.own for score in report.results.scores.values()):
         try:
             draw(report.plan, report.results, Path(given.png))

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Block, Line, Mood, Table
 from lmcache_http.admin_api.changes import UNTIL_RESTART, ChangedSettings
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
+from lmcache_tools.page import Block, Line, Mood, Table
 
 _PATIENCE_SECONDS: Final = 30.0
 """Longer than the server waits for a new eviction policy to learn what L1 holds."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags, default_url
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.engine_http import EngineHttp
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Block, Line, Table
+from lmcache_tools.admin_client import AdminClient, add_admin_flags, default_url
 from lmcache_tools.description import describe_server, description_page
+from lmcache_tools.engine_http import EngineHttp
 from lmcache_tools.output import output_of
+from lmcache_tools.page import Block, Line, Table
 
 _ENGINE_URL: Final = "http://localhost:8000"
 

@@ -17,9 +17,6 @@ from lmcache_core.app.configuration import ServerFlags, read_settings
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.command_output import add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Block, Line, Mood, Table
-from lmcache_core.app.console.quantities import size_text
-from lmcache_core.app.console.waiting import waiting
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_tools.doctor.check_context import CheckContext
@@ -28,6 +25,9 @@ from lmcache_tools.doctor.model_shape import read_model_shape
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
 from lmcache_tools.doctor.tiers import tier_row
 from lmcache_tools.output import output_of
+from lmcache_tools.page import Block, Line, Mood, Table
+from lmcache_tools.quantities import size_text
+from lmcache_tools.waiting import waiting
 
 _TERA: Final = 1e12
 _MOODS: Final = {Level.OK: Mood.GOOD, Level.WARN: Mood.DOUBTFUL, Level.FAIL: Mood.BAD}

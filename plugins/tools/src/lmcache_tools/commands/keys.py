@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Block, Line, Table
 from lmcache_http.admin_api.objects import ObjectEntry, ObjectsPage
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
+from lmcache_tools.page import Block, Line, Table
 
 _LIMIT: Final = 1000
 _PAGE: Final = 5000

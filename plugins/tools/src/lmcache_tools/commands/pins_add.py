@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Line
 from lmcache_http.admin_api.chunks import ChunksPinned
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.chunk_flags import add_chunk_flags, selection_of
 from lmcache_tools.output import output_of
+from lmcache_tools.page import Line
 
 
 def parsers() -> list[Parser]:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_http.admin_api.quotas import SaltQuota
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
 from lmcache_tools.output import output_of
 from lmcache_tools.quota_page import add_salt, quota_table, salt_path
 

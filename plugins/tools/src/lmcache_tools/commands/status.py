@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.admin_client import AdminClient, add_admin_flags
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.command_output import CommandOutput
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.page import Page, Table
-from lmcache_tools.output import output_of
+from lmcache_tools.admin_client import AdminClient, add_admin_flags
+from lmcache_tools.output import PageOutput, output_of
+from lmcache_tools.page import Page, Table
 from lmcache_tools.status_page import Sample, status_page
 
 
@@ -51,7 +50,7 @@ def _check(given: argparse.Namespace) -> None:
         raise ConfigError("--times: expected at least 1, and --watch with it")
 
 
-def _watch(given: argparse.Namespace, client: AdminClient, output: CommandOutput) -> ExitCode:
+def _watch(given: argparse.Namespace, client: AdminClient, output: PageOutput) -> ExitCode:
     before, times = None, given.times
     try:
         while True:

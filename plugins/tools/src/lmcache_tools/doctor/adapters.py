@@ -7,11 +7,11 @@ from typing import Final
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.console.quantities import seconds_text, size_text
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_tools.doctor.adapter_trial import Trial, try_adapter
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import seconds_text, size_text
 
 _OBJECT_BYTES: Final = 4 * 2**20
 """Where no model says how large objects are."""

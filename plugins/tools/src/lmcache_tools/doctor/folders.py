@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.console.quantities import seconds_text, size_text
 from lmcache_tools.doctor.adapter_places import Capacity, adapter_capacity, adapter_folders
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.mounts import file_system_remark, mount_of
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import seconds_text, size_text
 
 _ROOM_MIN_BYTES: Final = 2**30
 _SKEW_SECONDS: Final = 2.0

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from lmcache_core.app.console.quantities import size_text
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.mounts import MEMORY, NETWORK, mount_of
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import size_text
 
 _PROBE: Final = "L1 file"
 _COPIES_ON_WRITE: Final = frozenset(("btrfs", "zfs", "bcachefs"))

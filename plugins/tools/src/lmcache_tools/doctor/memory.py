@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lmcache_core.app.console.quantities import size_text
 from lmcache_core.app.open_arena import memory_limit, overcommit
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import size_text
 
 _PROBE = "memory"
 _BESIDE_BYTES = 512 * 2**20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lmcache_core.app.console.quantities import size_text
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import size_text
 
 _PROBE = "shared memory"
 

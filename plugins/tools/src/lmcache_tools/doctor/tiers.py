@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lmcache_core.app.console.quantities import count_text, seconds_text, size_text
 from lmcache_tools.doctor.adapter_places import adapter_capacity
 from lmcache_tools.doctor.adapter_trial import Trial
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.compute_speed import ComputeSpeed
 from lmcache_tools.doctor.probe_result import Level, ProbeResult
+from lmcache_tools.quantities import count_text, seconds_text, size_text
 
 _COPY_BYTES: Final = 64 * 2**20
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from lmcache_core.app.console import waiting as module
-from lmcache_core.app.console.waiting import waiting
+from lmcache_tools import waiting as module
+from lmcache_tools.waiting import waiting
 
 
 class Terminal(io.StringIO):

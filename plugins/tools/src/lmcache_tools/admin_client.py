@@ -10,16 +10,15 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.request import OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from pydantic import BaseModel, ValidationError
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_output import add_output_flags
-from lmcache_core.app.console.no_redirects import NoRedirects
 from lmcache_core.app.console.text_table import printable
-from lmcache_core.app.console.waiting import waiting
-from lmcache_core.app.http_url import is_http_url
+from lmcache_tools.waiting import waiting
 
 URL_VARIABLE: Final = "LMCACHE_URL"
 TOKEN_VARIABLE: Final = "LMCACHE_HTTP_TOKEN"
@@ -29,7 +28,13 @@ _URL: Final = "http://127.0.0.1:8080"
 
 
 def add_admin_flags(parser: argparse.ArgumentParser) -> None:
-    """What every command takes that asks the admin API: where it is, the token, and the flags of `add_output_flags`."""
+    """What every command takes that asks the admin API: the flags of `add_server_flags` and of `add_output_flags`."""
+    add_server_flags(parser)
+    add_output_flags(parser)
+
+
+def add_server_flags(parser: argparse.ArgumentParser) -> None:
+    """Where the admin API is, and the token."""
     section = parser.add_argument_group("server")
     section.add_argument(
         "--url",
@@ -43,11 +48,28 @@ def add_admin_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with the server's Bearer token (default: LMCACHE_HTTP_TOKEN_FILE)",
     )
-    add_output_flags(parser)
 
 
 def default_url() -> str:
     return os.environ.get(URL_VARIABLE) or _URL
+
+
+def is_http_url(text: str) -> bool:
+    """Is it one that can be asked: with a host, with a port that is a number, without a password?"""
+    try:
+        parts = urlsplit(text)
+        return (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+        )
+    except ValueError:  # brackets that do not close, or a port that is none
+        return False
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """For `build_opener`: a redirect raises HTTPError, since only the given address gets the token."""
+
+    def redirect_request(self, *given: Any) -> None:
+        return None
 
 
 Shown = TypeVar("Shown", bound=BaseModel)

@@ -8,27 +8,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from lmcache_core.app.console.progress_line import ProgressLine
-
 PATIENCE_SECONDS: Final = 1.0
 """A wait shorter than this shows nothing."""
+_CLEAR: Final = "\r\x1b[K"
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """A line on standard error, if that is a terminal, from when the body has taken a second until it ends.  One at
     a time."""
-    if not sys.stderr.isatty():
+    stream = sys.stderr
+    if not stream.isatty():
         yield
         return
-    line = ProgressLine(sys.stderr)
     lock = threading.Lock()
-    over = False
+    over = shown = False
 
     def show() -> None:
+        nonlocal shown
         with lock:
             if not over:
-                line.show(text)
+                stream.write(_CLEAR + text)
+                stream.flush()
+                shown = True
 
     timer = threading.Timer(PATIENCE_SECONDS, show)
     timer.daemon = True
@@ -39,4 +41,6 @@ def waiting(text: str) -> Iterator[None]:
         timer.cancel()
         with lock:
             over = True
-            line.clear()
+            if shown:
+                stream.write(_CLEAR)
+                stream.flush()

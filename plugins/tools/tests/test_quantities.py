@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_core.app.console.quantities import count_text, ratio_text, seconds_text, size_text
+from lmcache_tools.quantities import count_text, ratio_text, seconds_text, size_text
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.no_redirects import NoRedirects
 from lmcache_core.app.console.text_table import printable
-from lmcache_core.app.http_url import is_http_url
+from lmcache_tools.admin_client import NoRedirects, is_http_url
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 _ANSWER_BYTES: Final = 16 << 20
@@ -31,8 +30,10 @@ class EngineHttp:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._opener = build_opener(ProxyHandler({}), NoRedirects)
 
-    def health(self) -> None:
+    def health(self) -> str:
+        """Nothing, since an engine says no more than that it is there."""
         self._get("/health")
+        return ""
 
     def models(self) -> list[dict[str, Any]]:
         """What it serves: `id`, and what else the engine says of each."""

@@ -1,6 +1,6 @@
 """What a command shows people: lines, tables and bars, as values that say nothing of how they are drawn.
 
-`plain_page` makes plain text of them; a command may have a terminal of its own way (`command_output.CommandOutput.draw`).
+`plain_page` makes plain text of them, and `terminal_page.draw_page` draws them.
 """
 
 from __future__ import annotations
