@@ -12,8 +12,7 @@ from textwrap import dedent
 import pytest
 
 from lmcache_core.app.plugins.discovery import Origin, discover
-from lmcache_core.app.setting_sources import variable_of
-from lmcache_core.app.settings import ServerSettings
+from lmcache_core.app.settings import ServerSettings, variable_of
 
 Install = Callable[..., Path]
 

@@ -75,16 +75,23 @@ def test_the_file_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: p
     assert settings().chunk_size == 16
 
 
-def test_the_settings_of_core_know_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "lmcache.toml"
-    file.write_text('port = 1\nchunk_size = 64\nl1_size_gb = 2.0\n"key of a plugin" = 1\n')
+    file.write_text("port = 1\nchunk_size = 64\nl1_size_gb = 2.0\n")
     monkeypatch.setenv("LMCACHE_CONFIG", str(file))
     monkeypatch.setenv("LMCACHE_PORT", "2")
-    monkeypatch.setenv("LMCACHE_CHUNK_SIZE", "32")
-    flags: dict[str, Any] = {"port": 3}
+    monkeypatch.setenv("lmcache_chunk_size", "32")
+    given = read_settings({"port": 3})
+    assert (given.port, given.chunk_size, given.l1_size_gb) == (3, 32, 2.0)
+
+
+def test_settings_that_are_made_by_hand_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMCACHE_PORT", "2")
+    nothing: dict[str, Any] = {}
     misspelt: dict[str, Any] = {"l1_sise_gb": 3.0}
-    settings = ServerSettings(**flags)
-    assert (settings.port, settings.chunk_size, settings.l1_size_gb) == (3, 32, 2.0)
+    assert ServerSettings(**nothing).port == 5555
     with pytest.raises(ValidationError, match="l1_sise_gb"):
         ServerSettings(**misspelt)
 

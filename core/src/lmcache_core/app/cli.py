@@ -6,6 +6,7 @@ are looked at only for a name that is none of core's, and for `lmcache --help`.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception:  # the top of the main thread: an own bug, shown whole
         logging.getLogger(__name__).critical("unexpected failure", exc_info=True)
         return ExitCode.FAILED
+    finally:
+        gc.enable()
 
 
 def _spelled_out(arguments: list[str]) -> list[str]:
@@ -73,6 +76,7 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.STOPPED
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
+        gc.disable()  # else each collection looks at all that was imported so far, a sixth of a start; `serve` enables it
         command = CommandGroup(name) if name in CORE_GROUPS else import_module(f"lmcache_core.app.commands.{name}")
         done: int = command.run(arguments[1:])
         return done

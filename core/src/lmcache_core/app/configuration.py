@@ -21,8 +21,7 @@ from lmcache_core.app.config_file import read_config_file
 from lmcache_core.app.console.command_line import Parser
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX, is_set
-from lmcache_core.app.setting_sources import SettingSource, read_values, variable_of
+from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX, variables_of_settings
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import (
     GROUPS,
@@ -30,8 +29,10 @@ from lmcache_core.app.settings import (
     LoadedGroup,
     MissingSetting,
     ServerSettings,
+    SettingSource,
     flag_of,
     is_loopback,
+    variable_of,
 )
 from lmcache_core.contracts.settings import is_secret
 from lmcache_core.model.spelling import nearest
@@ -68,6 +69,14 @@ class _Given(NamedTuple):
     """Those that give a setting, by name in upper case."""
     path: Path | None
     """The `--config` file."""
+    file: Mapping[str, Any]
+    """Its keys and values."""
+
+    def values_of(self, model: type[BaseModel]) -> dict[str, Any]:
+        """The share of a model; variables as text, which its validators parse."""
+        variables = {name: self.variables.get(variable_of(name)) for name in model.model_fields}
+        given = {**self.file, **{name: text for name, text in variables.items() if text}, **self.flags}
+        return {name: given[name] for name in model.model_fields if name in given}
 
     def source(self, name: str) -> SettingSource:
         """Who gave this setting, which somebody did."""
@@ -95,9 +104,10 @@ def read_settings(flags: Mapping[str, Any], plugins: LoadedPlugins | None = None
     """The settings that `flags` (by field name), the environment and the file add up to; those of `plugins` included.
 
     Raises ConfigError with one line."""
-    variables = {name.upper(): value for name, value in os.environ.items() if is_set(name, value)}
+    variables = variables_of_settings(os.environ)
     path = flags.get("config") or variables.get(variable_of("config"))
-    given = _Given(flags, variables, Path(path) if path else None)
+    file = read_config_file(Path(path)) if path else {}
+    given = _Given(flags, variables, Path(path) if path else None, file)
     groups = plugins.setting_groups() if plugins else ()
     unused = _unused(given, groups, plugins)
     faults: list[str] = []
@@ -124,7 +134,7 @@ def _unused(given: _Given, groups: Sequence[LoadedGroup], plugins: LoadedPlugins
         if setting not in known and plugins:
             _check_owner(setting, name, plugins, unused)
     where = f"--config {given.path}"
-    for name in read_config_file(given.path) if given.path else ():
+    for name in given.file:
         if name not in known and not (plugins and _check_owner(name, f"{where}: key '{name}'", plugins, unused)):
             raise ConfigError(f"{where}: {_no_setting(name, known)}")
     return unused
@@ -147,7 +157,7 @@ def _no_setting(name: str, known: Sequence[str]) -> str:
 def _validated(model: type[BaseModel], given: _Given, faults: list[str]) -> BaseModel | None:
     """The model with its share of what was given; None where that is wrong, which `faults` gets a line for."""
     try:
-        return read_values(model, given.flags, given.path)
+        return model.model_validate(given.values_of(model))
     except ValidationError as error:
         faults += [_fault(fault, given, model) for fault in error.errors(include_url=False)]
     return None

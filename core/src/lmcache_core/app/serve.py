@@ -167,6 +167,7 @@ def take_turns() -> None:
 def settle() -> None:
     """What was loaded so far stays.  With it, each full collection stops all threads for 25 ms; without, for less than
     one."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

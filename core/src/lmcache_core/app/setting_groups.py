@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from lmcache_core.kernels.choice import NativeMode
 from lmcache_core.model.names import parse_salt
@@ -90,7 +90,13 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 Limit = Annotated[float, Field(ge=0, le=LIMIT_GB_MAX)]
 
 
-class EnginePortSettings(BaseModel):
+class _Group(BaseModel):
+    """Its validator is never asked for: `ServerSettings` has one for all groups."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(defer_build=True)
+
+
+class EnginePortSettings(_Group):
     """Engine port"""
 
     host: str = Field(
@@ -119,7 +125,7 @@ class EnginePortSettings(BaseModel):
     )
 
 
-class CacheSettings(BaseModel):
+class CacheSettings(_Group):
     """Cache identity"""
 
     instance_id: str | None = Field(
@@ -139,7 +145,7 @@ class CacheSettings(BaseModel):
     )
 
 
-class L1Settings(BaseModel):
+class L1Settings(_Group):
     """L1 (memory)"""
 
     l1_size_gb: float = Field(5.0, ge=0.001, le=2**20, allow_inf_nan=False, description="Size of L1 in GiB.")
@@ -206,7 +212,7 @@ class L1Settings(BaseModel):
     )
 
 
-class EvictionSettings(BaseModel):
+class EvictionSettings(_Group):
     """Eviction"""
 
     eviction_policy: str | dict[str, Any] = Field(
@@ -216,7 +222,7 @@ class EvictionSettings(BaseModel):
     eviction_ratio: Ratio = Field(0.2, description="Share of the used part of L1 that one eviction frees.")
 
 
-class TenantSettings(BaseModel):
+class TenantSettings(_Group):
     """Tenants (cache salts)"""
 
     quota: tuple[dict[str, Limit], ...] = Field(
@@ -232,7 +238,7 @@ class TenantSettings(BaseModel):
     )
 
 
-class L2Settings(BaseModel):
+class L2Settings(_Group):
     """L2 (storage)"""
 
     l2_adapter: tuple[dict[str, Any], ...] = Field(
@@ -270,7 +276,7 @@ class L2Settings(BaseModel):
     )
 
 
-class LifecycleSettings(BaseModel):
+class LifecycleSettings(_Group):
     """Workers and sessions"""
 
     worker_reap_timeout_seconds: Seconds = Field(
@@ -285,7 +291,7 @@ class LifecycleSettings(BaseModel):
     )
 
 
-class ObservabilitySettings(BaseModel):
+class ObservabilitySettings(_Group):
     """Observability"""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field("INFO", description="What is logged.")
@@ -303,7 +309,7 @@ class ObservabilitySettings(BaseModel):
     disable_logging: bool = Field(False, description="No log lines about events.")
 
 
-class PluginSelectionSettings(BaseModel):
+class PluginSelectionSettings(_Group):
     """Plugins and configuration"""
 
     plugins: tuple[str, ...] = Field(

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib import import_module
 from ipaddress import ip_address
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_fault import describe
+from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX
 from lmcache_core.app.setting_groups import (
     QUOTA_EXAMPLE,
     CacheSettings,
@@ -36,13 +37,21 @@ from lmcache_core.app.setting_groups import (
     json_objects,
     name_or_object,
 )
-from lmcache_core.app.setting_sources import ConfigFileSource, EnvironmentSource, SettingSource
 from lmcache_core.contracts.offer import SettingGroup
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.errors import PluginContractError, PluginLoadError
 
 UNIX_ENDPOINT_MAX = 107 + len("ipc://")
 """What the kernel has room for."""
+
+
+class SettingSource(StrEnum):
+    """Who gave a setting its value; the first wins over the others."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +72,14 @@ class ServerSettings(
     LifecycleSettings,
     ObservabilitySettings,
     PluginSelectionSettings,
-    BaseSettings,
 ):
-    """Core's settings of `lmcache server`, and those of plugins beside them, which `app.configuration.read_settings` adds.
-    The arguments of the constructor are the flags; it reads the environment and the file that either names."""
+    """Core's settings of `lmcache server`.  `app.configuration.read_settings` reads them from flags, environment and file, and
+    adds those of plugins."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, defer_build=False)
     _sources: dict[str, SettingSource] = PrivateAttr(default_factory=dict)
     _added: tuple[GroupValues, ...] = PrivateAttr(())
     _unused: tuple[str, ...] = PrivateAttr(())
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, EnvironmentSource(settings_cls), ConfigFileSource(settings_cls)
 
     def source_of(self, name: str) -> SettingSource:
         """Who gave this setting its value; a plugin's setting, too."""
@@ -166,7 +163,7 @@ class ServerSettings(
         return self
 
 
-GROUPS: tuple[type[BaseModel], ...] = ServerSettings.__bases__[:-1]
+GROUPS: tuple[type[BaseModel], ...] = ServerSettings.__bases__
 """What core's settings are grouped by, in the order of `--help` and of the reference; a group's docstring is its heading."""
 
 
@@ -228,6 +225,11 @@ class MissingSetting(NamedTuple):
     text: str
     left_out: bool
     """Its plugin is installed, and --plugin, --no-plugin or --safe-mode leaves it out."""
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENV_PREFIX + name.upper()
 
 
 def flag_of(name: str, field: FieldInfo) -> str:

@@ -13,8 +13,7 @@ from lmcache_core.app.masking import MASK, masked, secrets_in
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serdes import serdes_given
-from lmcache_core.app.setting_sources import SettingSource, variable_of
-from lmcache_core.app.settings import ServerSettings, flag_of
+from lmcache_core.app.settings import ServerSettings, SettingSource, flag_of, variable_of
 from lmcache_core.contracts.server_control import ShownSetting
 from lmcache_core.contracts.settings import is_secret
 

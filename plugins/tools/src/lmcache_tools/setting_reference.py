@@ -18,9 +18,8 @@ from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.setting_sources import variable_of
 from lmcache_core.app.setting_text import default_text, type_text
-from lmcache_core.app.settings import flag_of
+from lmcache_core.app.settings import flag_of, variable_of
 
 _HEAD = """\
 # Configuration

@@ -80,7 +80,7 @@ def server_selection(arguments: Sequence[str], environment: Mapping[str, str] = 
     add_selection_flags(parser)
     parser.add_argument("--config")
     given, _ = parser.parse_known_args(list(arguments))
-    variables = {name.upper(): value for name, value in environment.items() if is_set(name, value)}
+    variables = variables_of_settings(environment)
     path = given.config or variables.get(f"{ENV_PREFIX}CONFIG")
     file = read_config_file(Path(path)) if path else {}
     asked = selection_from(variables)
@@ -92,11 +92,15 @@ def server_selection(arguments: Sequence[str], environment: Mapping[str, str] = 
     )
 
 
-def is_set(name: str, value: str) -> bool:
-    """Does this variable give a setting?  An empty one does not, and Kubernetes puts an address into LMCACHE_PORT where a
-    service is called `lmcache`."""
-    is_address = name.upper() == f"{ENV_PREFIX}PORT" and value.startswith(_KUBERNETES_ADDRESSES)
-    return bool(value) and name.upper().startswith(ENV_PREFIX) and not is_address
+def variables_of_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give a setting, by name in upper case.  An empty one does not, and Kubernetes puts an address into
+    LMCACHE_PORT where a service is called `lmcache`."""
+    given = {name.upper(): value for name, value in environment.items() if value}
+    return {
+        name: value
+        for name, value in given.items()
+        if name.startswith(ENV_PREFIX) and not (name == f"{ENV_PREFIX}PORT" and value.startswith(_KUBERNETES_ADDRESSES))
+    }
 
 
 def _first(flags: Sequence[str] | None, variable: Sequence[str], key: Any) -> tuple[str, ...]:
