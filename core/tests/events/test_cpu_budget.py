@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmcache_core.events.subscriber_costs import BURST_SECONDS, CpuBudget
+from lmcache_core.events.subscriber_queue import BURST_SECONDS, CpuBudget
 
 
 class Times:

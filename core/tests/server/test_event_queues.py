@@ -31,7 +31,6 @@ def test_each_subscriber_is_in_the_status(start_server: StartServer) -> None:
         "cpu_seconds",
         "slowest_seconds",
         "oldest_age_seconds",
-        "retained_events",
         "last_error",
     }
     assert events["delivered"] == sum(queue["delivered"] for queue in events["subscribers"].values())

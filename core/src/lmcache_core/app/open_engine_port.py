@@ -100,7 +100,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         affine=affine,
         router=router,
         handshakes=handshakes,
-        reaper=Reaper(ROUND_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire, bus.watch)),
+        reaper=Reaper(ROUND_SECONDS, (workers.reap, tiers.storage.expire, prompts.expire)),
         endpoint=router.bind(settings.host, settings.port),
     )
 

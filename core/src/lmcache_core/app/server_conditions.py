@@ -28,7 +28,6 @@ _SUBSCRIBERS_ILL: Final = {
     SubscriberState.ENDED: "it raised when it was opened, and is not used",
     SubscriberState.STUCK: "it has not come back from a call",
     SubscriberState.FAILING: "it raises",
-    SubscriberState.RETAINING: "it keeps more events than may wait for it",
 }
 
 

@@ -79,11 +79,6 @@ class EventBus:
         """Name and body of each thread; a body returns after `close`."""
         return [(f"events-{name}", queue.run) for name, queue in self._queues.items()]
 
-    def watch(self) -> None:
-        """Look after the subscribers.  To be called about once per second, by one thread."""
-        for queue in self._queues.values():
-            queue.check()
-
     def close(self, deadline_seconds: float) -> bool:
         """Deliver what is waiting, close the subscribers, and end the threads; events published from now on are dropped.
 

@@ -16,7 +16,6 @@ from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.subscriber_calls import RECENT_SECONDS, SubscriberCalls
-from lmcache_core.events.subscriber_costs import CpuBudget, Retention
 
 GATHER_SECONDS: Final = 0.25
 """Events are delivered in batches this far apart: a thread that wakes up takes the interpreter from a request."""
@@ -28,6 +27,8 @@ SLICE_SECONDS: Final = 0.0002
 PAUSE_SECONDS: Final = 0.0002
 """After this much work comes at least this pause.  A request gives the interpreter away many times, and beside a thread that
 computes each time costs it what `take_turns` allows; in the pauses it gets it back at once."""
+BURST_SECONDS: Final = 0.2
+"""Unused CPU time is saved up to this limit: a batch that comes after a rest is not interrupted."""
 _NEVER: Final = float("-inf")
 
 
@@ -40,8 +41,6 @@ class SubscriberState(StrEnum):
     """It has not come back from a call for too long."""
     FAILING = "failing"
     """It raised a short while ago."""
-    RETAINING = "retaining"
-    """It keeps more events than may wait for it: memory that the server does not get back."""
     BEHIND = "behind"
     """Events were dropped a short while ago, or wait for long."""
     OK = "ok"
@@ -63,8 +62,6 @@ class SubscriberStatus:
     """The longest that it took for one event, or for the end of a batch."""
     oldest_age_seconds: float
     """Of what waits, 0 where nothing does."""
-    retained_events: int
-    """An estimate."""
     last_error: str
 
 
@@ -76,6 +73,36 @@ class QueueLimits(msgspec.Struct, frozen=True):
     cpu_ratio: float = 0.25
     """Share of one core that delivering may take; a close does not wait for it.  Metrics take 0.11 at 2,000 lookups of 64
     chunks per second, and with a limit of 0.1 they fall behind there."""
+
+
+class CpuBudget:
+    """Counts the CPU time of the thread that calls `settle`, and says how long it has to rest to stay within `ratio` of a
+    core.  Called before and after work, so that a long rest before it counts as one burst.  One thread at a time;
+    `begin` when another one takes over."""
+
+    def __init__(
+        self,
+        ratio: float,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ratio, self._cpu_seconds, self._now = ratio, cpu_seconds, now
+        self._credit = BURST_SECONDS * ratio
+        self.used_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """This thread is counted from now on."""
+        self._cpu_before, self._before = self._cpu_seconds(), self._now()
+
+    def settle(self) -> float:
+        """Count what was used since the last time.  Returns the seconds to rest, 0 where there is nothing to make up for."""
+        cpu, now = self._cpu_seconds(), self._now()
+        used, passed = cpu - self._cpu_before, now - self._before
+        self._cpu_before, self._before = cpu, now
+        self.used_seconds += used
+        self._credit = min(self._credit + passed * self._ratio - used, BURST_SECONDS * self._ratio)
+        return max(0.0, -self._credit / self._ratio)
 
 
 class SubscriberQueue:
@@ -113,10 +140,8 @@ class SubscriberQueue:
         self._in_hand: Event | None = None
         self._delivered = 0
         self._dropped: dict[type[Event], int] = {}
-        self._drops = self._drops_seen = 0
         self._dropped_at = _NEVER
         self._budget = CpuBudget(limits.cpu_ratio)
-        self._retention = Retention(now)
 
     # Called by publishers and the bus, on any thread.
 
@@ -151,12 +176,6 @@ class SubscriberQueue:
             while self.events:
                 self._drop_newest()
 
-    def check(self) -> None:
-        """Bring up to date what depends on time.  To be called about once per second, by one thread."""
-        self._retention.check()
-        if self._drops != self._drops_seen:
-            self._drops_seen, self._dropped_at = self._drops, self._now()
-
     def status(self) -> SubscriberStatus:
         in_hand = self._in_hand
         oldest = self._first() if in_hand is None else in_hand
@@ -174,7 +193,6 @@ class SubscriberQueue:
             cpu_seconds=self._budget.used_seconds,
             slowest_seconds=self._calls.slowest_seconds,
             oldest_age_seconds=0.0 if oldest is None else max(0.0, time.time() - oldest.at),
-            retained_events=self._retention.kept_events,
             last_error=self._calls.last_error,
         )
 
@@ -266,13 +284,10 @@ class SubscriberQueue:
     def _hand_over(self, event: Event) -> float:
         """Returns the time when it came back."""
         self._in_hand = event
-        number = self._delivered + 1
         try:
-            if number >= self._retention.next_number:
-                event = self._retention.sample(event, number)
             return self._calls.hand_over(event)
         finally:
-            self._delivered = number
+            self._delivered += 1
             self._in_hand = None
 
     def _state(self) -> SubscriberState:
@@ -283,11 +298,8 @@ class SubscriberQueue:
             return SubscriberState.STUCK
         if self._calls.failed_lately:
             return SubscriberState.FAILING
-        if self._retention.kept_events >= self._limits.capacity:
-            return SubscriberState.RETAINING
         waits_long = oldest is not None and time.time() - oldest.at > self._limits.timeout_seconds + GATHER_SECONDS
-        drops = self._drops != self._drops_seen or self._now() - self._dropped_at < RECENT_SECONDS
-        if waits_long or drops:
+        if waits_long or self._now() - self._dropped_at < RECENT_SECONDS:
             return SubscriberState.BEHIND
         return SubscriberState.OK
 
@@ -305,4 +317,4 @@ class SubscriberQueue:
             return
         kind = type(event)
         self._dropped[kind] = self._dropped.get(kind, 0) + 1
-        self._drops += 1
+        self._dropped_at = self._now()

@@ -130,7 +130,7 @@ EVENTS_CPU: Final = counter(
 EVENTS_STATE: Final = gauge(
     "lmcache.events.subscribers",
     "{subscriber}",
-    "Subscribers by state: ok, behind, stuck, failing, retaining or ended.",
+    "Subscribers by state: ok, behind, stuck, failing or ended.",
     *_SUBSCRIBER,
     "state",
 )
