@@ -614,7 +614,7 @@ def adapter_removed(site: Site) -> None:
     files(site)
     shutil.rmtree(site.l2)
     wait_for(lambda: "medium_gone adapter fs" in site.conditions())
-    site.parts.changes.adapters.remove("fs", 5.0, force=True)
+    site.parts.adapters.remove("fs", 5.0, force=True)
     wait_for(lambda: site.conditions() == {})
 
 

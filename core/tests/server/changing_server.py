@@ -62,7 +62,7 @@ def recorded(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[E
 
 
 def state_of(server: Server, name: str) -> str:
-    return server._parts.changes.adapters.state(name).state
+    return server._parts.adapters.state(name).state
 
 
 def nothing_is_left(server: Server) -> None:

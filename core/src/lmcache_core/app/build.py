@@ -10,16 +10,17 @@ import lmcache_core
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_arena import open_growth
-from lmcache_core.app.open_changes import open_changes
 from lmcache_core.app.open_control import open_control
 from lmcache_core.app.open_engine_port import EnginePort, open_engine_port
 from lmcache_core.app.open_services import open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.server import Server
 from lmcache_core.app.server_conditions import watch_server
 from lmcache_core.app.server_plan import server_plan
+from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
 from lmcache_core.contracts.server_info import ServerInfo
@@ -39,9 +40,10 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
         tiers = open_tiers(common, plan.adapters)
         engine_port = open_engine_port(common, tiers)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
-        changes = open_changes(common, tiers, engine_port.gate, completions, supervisor)
+        adapters = AdapterChanges(common, tiers, completions, supervisor)
+        changes = SettingChanges(common, tiers, engine_port.gate)
         running: list[Server] = []  # services show the server, and the server owns the services
-        control = open_control(common, tiers, engine_port.addresses, changes)
+        control = open_control(common, tiers, engine_port.addresses, adapters, changes)
         services = open_services(common, control, lambda: running[0].view if running else None)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
@@ -54,7 +56,8 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             engine_port=engine_port,
             completions=completions,
             supervisor=supervisor,
-            changes=changes,
+            adapters=adapters,
+            settings=changes,
             services=services,
             conditions=common.conditions,
             subscribers=common.subscribers,

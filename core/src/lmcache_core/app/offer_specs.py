@@ -89,9 +89,9 @@ def offer_specs(settings: ServerSettings, plugins: LoadedPlugins) -> OfferSpecs:
     asked = _Asked.of(settings, plugins, given)
     return OfferSpecs(
         _l1_memory(settings, plugins, asked),
-        _policy(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
-        _policy(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
-        _policy(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
+        policy_spec(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy),
+        policy_spec(plugins, OfferKind.STORE_POLICY, settings.l2_store_policy),
+        policy_spec(plugins, OfferKind.PREFETCH_POLICY, settings.l2_prefetch_policy),
         _configured(settings, plugins, OfferKind.SUBSCRIBER, _subscribers(settings, plugins, asked), asked),
         _configured(settings, plugins, OfferKind.REQUEST_MODULE, _request_modules(settings, plugins, asked), asked),
         _configured(settings, plugins, OfferKind.HTTP_ROUTES, _active(plugins, OfferKind.HTTP_ROUTES, asked), asked),
@@ -114,9 +114,11 @@ def _model(plugins: LoadedPlugins, kind: OfferKind, name: str, where: str) -> ty
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _policy(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, Any]) -> OfferSpec:
+def policy_spec(plugins: LoadedPlugins, kind: OfferKind, given: str | Mapping[str, Any], where: str = "") -> OfferSpec:
+    """A policy by its name, or by an object with its `type` and settings.  `where`: the flag unless it is given."""
     values = {} if isinstance(given, str) else {field: value for field, value in given.items() if field != "type"}
-    return offer_spec(plugins, kind, given if isinstance(given, str) else given["type"], values, _BY_THEIR_FLAG[kind])
+    name = given if isinstance(given, str) else given["type"]
+    return offer_spec(plugins, kind, name, values, where or _BY_THEIR_FLAG[kind])
 
 
 class _Asked(msgspec.Struct, frozen=True):

@@ -8,22 +8,25 @@ from typing import Any
 from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
-from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.reconfigure import AdapterChanges
+from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.server.chunk_addresses import ChunkAddresses
 from lmcache_core.storage.cache_control import OperatorCache
 
 
-def open_control(common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, changes: Changes) -> ServerControl:
+def open_control(
+    common: CommonParts, tiers: Tiers, addresses: ChunkAddresses, adapters: AdapterChanges, settings: SettingChanges
+) -> ServerControl:
     hidden = common.hidden
     return ServerControl(
         quotas=tiers.quotas,
         cache=OperatorCache(tiers.cache, tiers.storage, tiers.prefetch, common.clock),
         resolve=addresses.resolve,
-        adapters=changes.adapters,
-        settings=changes.settings,
+        adapters=adapters,
+        settings=settings,
         plugins=lambda: plugin_rows(common.plugins),
         events=common.bus,
         native=common.kernels.native,

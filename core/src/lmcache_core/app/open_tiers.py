@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,7 +13,6 @@ from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.open_arena import arena_of, open_arena, size_bytes
 from lmcache_core.app.open_l2 import AdapterOpener, open_eviction_policy, open_l2
-from lmcache_core.app.running_settings import RunningSettings
 from lmcache_core.app.serdes import KnownLayouts
 from lmcache_core.app.setting_groups import quota_bytes
 from lmcache_core.builtin.lru import LeastRecentlyUsed
@@ -24,6 +24,7 @@ from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.quota import Quotas
 from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.store_queue import DropRule, StoreLimits
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.arena import Arena
 from lmcache_core.l1.cache import L1Cache
@@ -46,8 +47,6 @@ class Tiers(msgspec.Struct, frozen=True, eq=False):
     eviction: EvictionController
     quotas: Quotas
     storage: StorageManager
-    isolates_salts: bool
-    """Of the eviction policy."""
 
 
 def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
@@ -85,7 +84,6 @@ def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
             clock=common.clock,
         ),
         storage=storage,
-        isolates_salts=policy.isolates_salts,
     )
 
 
@@ -113,13 +111,23 @@ def _adapter_opener(common: CommonParts, arena: Arena) -> AdapterOpener:
     return AdapterOpener(common.plugins, context, common.kernels, common.hidden, KnownLayouts())
 
 
+def store_limits(settings: Mapping[str, Any], l1_size_gb: float) -> StoreLimits:
+    """`settings`: values by name."""
+    gigabytes = settings["l2_store_max_backlog_gb"]
+    return StoreLimits(
+        int((l1_size_gb / 2 if gigabytes is None else gigabytes) * GIB),
+        settings["l2_store_max_backlog_seconds"],
+        DropRule(settings["l2_store_drop"]),
+    )
+
+
 def _store(common: CommonParts, cache: L1Cache, l2: L2Tier) -> StoreController:
     settings = common.settings
     return StoreController(
         cache,
         l2.clients,
         common.offers.store_policy.open_as(StorePolicy, common.plugins),
-        RunningSettings.of(settings).store_limits(settings.l1_size_gb),
+        store_limits(vars(settings), settings.l1_size_gb),
         common.clock,
         common.bus,
         built_in=StoreEverywhere,

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from lmcache_core.app.open_changes import Changes
 from lmcache_core.app.open_engine_port import EnginePort
 from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.reconfigure import AdapterChanges
+from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.conditions import Conditions
@@ -35,7 +36,8 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     engine_port: EnginePort
     completions: CompletionThread
     supervisor: Supervisor
-    changes: Changes
+    adapters: AdapterChanges
+    settings: SettingChanges
     services: Services
     conditions: Conditions
     subscribers: Mapping[str, AskedSubscriber]

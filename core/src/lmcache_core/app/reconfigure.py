@@ -8,23 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import msgspec
-
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
-from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, L2Tier, RunningAdapter
-from lmcache_core.app.open_l2 import AdapterOpener
+from lmcache_core.app.common_parts import CommonParts
+from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
+from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.openings import OpeningGivenUpError, Openings
 from lmcache_core.app.shown_settings import shown_adapter
-from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, Publisher
+from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
 from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
-from lmcache_core.controllers.conditions import Conditions, is_well
-from lmcache_core.controllers.prefetch import PrefetchController
-from lmcache_core.controllers.store import StoreController
+from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.threads import CompletionThread, PendingCall, Supervisor
 
 logger = logging.getLogger(__name__)
@@ -40,25 +36,14 @@ REMEMBERED: Final = 32
 """Adapters that are gone and can still be asked about."""
 
 
-class L2Parts(msgspec.Struct, frozen=True, eq=False):
-    """What uses adapters."""
-
-    store: StoreController
-    prefetch: PrefetchController
-    completions: CompletionThread
-    supervisor: Supervisor
-    clock: Clock
-    events: Publisher
-    conditions: Conditions
-
-
 class AdapterChanges:
     """Implements `contracts.server_control.AdapterControl`.  Any thread; nothing here is on a request's path."""
 
-    def __init__(self, tier: L2Tier, opener: AdapterOpener, parts: L2Parts) -> None:
-        self._tier = tier
-        self._opener = opener
-        self._parts = parts
+    def __init__(
+        self, common: CommonParts, tiers: Tiers, completions: CompletionThread, supervisor: Supervisor
+    ) -> None:
+        self._common, self._tiers, self._completions, self._supervisor = common, tiers, completions, supervisor
+        self._tier, self._opener = tiers.l2, tiers.opener
         self._openings = Openings()
         self._opening: set[str] = set()
         """Names of those that are not there yet.  Under the tier's lock, as all below."""
@@ -128,18 +113,18 @@ class AdapterChanges:
     def _take_in(self, adapter: RunningAdapter) -> None:
         """Heard first, then kept from overflowing, then asked and stored to.  In one step, so that a removal that follows
         comes behind it in every inbox."""
-        parts, port = self._parts, adapter.client
+        port = adapter.client
         with self._tier.lock:
             if is_late := self._stopped:
                 changes: tuple[PendingCall, ...] = ()
             else:
                 port.timeout_seconds = self._tier.timeout_seconds
                 self._tier.append(adapter)
-                parts.completions.add(port)
+                self._completions.add(port)
                 for name, run in adapter.eviction.threads() if adapter.eviction else ():
-                    parts.supervisor.start(name, run)
-                changes = (parts.prefetch.add_adapter(port), parts.store.add_adapter(port))
-                parts.events.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
+                    self._supervisor.start(name, run)
+                changes = (self._tiers.prefetch.add_adapter(port), self._tiers.store.add_adapter(port))
+                self._common.bus.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
         if is_late:
             adapter.close(END_SECONDS)
             self._check_open()
@@ -160,23 +145,22 @@ class AdapterChanges:
         return self._turn(name, is_draining=False)
 
     def remove(self, name: str, deadline_seconds: float, force: bool) -> AdapterState:
-        parts = self._parts
         with self._tier.lock:
             self._check_open()
             adapter = self._find(name)
             if adapter.removal is None:
                 adapter.removal = AdapterRemoval(
                     adapter.client,
-                    parts.store,
-                    parts.prefetch,
-                    parts.completions,
-                    parts.clock,
+                    self._tiers.store,
+                    self._tiers.prefetch,
+                    self._completions,
+                    self._common.clock,
                     deadline_seconds,
                     lambda: self._end_eviction(adapter),
                 )
                 if force:
                     adapter.removal.force()
-                parts.supervisor.start(_thread_name(name), lambda: self._remove(adapter))
+                self._supervisor.start(_thread_name(name), lambda: self._remove(adapter))
             else:
                 adapter.removal.hurry(deadline_seconds)
                 if force:
@@ -202,7 +186,7 @@ class AdapterChanges:
             if adapter.removal is not None:
                 raise NotNowError(f"adapter '{name}' is being removed; GET /l2/adapters/{name} says how far that is")
             adapter.is_draining = is_draining
-            change = self._parts.store.drain_adapter(adapter.client, again=not is_draining)
+            change = self._tiers.store.drain_adapter(adapter.client, again=not is_draining)
         change.wait(APPLY_SECONDS)
         logger.info("l2 adapter takes stores adapter=%s stores=%s", name, not is_draining)
         return self._state(adapter)
@@ -214,20 +198,20 @@ class AdapterChanges:
         removal.run()
         if removal.state is not AdapterStage.REMOVED:
             return  # the server stops
-        self._parts.supervisor.dismiss(_thread_name(adapter.name), 0)
+        self._supervisor.dismiss(_thread_name(adapter.name), 0)
         with self._tier.lock:
             if adapter not in self._tier.adapters:
                 return
             self._gone.append(self._state(adapter, is_gone=True))
             self._tier.forget(adapter)
-            self._parts.events.publish(AdapterRemoved(adapter.name, bool(removal.drained)))
+            self._common.bus.publish(AdapterRemoved(adapter.name, bool(removal.drained)))
 
     def _end_eviction(self, adapter: RunningAdapter) -> None:
         if adapter.eviction is None:
             return
         adapter.eviction.stop()
         names = [name for name, _ in adapter.eviction.threads()]
-        late = [name for name in names if not self._parts.supervisor.dismiss(name, END_SECONDS)]
+        late = [name for name in names if not self._supervisor.dismiss(name, END_SECONDS)]
         if late:
             logger.warning("threads of a removed l2 adapter did not end in time names=%s", ",".join(late))
         else:
@@ -253,13 +237,13 @@ class AdapterChanges:
         port, removal, state = adapter.client, adapter.removal, adapter.state
         if state is AdapterStage.REMOVED and not is_gone:
             state = AdapterStage.CLOSING  # its name is not free yet
-        objects, size = self._parts.store.pending_for(port)
+        objects, size = self._tiers.store.pending_for(port)
         return AdapterState(
             name=adapter.name,
             type=adapter.spec.offer.name,
             index=port.index,
             state=state.value,
-            healthy=is_well(adapter_subject(port.name), self._parts.conditions.active()),
+            healthy=is_well(adapter_subject(port.name), self._common.conditions.active()),
             objects_left=objects,
             bytes_left=size,
             jobs_in_flight=port.unanswered,

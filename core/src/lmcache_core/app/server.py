@@ -79,8 +79,8 @@ class Server:
         deadline = time.monotonic() + drain_seconds
         parts.plugins.stopping(parts.info)
         parts.services.stop(drain_seconds)
-        parts.changes.adapters.stop()
-        parts.changes.settings.stop()
+        parts.adapters.stop()
+        parts.settings.stop()
         parts.tiers.storage.take_no_stores()
         drained = parts.tiers.store.drain(drain_seconds)
         if not drained:
@@ -159,7 +159,7 @@ class Server:
             "models": models_status(counters),
             "lookups_open": parts.tiers.storage.lookups_open,
             "workers": parts.engine_port.workers.status(),
-            "policies": parts.changes.settings.policies(),
+            "policies": parts.settings.policies(),
             "quotas": parts.tiers.quotas.status(),
             "l2": [_adapter(adapter, conditions) for adapter in parts.tiers.l2.adapters],
             "store": parts.tiers.store.status(),

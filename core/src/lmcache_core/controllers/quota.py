@@ -28,7 +28,8 @@ class Quotas:
     def __init__(self, cache: L1Cache, policy: str, isolates: bool, events: Publisher) -> None:
         self._cache = cache
         self._policy = policy
-        self._isolates = isolates
+        self.isolates = isolates
+        """Does the eviction policy take space from the salts that are over their limits?"""
         self._events = events
         self._lock = threading.Lock()
         self._limits = SaltLimits()
@@ -91,7 +92,7 @@ class Quotas:
         as `check_policy` does, with nothing changed."""
         with self._lock:
             self.check_policy(policy, isolates, default_bytes)
-            self._policy, self._isolates = policy, isolates
+            self._policy, self.isolates = policy, isolates
             if default_bytes != self._limits.default:
                 limits = SaltLimits(self._limits.by_salt, default_bytes)
                 self._apply(limits, self._cache.salts.used_by_salt().keys() - limits.by_salt.keys())
@@ -116,7 +117,7 @@ class Quotas:
         return len(salts), [self._quota(salt, limits, used.get(salt, 0)) for salt in first]
 
     def _apply(self, limits: SaltLimits, changed: Iterable[str]) -> None:
-        if not self._isolates and (limits.by_salt or limits.default is not None):
+        if not self.isolates and (limits.by_salt or limits.default is not None):
             raise self._refusal(self._policy)
         self._limits = limits
         self._cache.salts.limit(limits, changed)

@@ -26,10 +26,10 @@ from lmcache_core.contracts.server_control import NoSuchAdapterError, NotNowErro
 def test_settings_are_checked_as_at_the_start(start: StartServer, values: dict[str, Any], says: str) -> None:
     server = start()
     with pytest.raises(ConfigError, match=says):
-        server._parts.changes.adapters.add(values)
+        server._parts.adapters.add(values)
     assert server._parts.tiers.l2.clients == ()
     with pytest.raises(NoSuchAdapterError, match="no L2 adapter is called 'memory'; there are: none"):
-        server._parts.changes.adapters.drain("memory")
+        server._parts.adapters.drain("memory")
 
 
 def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
@@ -54,7 +54,7 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
     monkeypatch.setattr(AdapterOpener, "open", open_late)
     monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
     with pytest.raises(NotNowError, match="adapter 'memory' was not opened within 0 s"):
-        server._parts.changes.adapters.add(MEMORY)
+        server._parts.adapters.add(MEMORY)
     let_go.set()
     assert closed.wait(10)
     assert server._parts.tiers.l2.clients == ()
@@ -63,6 +63,6 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
 def test_there_is_a_most_of_adapters(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconfigure, "ADAPTERS_MAX", 2)
     server = start(MEMORY)
-    server._parts.changes.adapters.add(MEMORY)
+    server._parts.adapters.add(MEMORY)
     with pytest.raises(NotNowError, match="there are 2 L2 adapters, which is the most; remove one first"):
-        server._parts.changes.adapters.add(MEMORY)
+        server._parts.adapters.add(MEMORY)

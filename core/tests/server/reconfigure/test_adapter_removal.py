@@ -32,7 +32,7 @@ from lmcache_devkit.fake_engine import FakeEngine
 
 def test_a_stalled_adapter_is_removed_within_its_deadline(start: StartServer) -> None:
     server = start(injected(stall=1.0), MEMORY)
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: server.status()["store"]["adapters"]["memory"]["stored"] == CHUNKS)
@@ -63,7 +63,7 @@ def test_a_lookup_goes_on_with_another_adapter_when_its_own_is_removed(start: St
         asking = threading.Thread(target=lambda: found.append(engine.scheduler.lookup_hits(key)), daemon=True)
         asking.start()
         wait_for(lambda: server._parts.tiers.l2.clients[0].unanswered > 0)
-        server._parts.changes.adapters.remove(FAULT_INJECT, 0.0, False)
+        server._parts.adapters.remove(FAULT_INJECT, 0.0, False)
         asking.join(10)
         assert found == [CHUNKS]
         assert engine.retrieve(prompt(1), "r") == [engine.content(prompt(1), chunk) for chunk in range(CHUNKS)]
@@ -77,7 +77,7 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
 ) -> None:
     monkeypatch.setattr(adapter_removal, "LINGER_SECONDS", 0.1)
     server = start(injected(lost=1.0))
-    adapters, port = server._parts.changes.adapters, server._parts.tiers.l2.clients[0]
+    adapters, port = server._parts.adapters, server._parts.tiers.l2.clients[0]
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: port.borrowed_bytes > 0)
@@ -96,7 +96,7 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
 
 def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(MEMORY)
-    adapters, let_go = server._parts.changes.adapters, threading.Event()
+    adapters, let_go = server._parts.adapters, threading.Event()
     close = server._parts.tiers.l2.clients[0].adapter.close
     monkeypatch.setattr(
         server._parts.tiers.l2.clients[0].adapter, "close", lambda seconds: (let_go.wait(30), close(seconds))
@@ -117,7 +117,7 @@ def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monk
 def test_a_removal_that_trips_goes_on(start: StartServer, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     server = start(MEMORY)
     tripped = trip(AdapterRemoval, method, monkeypatch)
-    server._parts.changes.adapters.remove("memory", 1.0, False)
+    server._parts.adapters.remove("memory", 1.0, False)
     wait_for(lambda: state_of(server, "memory") == "removed")
     assert tripped
     assert server._parts.tiers.l2.clients == ()
@@ -127,7 +127,7 @@ def test_more_force_ends_a_removal_sooner(start: StartServer) -> None:
     server = start(injected(stall=1.0))
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        adapters = server._parts.changes.adapters
+        adapters = server._parts.adapters
         adapters.remove(FAULT_INJECT, 3600.0, False)
         wait_for(lambda: adapters.state(FAULT_INJECT).objects_left == CHUNKS)
         assert state_of(server, FAULT_INJECT) == "draining"
@@ -152,9 +152,9 @@ def test_an_adapter_can_be_gone_before_its_slots_are_back(start: StartServer, mo
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: server._parts.tiers.l2.clients[0].borrowed_bytes > 0)
-        server._parts.changes.adapters.remove(FAULT_INJECT, 0.0, True)
+        server._parts.adapters.remove(FAULT_INJECT, 0.0, True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "removed")
-        assert server._parts.changes.adapters.state(FAULT_INJECT).borrowed_bytes == 0
+        assert server._parts.adapters.state(FAULT_INJECT).borrowed_bytes == 0
         assert still_there(server)["quarantined"] == CHUNKS
     soon = threading.Timer(0.1, let_go.set)
     soon.start()
@@ -166,13 +166,13 @@ def test_the_server_stops_in_the_middle_of_a_removal(start: StartServer) -> None
     server = start(injected(stall=1.0), MEMORY)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        server._parts.changes.adapters.remove(FAULT_INJECT, 3600.0, False)
+        server._parts.adapters.remove(FAULT_INJECT, 3600.0, False)
         wait_for(lambda: server.status()["store"]["adapters"]["memory"]["stored"] == CHUNKS)
     begun = time.monotonic()
     assert not server.stop(0.2)
     assert time.monotonic() - begun < 10
     with pytest.raises(NotNowError, match="the server is stopping"):
-        server._parts.changes.adapters.add(MEMORY)
+        server._parts.adapters.add(MEMORY)
 
 
 def test_it_is_removed_once_its_name_is_free(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_it_is_removed_once_its_name_is_free(start: StartServer, monkeypatch: py
         return dismiss(supervisor, name, seconds)
 
     monkeypatch.setattr(Supervisor, "dismiss", late)
-    server._parts.changes.adapters.remove("memory", 1.0, False)
+    server._parts.adapters.remove("memory", 1.0, False)
     wait_for(lambda: adapter.removal is not None and adapter.removal.state is AdapterStage.REMOVED)
     assert state_of(server, "memory") == "closing"
     go_on.set()
     wait_for(lambda: state_of(server, "memory") == "removed")
-    assert server._parts.changes.adapters.add(MEMORY).name == "memory"
+    assert server._parts.adapters.add(MEMORY).name == "memory"

@@ -33,7 +33,7 @@ TIMES = 5
 
 def test_an_adapter_comes_serves_and_goes(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
     with recorded(server, monkeypatch) as events, FakeEngine(server.info.engine_endpoint) as engine:
         added = adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
         assert (added.name, added.index, added.state) == ("memory", 0, "serving")
@@ -62,7 +62,7 @@ def test_an_adapter_comes_serves_and_goes(start: StartServer, monkeypatch: pytes
 
 def test_coming_and_going_leaves_nothing_behind(start: StartServer) -> None:
     server = start()
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
 
     def come_and_go() -> tuple[int, set[str]]:
         adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
@@ -83,7 +83,7 @@ def test_under_load_every_byte_is_right(start: StartServer) -> None:
     """Two engines, and an operator who does not leave them alone."""
     slow = injected(delay=0.5, error=0.05, also={"delay_seconds": 0.005})
     server = start(MEMORY, slow)
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
     stop = threading.Event()
     faults: list[BaseException] = []
     hits = [0, 0]
@@ -113,7 +113,7 @@ def test_under_load_every_byte_is_right(start: StartServer) -> None:
         adapters.add(MEMORY)
         drained = adapters.add(slow).name
         adapters.drain(drained)
-        server._parts.changes.settings.change(
+        server._parts.settings.change(
             {"eviction_ratio": 0.1 + turn / 100, "l2_store_max_backlog_gb": 0.001 * (turn + 1)}
         )
         time.sleep(0.05)
@@ -130,10 +130,10 @@ def test_under_load_every_byte_is_right(start: StartServer) -> None:
 def test_a_change_is_one_line_in_the_log(start: StartServer, caplog: pytest.LogCaptureFixture) -> None:
     server = start(MEMORY)
     with caplog.at_level(logging.INFO):
-        server._parts.changes.adapters.add(MEMORY)
-        server._parts.changes.adapters.remove("memory-2", 1.0, False)
+        server._parts.adapters.add(MEMORY)
+        server._parts.adapters.remove("memory-2", 1.0, False)
         wait_for(lambda: state_of(server, "memory-2") == "removed")
-        server._parts.changes.settings.change({"eviction_ratio": 0.3})
+        server._parts.settings.change({"eviction_ratio": 0.3})
         told = ("adapter added", "adapter removed", "setting changed")
         wait_for(lambda: all(each in caplog.text for each in told))
     lines = [record.getMessage() for record in caplog.records]

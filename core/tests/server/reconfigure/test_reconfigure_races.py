@@ -76,7 +76,7 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
     server = start()
     parts = server._parts
     add_adapter = parts.tiers.prefetch.add_adapter
-    remover = threading.Thread(target=lambda: parts.changes.adapters.remove("memory", 0.0, True), daemon=True)
+    remover = threading.Thread(target=lambda: parts.adapters.remove("memory", 0.0, True), daemon=True)
 
     def add_slowly(port: Any) -> Any:
         remover.start()
@@ -85,7 +85,7 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
 
     with recorded(server, monkeypatch) as events:
         monkeypatch.setattr(parts.tiers.prefetch, "add_adapter", add_slowly)
-        parts.changes.adapters.add(MEMORY)
+        parts.adapters.add(MEMORY)
         wait_for(lambda: state_of(server, "memory") == "removed")
         remover.join(10)
     assert parts.tiers.store.views() == {}
@@ -98,7 +98,7 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
 def test_no_two_adapters_have_one_name(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one comes between the opening of the first and its being taken in."""
     server = start()
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
     take_in = adapters._take_in
     names: list[str] = []
 
@@ -117,7 +117,7 @@ def test_a_setting_waits_for_the_one_before_it_and_not_for_ever(
 ) -> None:
     monkeypatch.setattr(setting_changes, "TURN_SECONDS", 0.05)
     server = start()
-    settings = server._parts.changes.settings
+    settings = server._parts.settings
 
     def open_late(*arguments: Any) -> Any:
         gate.wait()
@@ -141,26 +141,22 @@ def operate(server: Server, seed: int, faults: list[BaseException]) -> None:
     try:
         for _ in range(ACTIONS):
             with suppress(NotNowError, NoSuchAdapterError):
-                name = dice.choice([state.name for state in parts.changes.adapters.states()] or ["none"])
+                name = dice.choice([state.name for state in parts.adapters.states()] or ["none"])
                 match dice.randrange(8):
                     case 0 | 1:
-                        parts.changes.adapters.add(
-                            dice.choice((MEMORY, {**MEMORY, "eviction": {"eviction_policy": "LRU"}}))
-                        )
+                        parts.adapters.add(dice.choice((MEMORY, {**MEMORY, "eviction": {"eviction_policy": "LRU"}})))
                     case 2 | 3:
-                        parts.changes.adapters.remove(name, dice.choice((0.0, 0.1)), dice.random() < 0.5)
+                        parts.adapters.remove(name, dice.choice((0.0, 0.1)), dice.random() < 0.5)
                     case 4:
-                        dice.choice((parts.changes.adapters.drain, parts.changes.adapters.resume))(name)
+                        dice.choice((parts.adapters.drain, parts.adapters.resume))(name)
                     case 5:
-                        parts.changes.settings.change({"eviction_policy": dice.choice(policies)})
+                        parts.settings.change({"eviction_policy": dice.choice(policies)})
                     case 6:
                         limits = {
                             "eviction_trigger_watermark": dice.choice((0.3, 0.8)),
                             "eviction_ratio": dice.random(),
                         }
-                        parts.changes.settings.change(
-                            {**limits, "l2_store_max_backlog_gb": dice.choice((0.0001, 0.01))}
-                        )
+                        parts.settings.change({**limits, "l2_store_max_backlog_gb": dice.choice((0.0001, 0.01))})
                     case 7:
                         parts.tiers.storage.clear(force=dice.random() < 0.5)
     except BaseException as fault:
@@ -190,9 +186,9 @@ def test_operators_who_do_not_agree(start: StartServer) -> None:
             turn += 1
     assert not faults
     assert hits
-    for state in parts.changes.adapters.states():
+    for state in parts.adapters.states():
         with suppress(NoSuchAdapterError):  # its removal is just over
-            parts.changes.adapters.remove(state.name, 0.0, True)
+            parts.adapters.remove(state.name, 0.0, True)
     wait_for(lambda: not parts.tiers.l2.clients)
     assert (parts.tiers.store.views(), parts.tiers.store.active, parts.tiers.prefetch.active) == ({}, False, False)
     wait_for(lambda: not parts.tiers.eviction.changing)
@@ -208,7 +204,7 @@ def test_the_name_of_what_never_opens_stays_taken_until_it_does(
 ) -> None:
     monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
     server = start()
-    adapters = server._parts.changes.adapters
+    adapters = server._parts.adapters
     for name in ("memory", "memory-2"):
         with pytest.raises(NotNowError, match=f"adapter '{name}' was not opened within 0 s and was abandoned"):
             adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
@@ -227,11 +223,11 @@ def test_what_never_opens_cannot_be_asked_for_again_and_again(
     server = start()
     for _ in range(2):
         with pytest.raises(NotNowError, match="was abandoned"):
-            server._parts.changes.adapters.add(MEMORY)
+            server._parts.adapters.add(MEMORY)
     with pytest.raises(
         NotNowError, match="2 are being opened, which is the most: adapter 'memory', adapter 'memory-2'"
     ):
-        server._parts.changes.adapters.add(MEMORY)
+        server._parts.adapters.add(MEMORY)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +243,7 @@ def test_a_policy_that_never_opens_blocks_nothing(
 ) -> None:
     monkeypatch.setattr(setting_changes, "OPEN_SECONDS", 0.05)
     server = start()
-    settings = server._parts.changes.settings
+    settings = server._parts.settings
     before = settings.running()
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: gate.wait())
     monkeypatch.setattr(OfferSpec, "open_as", lambda *arguments: gate.wait())
@@ -282,19 +278,19 @@ def test_a_policy_that_fails_later_is_taken_back_with_all_that_hung_on_it(
     monkeypatch.setattr(setting_changes, "POLICY_SECONDS", 0.05)
     with monkeypatch.context() as patch, recorded(server, monkeypatch) as events:
         patch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: CannotLearn(gate))
-        changed = parts.changes.settings.change({"eviction_policy": {"type": "LRU"}, "default_quota_gb": 1.0})
+        changed = parts.settings.change({"eviction_policy": {"type": "LRU"}, "default_quota_gb": 1.0})
         assert {each.name: each.state for each in changed} == {
             "eviction_policy": "under way",
             "default_quota_gb": "applied",
         }
         gate.open.set()
-        wait_for(lambda: parts.changes.settings.running()["eviction_policy"] == "LRU")
+        wait_for(lambda: parts.settings.running()["eviction_policy"] == "LRU")
         told = [(event.name, event.after) for event in events if isinstance(event, SettingChanged)]
     assert sorted(told[2:]) == [("default_quota_gb", "null"), ("eviction_policy", '"LRU"')]
-    assert parts.changes.settings.running()["default_quota_gb"] is None
+    assert parts.settings.running()["default_quota_gb"] is None
     assert parts.tiers.quotas.default_bytes is None
     with pytest.raises(NotNowError, match="a default quota needs an eviction policy"):
-        parts.changes.settings.change({"default_quota_gb": 1.0})
+        parts.settings.change({"default_quota_gb": 1.0})
 
 
 # --- the server stops
@@ -308,7 +304,7 @@ def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) ->
         engine.store(prompt(1))
         wait_for(lambda: store.views()[FAULT_INJECT].counts.in_flight > 0)
         assert store.views()[FAULT_INJECT].counts.waiting > 0
-        server._parts.changes.adapters.remove(FAULT_INJECT, 3600.0, False)
+        server._parts.adapters.remove(FAULT_INJECT, 3600.0, False)
     assert server.stop(20.0)
     assert store.views()[FAULT_INJECT].counts.stored == CHUNKS
 
@@ -319,12 +315,12 @@ def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow
 
     def add() -> None:
         with pytest.raises(NotNowError) as refusal:
-            server._parts.changes.adapters.add(MEMORY)
+            server._parts.adapters.add(MEMORY)
         said.append(str(refusal.value))
 
     adding = threading.Thread(target=add, daemon=True)
     adding.start()
-    wait_for(lambda: "memory" in server._parts.changes.adapters._opening)
+    wait_for(lambda: "memory" in server._parts.adapters._opening)
     assert server.stop(1.0)
     adding.join(5)
     assert said == ["the server is stopping"]
@@ -336,7 +332,7 @@ def test_an_adapter_that_lingers_holds_up_no_stop(start: StartServer, monkeypatc
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
         wait_for(lambda: server.status()["store"]["adapters"]["memory"]["stored"] == CHUNKS)
-        server._parts.changes.adapters.remove(FAULT_INJECT, 60.0, force=True)
+        server._parts.adapters.remove(FAULT_INJECT, 60.0, force=True)
         wait_for(lambda: state_of(server, FAULT_INJECT) == "lingering")
         assert server.status()["l1"]["quarantined"] == CHUNKS
         wait_for(lambda: server.status()["store"]["backlog_bytes"] == 0)
@@ -363,8 +359,8 @@ def test_drained_is_said_only_where_everything_got_there(
     monkeypatch.setattr(parts.tiers.store, "_enqueue", enqueue_late)
     with FakeEngine(server.info.engine_endpoint) as engine:
         engine.store(prompt(1))
-        parts.changes.adapters.remove("memory", 30.0, False)
+        parts.adapters.remove("memory", 30.0, False)
         gate.open.set()
         wait_for(lambda: state_of(server, "memory") == "removed")
-    assert parts.changes.adapters.state("memory").drained is False
+    assert parts.adapters.state("memory").drained is False
     nothing_is_left(server)

@@ -21,7 +21,7 @@ def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pyt
     server = start(MEMORY)
     parts = server._parts
     with recorded(server, monkeypatch) as events:
-        changed = parts.changes.settings.change(
+        changed = parts.settings.change(
             {
                 "eviction_trigger_watermark": 0.5,
                 "eviction_ratio": 0.3,
@@ -48,15 +48,15 @@ def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pyt
     assert parts.tiers.storage.allocation_wait_seconds == 0.001
     assert not parts.engine_port.gate.admits("")
     assert [port.timeout_seconds for port in parts.tiers.l2.clients] == [4.5]
-    assert parts.changes.adapters.add(MEMORY).name == "memory-2"
+    assert parts.adapters.add(MEMORY).name == "memory-2"
     assert [port.timeout_seconds for port in parts.tiers.l2.clients] == [4.5, 4.5]
-    shown = {row.name: row for row in parts.changes.settings.shown()}
+    shown = {row.name: row for row in parts.settings.shown()}
     assert shown["l2_adapter"].value == [MEMORY, MEMORY]
     ratio = shown["eviction_ratio"]
     assert (ratio.value, ratio.source, ratio.given_by, ratio.default) == (0.3, "runtime", "admin API", 0.2)
     assert (shown["l1_size_gb"].value, shown["chunk_size"].given_by) == (1 / 16, "--chunk-size")
-    assert parts.changes.settings.running()["l2_store_drop"] == "oldest"
-    assert parts.changes.settings.change({"eviction_ratio": 0.3}) == []
+    assert parts.settings.running()["l2_store_drop"] == "oldest"
+    assert parts.settings.change({"eviction_ratio": 0.3}) == []
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_settings_apply_where_they_are_used(start: StartServer, monkeypatch: pyt
 )
 def test_all_of_a_change_or_none(start: StartServer, values: dict[str, Any], error: type[Exception], says: str) -> None:
     server = start()
-    before = server._parts.changes.settings.running()
+    before = server._parts.settings.running()
     with pytest.raises(error, match=says):
-        server._parts.changes.settings.change({"l1_prefetch_max_ratio": 0.1, **values})
-    assert server._parts.changes.settings.running() == before
+        server._parts.settings.change({"l1_prefetch_max_ratio": 0.1, **values})
+    assert server._parts.settings.running() == before
     assert server.status()["prefetch"]["l1_max_bytes"] == server._parts.tiers.arena.size_bytes // 2
 
 
 def test_pins_leave_room_below_the_watermark_at_any_time(start: StartServer) -> None:
     server = start(MEMORY)
     with pytest.raises(ConfigError, match=r"--l1-pin-max-ratio 0.25 is not below --eviction-trigger-watermark 0.25"):
-        server._parts.changes.settings.change({"eviction_trigger_watermark": 0.25, "eviction_ratio": 0.9})
+        server._parts.settings.change({"eviction_trigger_watermark": 0.25, "eviction_ratio": 0.9})
     assert (server._parts.tiers.eviction._watermark, server._parts.tiers.eviction._ratio) == (0.8, 0.2)
-    server._parts.changes.settings.change({"eviction_trigger_watermark": 0.26})
+    server._parts.settings.change({"eviction_trigger_watermark": 0.26})
     assert server._parts.tiers.eviction._watermark == 0.26
 
 
@@ -102,8 +102,8 @@ def test_a_policy_that_cannot_learn_changes_nothing(start: StartServer, monkeypa
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: CannotLearn())
     before = parts.tiers.eviction.guarded.policy
     with pytest.raises(NotNowError, match="failed to learn what L1 holds, and nothing is changed"):
-        parts.changes.settings.change({"eviction_policy": {"type": "LRU"}, "eviction_ratio": 0.5})
-    assert (parts.tiers.eviction.guarded.policy, parts.changes.settings.running()["eviction_ratio"]) == (before, 0.2)
+        parts.settings.change({"eviction_policy": {"type": "LRU"}, "eviction_ratio": 0.5})
+    assert (parts.tiers.eviction.guarded.policy, parts.settings.running()["eviction_ratio"]) == (before, 0.2)
     assert server.status()["policies"]["eviction"] == "LRU"
 
 
@@ -132,11 +132,11 @@ def test_a_policy_that_takes_long_takes_over_later_if_at_all(
     monkeypatch.setattr(LearnsSlowly, "fails", fails)
     monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: LearnsSlowly())
     monkeypatch.setattr(setting_changes, "POLICY_SECONDS", 0.1)
-    (changed,) = parts.changes.settings.change({"eviction_policy": {"type": "LRU"}})
+    (changed,) = parts.settings.change({"eviction_policy": {"type": "LRU"}})
     assert changed.state == "under way"
     with pytest.raises(NotNowError, match="the eviction policy is being changed"):
-        parts.changes.settings.change({"eviction_ratio": 0.5})
+        parts.settings.change({"eviction_ratio": 0.5})
     LearnsSlowly.go_on.set()
     wait_for(lambda: not parts.tiers.eviction.changing)
     assert isinstance(parts.tiers.eviction.guarded.policy, LearnsSlowly) is not fails
-    assert parts.changes.settings.running()["eviction_policy"] == ("LRU" if fails else {"type": "LRU"})
+    assert parts.settings.running()["eviction_policy"] == ("LRU" if fails else {"type": "LRU"})
