@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
-
-import msgspec
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import ObjectsEvicted, Publisher
@@ -87,32 +86,13 @@ FAILED_SLICES_MAX: Final = 4
 """After this many slices in a row without a deletion, eviction pauses."""
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    objects: Sequence[tuple[ObjectKey, int]]
-    certain: bool = True
+@dataclass(slots=True, eq=False)
+class _Event:
+    """What the adapter's client or a listing has said, to be handled on the controller's thread."""
 
-
-class _Hit(msgspec.Struct, frozen=True):
-    keys: Sequence[ObjectKey]
-
-
-class _Listed(msgspec.Struct, frozen=True):
-    keys: Sequence[ObjectKey]
-
-
-class _Deleting(msgspec.Struct, frozen=True):
-    keys: Sequence[ObjectKey]
-
-
-class _Deleted(msgspec.Struct, frozen=True):
-    keys: Sequence[ObjectKey]
-    gone: Sequence[ObjectKey]
-
-
-class _Again(msgspec.Struct, frozen=True):
-    """Handling this failed once."""
-
-    message: _Stored | _Hit | _Listed | _Deleting | _Deleted | Answer
+    handle: Callable[[], None]
+    failed: bool = False
+    """Handling it failed once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +106,7 @@ class _Deletion:
         return self.sizes.keys()
 
 
-Message = _Stored | _Hit | _Listed | _Deleting | _Deleted | _Again | Answer
+Message = _Event | Answer
 
 
 @dataclass(slots=True)
@@ -192,24 +172,24 @@ class L2EvictionController(MessageLoop[Message]):
     # --- any thread
 
     def stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
-        self._inbox.post(_Stored(objects))
+        self._inbox.post(_Event(partial(self._add_stored, objects, certain=True)))
 
     def may_have_stored(self, objects: Sequence[tuple[ObjectKey, int]]) -> None:
         """Objects that are not there are found out when they are deleted."""
-        self._inbox.post(_Stored(objects, certain=False))
+        self._inbox.post(_Event(partial(self._add_stored, objects, certain=False)))
 
     def hit(self, keys: Sequence[ObjectKey]) -> None:
-        self._inbox.post(_Hit(keys))
+        self._inbox.post(_Event(partial(self._learn, keys, None)))
 
     def listed(self, keys: Sequence[ObjectKey]) -> None:
         """The adapter has these, and has had them for some time."""
-        self._inbox.post(_Listed(keys))
+        self._inbox.post(_Event(partial(self._add_listed, keys)))
 
     def deleting(self, keys: Sequence[ObjectKey]) -> None:
-        self._inbox.post(_Deleting(keys))
+        self._inbox.post(_Event(partial(self._leaving.update, keys)))
 
     def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
-        self._inbox.post(_Deleted(keys, gone))
+        self._inbox.post(_Event(partial(self._forget_deleted, keys, gone)))
 
     @property
     def guarded(self) -> GuardedPolicy[EvictionPolicy]:
@@ -222,18 +202,13 @@ class L2EvictionController(MessageLoop[Message]):
         return len(self._inbox)
 
     def status(self) -> dict[str, Any]:
-        counters = self.counters
         return {
             "trigger_watermark": self._watermark,
             "eviction_ratio": self._ratio,
             "known_objects": len(self._objects),
             "known_bytes": self._objects.known_bytes,
             "deleting": len(deletion.numbers) if (deletion := self._deletion) else 0,
-            "evicted": counters.evicted,
-            "evicted_bytes": counters.evicted_bytes,
-            "gone": counters.gone,
-            "refused": counters.refused,
-            "failed": counters.failed,
+            **asdict(self.counters),
         }
 
     # --- on the controller's thread
@@ -246,34 +221,21 @@ class L2EvictionController(MessageLoop[Message]):
 
     def _handle(self, message: Message) -> None:
         match message:
-            case _Again(again):
-                self._handle(again)
-            case _Stored(objects, certain):
-                if certain:
-                    self._pressure.stored(sum(size for _, size in objects))
-                for (space, size), group in groupby(objects, lambda item: (item[0].space, item[1])):
-                    del space
-                    self._learn([key for key, _ in group], size)
-            case _Hit(keys):
-                self._learn(keys, None)
-            case _Listed(keys):
-                self._learn([key for key in keys if self._objects.find(key) < 0], None)
-            case _Deleting(keys):
-                self._leaving.update(keys)
-            case _Deleted(keys, gone):
-                self._forget(self._leaving.intersection(gone))
-                self._leaving.difference_update(keys)
+            case _Event():
+                message.handle()
             case JobAnswer(_Deletion() as deletion, outcomes, _):
                 self._deleted(deletion, outcomes)
             case JobReleased():
                 pass  # no buffers were borrowed
 
     def _abort(self, message: Message) -> None:
-        match message:
-            case _Again():
-                self._deletion = None
-            case _:  # an object that is not known would never be deleted
-                self._inbox.post(_Again(message))
+        """Handle it once more, after what waits: an object that is not known would never be deleted."""
+        event = message if isinstance(message, _Event) else _Event(partial(self._handle, message))
+        if event.failed:
+            self._deletion = None
+        else:
+            event.failed = True
+            self._inbox.post(event)
 
     def _go_on(self) -> None:
         while self._deletion is None:
@@ -281,6 +243,19 @@ class L2EvictionController(MessageLoop[Message]):
                 self._delete_some()
             elif not self._begin_cycle():
                 return
+
+    def _add_stored(self, objects: Sequence[tuple[ObjectKey, int]], certain: bool) -> None:
+        if certain:
+            self._pressure.stored(sum(size for _, size in objects))
+        for (_, size), group in groupby(objects, lambda item: (item[0].space, item[1])):
+            self._learn([key for key, _ in group], size)
+
+    def _add_listed(self, keys: Sequence[ObjectKey]) -> None:
+        self._learn([key for key in keys if self._objects.find(key) < 0], None)
+
+    def _forget_deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
+        self._forget(self._leaving.intersection(gone))
+        self._leaving.difference_update(keys)
 
     def _learn(self, keys: Sequence[ObjectKey], size: int | None) -> None:
         if self._leaving:
