@@ -33,7 +33,7 @@ from lmcache_core.app.cli import main
 from lmcache_core.app.configuration import read_settings
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.server import Server
-from lmcache_core.controllers import adapter_conditions, threads
+from lmcache_core.controllers import adapter_conditions, supervisor
 from lmcache_core.controllers.conditions import RecentGrowth
 from lmcache_core.events import subscriber_calls
 from lmcache_core.l1 import arena
@@ -279,7 +279,7 @@ def subscriber_raises(site: Site) -> Iterator[None]:
 
 @contextmanager
 def thread_down(site: Site) -> Iterator[None]:
-    site.patch.setattr(threads, "BACKOFF_FIRST_SECONDS", 8.0)
+    site.patch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 8.0)
     site.start()
     begin(site)
     with site.patch.context() as patch:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lmcache_core import AdapterContext, Capability, Offer, hookimpl
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import JobDone, JobId
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
 from lmcache_devkit.cue_adapter import CueAdapter, CueJob, Verb

@@ -54,7 +54,7 @@ from lmcache_client import (
     WorkerRegistration as WorkerRegistration,
 )
 
-from .contracts.buffers import BorrowedBuffer as BorrowedBuffer, MemoryRegion as MemoryRegion
+from .contracts.l1_memory import BorrowedBuffer as BorrowedBuffer, MemoryRegion as MemoryRegion
 from .contracts.l1_memory import L1Memory as L1Memory, L1MemoryContext as L1MemoryContext
 from .contracts.capability import Capability as Capability
 from .contracts.clock import Clock as Clock, SystemClock as SystemClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmcache_core.builtin.lru import open_lru
-from lmcache_core.contracts.buffers import BorrowedBuffer
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient

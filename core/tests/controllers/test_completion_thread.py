@@ -16,8 +16,7 @@ from core.tests.controllers.adapter_harness import KEYS
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.adapter_jobs import JobAnswer
-from lmcache_core.controllers.threads import CompletionThread
+from lmcache_core.controllers.adapter_jobs import CompletionThread, JobAnswer
 from lmcache_core.jobs.queues import CompletionQueue, Inbox
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.cue_adapter import CueAdapter

@@ -27,7 +27,7 @@ from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import DropRule, StoreLimits, StoreQueue
 from lmcache_core.controllers.store_units import StoreView
-from lmcache_core.controllers.threads import PendingCall
+from lmcache_core.jobs.queues import PendingCall
 from lmcache_core.model.keys import ObjectKey
 
 STEPS_PER_RUN = 60

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from lmcache_core.contracts.conditions import Condition, Severity
-from lmcache_core.controllers.threads import Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 
 
 def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:

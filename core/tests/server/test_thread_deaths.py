@@ -13,7 +13,7 @@ from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import restarts, trip, wait_for
 from lmcache_core.app.server import Server
 from lmcache_core.contracts.events import LeasesExpired
-from lmcache_core.controllers import threads
+from lmcache_core.controllers import supervisor
 from lmcache_core.controllers.l2_contents import L2Listing
 from lmcache_devkit.fake_engine import FakeEngine
 
@@ -111,7 +111,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
 def test_a_thread_that_dies_is_seen_and_comes_back(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(threads, "BACKOFF_FIRST_SECONDS", RED_SECONDS)
+    monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", RED_SECONDS)
     server = start(start_server)
     with FakeEngine(server.info.engine_endpoint) as engine:
         work(engine, server, 1000)

@@ -12,7 +12,7 @@ from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.storage.transfers import reserve_with_wait
+from lmcache_core.storage.manager import reserve_with_wait
 from lmcache_devkit.l1_audit import audit
 
 PAYLOAD, SLOTS = 4096, 32

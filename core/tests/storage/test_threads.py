@@ -18,16 +18,17 @@ from core.tests.storage.storage_harness import PAYLOAD, SLOT, space
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.storage import LookupRequest, Shard
 from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreLimits
-from lmcache_core.controllers.threads import CompletionThread, Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache

@@ -20,7 +20,7 @@ from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.model.keys import HashChain, KeySpace
-from lmcache_core.storage.transfers import reserve_with_wait
+from lmcache_core.storage.manager import reserve_with_wait
 from lmcache_devkit.event_recorder import EventRecorder
 from lmcache_devkit.l1_audit import audit
 from lmcache_devkit.policy_model import LARGE, SALTS, SMALL, ModelledPolicy, space_of

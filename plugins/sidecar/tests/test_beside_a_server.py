@@ -11,7 +11,7 @@ import pytest
 from core.tests.server.conftest import StartServer
 from core.tests.server.test_controller_faults import restarts, trip, wait_for
 from lmcache_client.errors import ConfigError
-from lmcache_core.controllers import threads
+from lmcache_core.controllers import supervisor
 from lmcache_devkit.fake_engine import FakeEngine
 from lmcache_sidecar.service import SidecarService
 
@@ -53,7 +53,7 @@ def test_a_program_is_told_about_the_server_and_ends_with_it(start_server: Start
 def test_the_thread_of_the_programs_comes_back(
     start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "BACKOFF_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 0.05)
     (tmp_path / "a.sh").write_text("sleep 1000")
     server = start_server(runtime_plugin_locations=(str(tmp_path),))
     wait_for(lambda: server.status()["services"]["sidecar"]["programs"][0]["pid"])

@@ -24,7 +24,8 @@ from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
 from lmcache_core.contracts.server_info import ServerInfo
-from lmcache_core.controllers.threads import CompletionThread, Supervisor
+from lmcache_core.controllers.adapter_jobs import CompletionThread
+from lmcache_core.controllers.supervisor import Supervisor
 
 
 def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:

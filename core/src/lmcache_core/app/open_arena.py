@@ -15,9 +15,8 @@ from lmcache_core.app.machine import Machine
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.settings import ServerSettings
-from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
+from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext, MemoryRegion
 from lmcache_core.l1.arena import (
     Arena,
     Preallocation,

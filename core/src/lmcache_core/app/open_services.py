@@ -23,7 +23,7 @@ from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
-from lmcache_core.controllers.threads import Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.model.errors import PluginContractError, PluginError, PluginLoadError
 
 logger = logging.getLogger(__name__)

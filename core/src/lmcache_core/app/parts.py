@@ -16,9 +16,10 @@ from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
+from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.controllers.policies import GuardedPolicy
-from lmcache_core.controllers.threads import CompletionThread, Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.events.bus import EventBus
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Preallocation

@@ -19,9 +19,11 @@ from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
 from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
+from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.conditions import is_well
-from lmcache_core.controllers.threads import CompletionThread, PendingCall, Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
+from lmcache_core.jobs.queues import PendingCall
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import CompletionSource, JobId
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.jobs.fault_log import FaultLog

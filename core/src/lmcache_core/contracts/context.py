@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.l1_memory import MemoryRegion
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from lmcache_client.layout import ChunkLayout
-from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition
 from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.contracts.operation import Handler
 from lmcache_core.contracts.storage import Storage, StoredSpace
 from lmcache_core.model.keys import HashChain, KeySpace

@@ -1,20 +1,26 @@
-"""Jobs of one adapter: those without an answer, the messages that their submitters get, and exact counts."""
+"""Jobs of adapters: those without an answer, the messages that their submitters get, exact counts, and the thread that waits
+for completions."""
 
 from __future__ import annotations
 
+import select
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.completion import Completion, JobId
+from lmcache_core.contracts.events import AdapterHealthChanged, Publisher
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
+
+if TYPE_CHECKING:
+    from lmcache_core.controllers.adapter_client import AdapterClient
 
 
 class JobAnswer(msgspec.Struct, frozen=True):
@@ -275,3 +281,74 @@ class AdapterCounters:
 def _sizes(job: PendingJob) -> list[int]:
     """Bytes of each object, where the job is about bytes."""
     return [item.buffer.length for item in job.subjects] if job.verb in ("store", "load") else []
+
+
+class CompletionThread:
+    """Waits for every adapter at once; `run` is its body, for the supervisor.  Everything else is for any thread."""
+
+    def __init__(self, clients: Sequence[AdapterClient], clock: Clock, events: Publisher | None = None) -> None:
+        self._lock = threading.Lock()  # held to change the clients, not to look at them
+        self._clients = tuple(clients)
+        self._clock = clock
+        self._events = events
+        self._wakes: Inbox[None] = Inbox()
+        self._stop = False
+        for client in clients:
+            client.call_when_armed(self._wakes.wake)
+
+    def add(self, client: AdapterClient) -> None:
+        """Before the client is given its first job."""
+        client.call_when_armed(self._wakes.wake)
+        self._change(lambda clients: (*clients, client))
+
+    def remove(self, client: AdapterClient) -> None:
+        """Stop polling it."""
+        self._change(lambda clients: tuple(other for other in clients if other is not client))
+
+    def look_again(self) -> None:
+        """Poll the descriptors anew: an adapter was closed, and the number of its descriptor may be in use again."""
+        self._change(lambda clients: (*clients,))
+
+    def run(self) -> None:
+        while not self._stop:
+            self._serve(self._clients)
+
+    def _serve(self, clients: tuple[AdapterClient, ...]) -> None:
+        """As long as these are the clients."""
+        poll = select.poll()
+        poll.register(self._wakes, select.POLLIN)
+        by_descriptor: dict[int, AdapterClient] = {}
+        for client in clients:
+            if (descriptor := client.descriptor()) is not None:
+                poll.register(descriptor, select.POLLIN)
+                by_descriptor[descriptor] = client
+        for client in clients:
+            client.deliver()  # what was left when this thread failed, or the client was looked at last
+        while not self._stop and clients is self._clients:
+            now = self._clock.monotonic()
+            deadlines = [deadline for client in clients if (deadline := client.expire(now)) is not None]
+            self._publish_health(clients)
+            timeout_ms = max(0.0, min(deadlines) - now) * 1000 + 1 if deadlines else None
+            for descriptor, events in poll.poll(timeout_ms):
+                if (ready := by_descriptor.get(descriptor)) is None:
+                    self._wakes.drain()
+                elif events & select.POLLNVAL:
+                    poll.unregister(descriptor)
+                    ready.cut_off()
+                else:
+                    ready.deliver()
+
+    def _publish_health(self, clients: Sequence[AdapterClient]) -> None:
+        for client in clients:
+            healthy = client.health_change()
+            if healthy is not None and self._events is not None:
+                self._events.publish(AdapterHealthChanged(client.name, healthy))
+
+    def _change(self, function: Callable[[tuple[AdapterClient, ...]], tuple[AdapterClient, ...]]) -> None:
+        with self._lock:
+            self._clients = function(self._clients)
+        self._wakes.wake()
+
+    def stop(self) -> None:
+        self._stop = True
+        self._wakes.wake()

@@ -17,9 +17,10 @@ from typing import Final
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.controllers.adapter_client import AdapterClient
+from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
-from lmcache_core.controllers.threads import CompletionThread, PendingCall
+from lmcache_core.jobs.queues import PendingCall
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
 from lmcache_core.controllers.policies import GuardedPolicy
-from lmcache_core.controllers.threads import MessageLoop
+from lmcache_core.jobs.queues import MessageLoop
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
 

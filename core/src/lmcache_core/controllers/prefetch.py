@@ -26,7 +26,7 @@ from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
 from lmcache_core.controllers.prefetch_plan import SPACE_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchBudget
-from lmcache_core.controllers.threads import MessageLoop, PendingCall
+from lmcache_core.jobs.queues import MessageLoop, PendingCall
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome

@@ -24,7 +24,7 @@ from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
 from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreCounts, StoreReferences, StoreUnit, StoreView
-from lmcache_core.controllers.threads import MessageLoop, PendingCall
+from lmcache_core.jobs.queues import MessageLoop, PendingCall
 from lmcache_core.l1.cache import L1Cache
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.read_checks import ReadChecks

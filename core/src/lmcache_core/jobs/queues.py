@@ -1,12 +1,15 @@
-"""Queues that a thread can poll: messages between core's threads, and the completions of an adapter's jobs."""
+"""Queues that a thread can poll: messages between core's threads, with the loop that handles them, and the completions of an
+adapter's jobs."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import select
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -74,6 +77,99 @@ class Inbox(Generic[Item]):
     def __del__(self) -> None:
         # A post may follow the end of who drains it, so an inbox can outlive that and goes with its last owner.
         self.close()
+
+
+Message = TypeVar("Message")
+
+
+class PendingCall:
+    """A function that another thread has passed to `MessageLoop.call_soon`."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self._over = threading.Event()
+        self.failed = False
+
+    def make(self) -> None:
+        """On the controller's thread.  Raises what the function raises."""
+        try:
+            self._function()
+        except BaseException:
+            self.failed = True
+            raise
+        finally:
+            self._over.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it has been called.  False after this time; it is called later."""
+        return self._over.wait(seconds)
+
+
+class MessageLoop(ABC, Generic[Message]):
+    """Handles what is posted, one message at a time, on the thread whose body is `run`.
+
+    A message that cannot be handled is aborted, so that its references and pins are released, before the failure
+    goes on to the supervisor; the messages behind it wait for the thread to be started again."""
+
+    def __init__(self) -> None:
+        self._inbox: Inbox[Message | PendingCall] = Inbox()
+        self._stop = False
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(self._inbox, select.POLLIN)
+        self._resume()
+        while not self._stop:
+            self.cycle()
+            seconds = self._timeout_seconds()
+            poll.poll(None if seconds is None else seconds * 1000 + 1)
+
+    def stop(self) -> None:
+        """End `run`.  Any thread."""
+        self._stop = True
+        self._inbox.wake()
+
+    def close(self) -> None:
+        """Give the descriptor back.  After `run` has ended for good; what is posted later is never handled."""
+        self._inbox.close()
+
+    def call_soon(self, function: Callable[[], None]) -> PendingCall:
+        """Have `function` called on the controller's thread, behind what was posted before.  Any thread; never blocks."""
+        call = PendingCall(function)
+        self._inbox.post(call)
+        return call
+
+    def cycle(self) -> None:
+        """Handle everything that is waiting, then go on with what may go on.  On the controller's thread."""
+        self._inbox.clear_wakes()
+        while (taken := self._inbox.take()) is not None:
+            if isinstance(taken, PendingCall):
+                taken.make()
+                continue
+            try:
+                self._handle(taken)
+            except BaseException:
+                self._abort(taken)
+                raise
+        self._go_on()
+
+    def _resume(self) -> None:
+        """The thread is starting, perhaps again after a failure."""
+
+    def _timeout_seconds(self) -> float | None:
+        """Longest wait for a message; None: without a limit."""
+        return None
+
+    @abstractmethod
+    def _handle(self, message: Message) -> None: ...
+
+    @abstractmethod
+    def _abort(self, message: Message) -> None:
+        """Handling it failed: release what it references."""
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Begin what there is room for."""
 
 
 class CompletionQueue(CompletionSource):

@@ -27,9 +27,8 @@ from pathlib import Path
 from lmcache_client.errors import ResourceError
 from lmcache_client.extents import Extent, Extents
 from lmcache_client.memory_calls import advise_huge_pages, populate
-from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import Clock
-from lmcache_core.contracts.l1_memory import L1Memory
+from lmcache_core.contracts.l1_memory import L1Memory, MemoryRegion
 from lmcache_core.l1.pages import HUGE_BYTES, anonymous_huge_pages_refusal, shared_huge_pages_refusal
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.events import Publisher
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.policies import AccessFacts, RequestFacts
 from lmcache_core.kernels.choice import PURE, Kernels
 from lmcache_core.l1.allocator import AllocationWait

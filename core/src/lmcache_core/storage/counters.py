@@ -6,13 +6,26 @@ Events may be dropped on their way to a subscriber; these counts are changed whe
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from lmcache_core.contracts.samples import BOUNDS_SECONDS, Durations, Sample, counter, histogram, kinds_in
+from lmcache_core.contracts.clock import Clock
+from lmcache_core.contracts.events import (
+    ChunksRetrieved,
+    ChunksStored,
+    ObjectsCame,
+    ObjectsRead,
+    Publisher,
+    StoreRefused,
+)
+from lmcache_core.contracts.samples import Durations
+from lmcache_core.l1.cache import L1Cache
+from lmcache_core.l1.index import SpaceRecord
+from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.names import parse_model_name
+from lmcache_core.model.object_header import HEADER_BYTES
 
 PAIRS_MAX: Final = 1024
 """Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
@@ -225,140 +238,107 @@ def total(rows: Mapping[Tenant, TenantCounts]) -> TenantCounts:
     return whole
 
 
-_TENANT: Final = ("model_name", "cache_salt")
-
-LOOKUPS: Final = counter("lmcache_mp.lookups", "requests", "Lookups that were answered.", *_TENANT)
-LOOKUP_TIMES: Final = histogram(
-    "lmcache.lookup.duration",
-    "s",
-    "From a lookup to its answer; `tier` is where its hit came from (none, l1 or l2).",
-    BOUNDS_SECONDS,
-    "model_name",
-    "tier",
-)
-EARLY_EXITS: Final = counter(
-    "lmcache_mp.lookup_early_exit",
-    "requests",
-    "Lookups that could find nothing: no worker of the model is registered (no_worker), or the salt is not served "
-    "(unsalted).  They are among lmcache_mp.lookups, too.",
-    *_TENANT,
-    "reason",
-)
-ABANDONED: Final = counter(
-    "lmcache.lookup.abandoned",
-    "{lookup}",
-    "Lookups that were superseded, ended or timed out before there was an answer; nothing else counts them.",
-    *_TENANT,
-)
-REQUESTED: Final = counter(
-    "lmcache_mp.lookup_requested",
-    "tokens",
-    "Tokens of the prompts of answered lookups, last partial chunks included.",
-    *_TENANT,
-)
-HIT: Final = counter("lmcache_mp.lookup_hit", "tokens", "Of these, tokens that were found.", *_TENANT)
-HIT_L1: Final = counter("lmcache_mp.lookup_hit_l1", "tokens", "Of these, tokens that L1 had at once.", *_TENANT)
-HIT_L2: Final = counter(
-    "lmcache_mp.lookup_hit_l2", "tokens", "Of the tokens that were found, those that were brought from L2.", *_TENANT
-)
-MISSED: Final = counter(
-    "lmcache.lookup.missed", "{token}", "Tokens that were not found: those requested without those found.", *_TENANT
-)
-CHUNKS: Final = counter(
-    "lmcache.lookup.chunks",
-    "{chunk}",
-    "Whole chunks of the prompts of answered lookups, by where they were found: l1, l2 or missed.",
-    *_TENANT,
-    "result",
-)
-HIT_L1_KEYS: Final = counter(
-    "lmcache_mp.lookup_hit_l1_keys",
-    "keys",
-    "Objects that answers hold and L1 had at once: one for each shard of a chunk.",
-    *_TENANT,
-)
-HIT_L2_KEYS: Final = counter(
-    "lmcache_mp.lookup_hit_l2_keys", "keys", "Objects that answers hold and that were brought from L2.", *_TENANT
-)
-L1_WRITE: Final = counter("lmcache_mp.l1_write", "chunks", "Chunks that workers published in L1.", *_TENANT)
-L1_READ: Final = counter("lmcache_mp.l1_read", "chunks", "Chunks that workers were given to read.", *_TENANT)
-L1_IO: Final = counter(
-    "lmcache.l1.io", "By", "Payload bytes that workers stored (write) or were given (read).", *_TENANT, "direction"
-)
-TRANSFERS: Final = counter(
-    "lmcache.l1.transfers",
-    "{transfer}",
-    "Commits of stores, done or late (their slots had run out), and retrieves that were served.",
-    *_TENANT,
-    "direction",
-    "result",
-)
-REFUSED: Final = counter(
-    "lmcache_mp.l1_allocation_failure",
-    "chunks",
-    "Chunks that L1 did not take, by reason: no_room, quota, too_many_transfers or stopping.",
-    *_TENANT,
-    "during",
-    "reason",
-)
-REFUSED_BYTES: Final = counter("lmcache.l1.refused", "By", "The same in payload bytes.", *_TENANT, "reason")
-UNREAD: Final = counter(
-    "lmcache_mp.l1_read_failure",
-    "chunks",
-    "Chunks of retrieves that were not served, by reason: missing, overwritten or too_many_transfers.",
-    *_TENANT,
-    "during",
-    "reason",
-)
-
-KINDS: Final = kinds_in(globals())
+NO_ROOM, QUOTA, TOO_MANY, STOPPING = "no_room", "quota", "too_many_transfers", "stopping"
+MISSING, OVERWRITTEN = "missing", "overwritten"
 
 
-def tenant_samples(rows: Mapping[Tenant, TenantCounts]) -> Iterator[Sample]:
-    for tenant, row in rows.items():
-        yield from _lookups(tenant, row)
-        yield from _transfers(tenant, row)
-    yield from _lookup_times(rows)
+class TransferEvents:
+    """Any thread."""
 
+    def __init__(self, cache: L1Cache, counters: Counters, clock: Clock, events: Publisher) -> None:
+        self._cache = cache
+        self._counters = counters
+        self._clock = clock
+        self._events = events
 
-def _lookups(tenant: Tenant, row: TenantCounts) -> Iterator[Sample]:
-    yield LOOKUPS.of(row.lookups, *tenant)
-    yield ABANDONED.of(row.abandoned, *tenant)
-    yield REQUESTED.of(row.requested_tokens, *tenant)
-    yield HIT.of(row.hit_tokens, *tenant)
-    yield HIT_L1.of(row.hit_l1_tokens, *tenant)
-    yield HIT_L2.of(row.hit_l2_tokens, *tenant)
-    yield MISSED.of(row.missed_tokens, *tenant)
-    yield CHUNKS.of(row.hit_l1_chunks, *tenant, "l1")
-    yield CHUNKS.of(row.hit_l2_chunks, *tenant, "l2")
-    yield CHUNKS.of(row.missed_chunks, *tenant, "missed")
-    yield HIT_L1_KEYS.of(row.hit_l1_objects, *tenant)
-    yield HIT_L2_KEYS.of(row.hit_l2_objects, *tenant)
-    for reason, count in row.early_exits.items():
-        yield EARLY_EXITS.of(count, *tenant, reason)
+    # --- retrieves
 
+    def acquired(
+        self, space: KeySpace, payload_bytes: int, chunk_hashes: Sequence[bytes], first_chunk: int, request_id: str
+    ) -> None:
+        """A worker may read these now."""
+        chunks = len(chunk_hashes)
+        self._counters.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
+        if self._events.wants(ObjectsRead):
+            self._events.publish(
+                ObjectsRead(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    request_id,
+                    first_chunk,
+                    b"".join(chunk_hashes),
+                )
+            )
 
-def _lookup_times(rows: Mapping[Tenant, TenantCounts]) -> Iterator[Sample]:
-    """By model: a distribution of each salt would be twenty series of it."""
-    found: dict[tuple[str, str], Durations] = {}
-    for (model_name, _), row in rows.items():
-        for tier, times in row.lookup_times.items():
-            found.setdefault((model_name, tier), Durations()).add(times)
-    for labels, times in found.items():
-        yield LOOKUP_TIMES.histogram_of(times.histogram(), *labels)
+    def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
+        """It was not given what it wants to read."""
+        self._counters.unread(tenant_of(space.model_name, space.cache_salt), chunks, reason)
 
+    def released(self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float) -> None:
+        """It has read what it was given."""
+        if not self._events.wants(ChunksRetrieved):
+            return
+        space, seconds = record.space, self._clock.monotonic() - begun
+        self._events.publish(
+            ChunksRetrieved(
+                space.model_name,
+                space.cache_salt,
+                space.kv_rank,
+                chunks,
+                chunks * record.payload_bytes,
+                request_id,
+                first_chunk,
+                seconds,
+            )
+        )
 
-def _transfers(tenant: Tenant, row: TenantCounts) -> Iterator[Sample]:
-    yield L1_WRITE.of(row.stored_chunks, *tenant)
-    yield L1_READ.of(row.retrieved_chunks, *tenant)
-    yield L1_IO.of(row.stored_bytes, *tenant, "write")
-    yield L1_IO.of(row.retrieved_bytes, *tenant, "read")
-    yield TRANSFERS.of(row.stores, *tenant, "store", "done")
-    yield TRANSFERS.of(row.stores_late, *tenant, "store", "late")
-    yield TRANSFERS.of(row.retrieves, *tenant, "retrieve", "done")
-    for reason, count in row.refused_chunks.items():
-        yield REFUSED.of(count, *tenant, "store", reason)
-    for reason, size in row.refused_bytes.items():
-        yield REFUSED_BYTES.of(size, *tenant, reason)
-    for reason, count in row.unread_chunks.items():
-        yield UNREAD.of(count, *tenant, "retrieve", reason)
+    # --- stores
+
+    def refused(self, space: KeySpace, payload_bytes: int, chunks: int, reason: str) -> None:
+        """Chunks were not taken."""
+        self._counters.refused(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes, reason)
+        self._events.publish(StoreRefused(space.model_name, space.cache_salt, chunks, reason))
+
+    def late(self, space: KeySpace) -> None:
+        """A worker committed what it holds no more."""
+        self._counters.stored_late(tenant_of(space.model_name, space.cache_salt))
+
+    def hashes_to_publish(self, slots: Sequence[int]) -> bytes:
+        """Of referenced slots that are about to be published; empty where no subscriber wants them."""
+        if not self._events.wants(ObjectsCame):
+            return b""
+        return b"".join([self._cache.key_of(slot).chunk_hash for slot in slots])
+
+    def stored(
+        self, record: SpaceRecord, chunks: int, first_chunk: int, request_id: str, begun: float, hashes: bytes
+    ) -> None:
+        """These were published.  `hashes` is what `hashes_to_publish` gave."""
+        space, size = record.space, chunks * record.payload_bytes
+        self._counters.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
+        if self._events.wants(ChunksStored):
+            self._events.publish(
+                ChunksStored(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    chunks,
+                    size,
+                    request_id,
+                    first_chunk,
+                    self._clock.monotonic() - begun,
+                )
+            )
+        if hashes:
+            self._events.publish(
+                ObjectsCame(
+                    space.model_name,
+                    space.cache_salt,
+                    space.kv_rank,
+                    HEADER_BYTES + record.payload_bytes,
+                    "worker",
+                    request_id,
+                    first_chunk,
+                    hashes,
+                )
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -20,18 +21,17 @@ from lmcache_core.l1.leases import Lease, LeaseState, Owner, OwnerKind
 from lmcache_core.l1.read_checks import QUICK_BYTES, ReadChecks
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Bitmap
-from lmcache_core.storage.counters import Counters
-from lmcache_core.storage.lookups import HitNotifier, Lookups
-from lmcache_core.storage.transfers import (
+from lmcache_core.storage.counters import (
     MISSING,
     NO_ROOM,
     OVERWRITTEN,
     QUOTA,
     STOPPING,
     TOO_MANY,
+    Counters,
     TransferEvents,
-    reserve_with_wait,
 )
+from lmcache_core.storage.lookups import HitNotifier, Lookups
 
 WORKER_LEASES_MAX = 4096
 """Transfers that one worker may have begun and not committed; a worker that asks for more is refused until it commits."""
@@ -311,3 +311,45 @@ class StorageManager:
         for reason, chunks in counts.items():
             if chunks:
                 self._transfers.refused(record.space, record.payload_bytes, chunks, reason)
+
+
+WAIT_CHECK_SECONDS = 0.005
+"""How often a wait asks whether it may go on; the longest that it keeps others from its thread."""
+
+
+def reserve_with_wait(
+    cache: L1Cache,
+    lease: Lease,
+    record: SpaceRecord,
+    chunk_hashes: Sequence[bytes],
+    indexes: Sequence[int],
+    seconds: float,
+    may_wait: Callable[[], bool],
+) -> list[int]:
+    """Go on with a reservation that has got `indexes` of these chunks so far, until nothing is missing, `seconds` are
+    over, `may_wait` says no or the server stops.  What has been reserved meanwhile is not filled yet, and
+    others may need it: so no wait is without an end.  Returns all indexes, in order."""
+    got = list(indexes)
+    deadline = time.monotonic() + seconds
+    come = True
+    while come:
+        rest = chunk_hashes[got[-1] + 1 :] if got else chunk_hashes
+        wait = cache.wait_for_space(lease, record, rest)
+        if wait is None:
+            break
+        try:
+            come = _is_free_in_time(wait.event, deadline, may_wait) and not wait.cancelled
+        finally:
+            cache.end_wait(wait)
+        first = len(chunk_hashes) - len(rest)
+        got += [first + index for index in cache.extend(lease, record, rest, ask_eviction=come)]
+    return got
+
+
+def _is_free_in_time(event: threading.Event, deadline: float, may_wait: Callable[[], bool]) -> bool:
+    while (left := deadline - time.monotonic()) > 0:
+        if event.wait(min(left, WAIT_CHECK_SECONDS)):
+            return True
+        if not may_wait():
+            return False
+    return False

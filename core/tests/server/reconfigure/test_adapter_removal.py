@@ -25,7 +25,7 @@ from lmcache_core.controllers import adapter_removal
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.store import StoreController
 from lmcache_core.controllers.store_queue import StoreJob
-from lmcache_core.controllers.threads import Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_devkit import Fault, FaultInjectAdapter
 from lmcache_devkit.fake_engine import FakeEngine
 

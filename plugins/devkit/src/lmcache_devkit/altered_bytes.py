@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lmcache_client.errors import ResourceError
-from lmcache_core.contracts.buffers import BorrowedBuffer
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_devkit.borrowed_memory import UNWRITTEN
 from lmcache_devkit.fault_plan import Fault

@@ -9,10 +9,10 @@ import uuid
 
 from blake3 import blake3
 
-from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, seal
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, CompletionSource, JobDone, JobId
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.model.keys import ObjectKey

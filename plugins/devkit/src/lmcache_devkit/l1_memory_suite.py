@@ -18,8 +18,7 @@ from typing import ClassVar, Final
 import pytest
 
 from lmcache_client.errors import ResourceError
-from lmcache_core.contracts.buffers import MemoryRegion
-from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
+from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext, MemoryRegion
 from lmcache_core.l1.arena import Arena
 from lmcache_devkit.check_limit import CheckLimit
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer

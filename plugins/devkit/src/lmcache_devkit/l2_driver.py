@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, Completion, JobDone, JobId
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import check

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.settings import PluginSettings
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome

@@ -22,7 +22,7 @@ from lmcache_core.contracts.http_route import PluginRoute
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
-from lmcache_core.controllers.threads import Supervisor
+from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_devkit.check_limit import CheckLimit
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer

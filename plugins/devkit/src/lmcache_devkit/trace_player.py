@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, seal
 from lmcache_core.model.results import Outcome

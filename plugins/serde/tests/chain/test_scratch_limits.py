@@ -9,8 +9,8 @@ import pytest
 
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.serde import Serde
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.object_header import (

@@ -6,10 +6,10 @@ import logging
 import mmap
 import uuid
 
-from lmcache_core.contracts.buffers import MemoryRegion
 from lmcache_core.contracts.clock import SystemClock
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.events import Event
+from lmcache_core.contracts.l1_memory import MemoryRegion
 
 
 class _NoEvents:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_core.model.keys import ObjectKey
 from lmcache_devkit.borrowed_memory import BorrowedMemory
 from lmcache_tools.bench.lane import Ended, Step, Verb

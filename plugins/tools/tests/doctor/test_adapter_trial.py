@@ -11,7 +11,7 @@ import pytest
 from lmcache_core.app.adapter_specs import adapter_specs
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.builtin.memory_l2 import MemoryAdapter
-from lmcache_core.contracts.buffers import BorrowedBuffer
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_tools.doctor.adapter_trial import ROUNDS, TrialFailedError, try_adapter

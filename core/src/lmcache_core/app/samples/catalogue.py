@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.samples import l1, l2, serdes, server
+from lmcache_core.app.samples import l1, l2, serdes, server, tenants
 from lmcache_core.app.samples.l1 import l1_samples
 from lmcache_core.app.samples.l2 import adapter_samples, prefetch_samples, store_samples
 from lmcache_core.app.samples.serdes import serde_samples
 from lmcache_core.app.samples.server import server_samples
+from lmcache_core.app.samples.tenants import tenant_samples
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.samples import Sample, SampleKind
-from lmcache_core.storage import counters as tenants
-from lmcache_core.storage.counters import tenant_samples
 
 if TYPE_CHECKING:
     from lmcache_core.app.parts import Parts

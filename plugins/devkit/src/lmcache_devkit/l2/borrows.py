@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Final
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import JobDone
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.borrowed_memory import ALIGN_BYTES, UNWRITTEN

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.context import AdapterContext
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check
 from lmcache_core.model.results import Outcome

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from lmcache_core.contracts.buffers import BorrowedBuffer
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome
 from lmcache_devkit.l2.fixtures import L2Fixtures

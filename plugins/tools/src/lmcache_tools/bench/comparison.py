@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lmcache_core.contracts.buffers import MemoryRegion
+from lmcache_core.contracts.l1_memory import MemoryRegion
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.lane import Lane, Step, Verb

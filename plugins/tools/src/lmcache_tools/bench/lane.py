@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from lmcache_client.errors import LMCacheError
-from lmcache_core.contracts.buffers import BorrowedBuffer
+from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 
 

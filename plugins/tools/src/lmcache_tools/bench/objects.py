@@ -9,7 +9,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
+from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
 from lmcache_core.model.keys import HASH_BYTES, HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, ObjectHeader, check, inspect, seal
 from lmcache_core.model.results import Outcome

@@ -16,9 +16,9 @@ from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.open_adapter import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.contracts.buffers import BorrowedBuffer, MemoryRegion
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
+from lmcache_core.contracts.l1_memory import BorrowedBuffer, MemoryRegion
 from lmcache_core.contracts.l2_adapter import L2Adapter, LoadItem, StoreItem
 from lmcache_core.model.keys import HashChain, KeySpace, ObjectKey
 from lmcache_core.model.object_header import HEADER_BYTES, check, seal
