@@ -91,7 +91,7 @@ def test_what_an_earlier_server_stored_is_brought_back_before_anybody_asks(
         assert "'system' released 4 objects" in shell.run("pins", "remove", "system").stdout
         added = shell.json("pins", "add", "again", "--ttl", "600", tokens=A)
         assert (added["chunks"], added["total_chunks"]) == (CHUNKS, CHUNKS)
-    for options in (("--model", "nobody"), ("--salt", "nobody"), ("--model", "model", "--limit", "3")):
+    for options in (("--model", "absent"), ("--salt", "absent"), ("--model", "model", "--limit", "3")):
         listed = shell.json("keys", "--tier", "l2", *options)
         assert len(listed["entries"]) == (3 if "--limit" in options else 0)
         assert listed["complete"] == ("--limit" not in options)

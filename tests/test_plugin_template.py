@@ -114,7 +114,7 @@ def test_what_a_killed_process_left_is_removed_at_the_next_opening(site: Site) -
         assert [path.name for path in unfinished.iterdir()] == [".part-held"]
 
 
-def test_a_folder_that_cannot_be_had_is_one_line_that_names_the_setting(site: Site) -> None:
+def test_a_folder_that_is_not_available_is_one_line_that_names_the_setting(site: Site) -> None:
     settings = json.dumps({"base_path": "/proc/nope"})
     command = (str(site.python), "-m", "lmcache_core", "plugins", "check", "l2_adapter:thing", "--settings", settings)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet_environment(), timeout=240)

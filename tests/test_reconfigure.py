@@ -17,7 +17,7 @@ from lmcache_devkit.fake_engine import FakeEngine
 from tests.conftest import StartServer
 from tests.test_tenants import SMALL_SERVER, endpoint, lmcache, prompt, settle
 
-SECRET = "s3cret-of-nobody"
+SECRET = "s3cret-of-no-one"
 
 
 def ask(server: ServerProcess, method: str, path: str, body: Any = None) -> tuple[int, Any]:

@@ -136,7 +136,7 @@ def wait_for(check: Callable[[], object], seconds: float = SAID_SECONDS, work: C
         time.sleep(0.1)
 
 
-# --- faults: each starts a server, gives way to the test while the fault is there, and mends it
+# --- faults: each starts a server, yields to the test while the fault is there, and repairs it
 
 
 Fault = Callable[[Site], AbstractContextManager[None]]
@@ -156,7 +156,7 @@ def on_medium(adapter: str, kind: str, error: str) -> Fault:
         begin(site)
         medium.fail(kind, error)
         yield
-        medium.mend()
+        medium.repair()
 
     return fault
 
@@ -371,10 +371,10 @@ def backend_away(name: str) -> Fault:
 @contextmanager
 def program_ends(site: Site) -> Iterator[None]:
     program = site.folder / "exporter.sh"
-    program.write_text("test -e mended || exit 3\nsleep 1000\n".replace("mended", str(site.folder / "mended")))
+    program.write_text("test -e repaired || exit 3\nsleep 1000\n".replace("repaired", str(site.folder / "repaired")))
     site.start(runtime_plugin_locations=(str(program),))
     yield
-    (site.folder / "mended").touch()
+    (site.folder / "repaired").touch()
 
 
 @contextmanager
@@ -541,7 +541,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if row.slow else name for name, row in ROWS.items()]
 )
-def test_a_fault_is_said_everywhere_and_is_over_when_it_is_mended(
+def test_a_fault_is_said_everywhere_and_is_over_when_it_is_repaired(
     site: Site, name: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = ROWS[name]
@@ -637,7 +637,7 @@ QUIET: Final[Sequence[Callable[[Site], None]]] = [
 
 
 @pytest.mark.parametrize("order", QUIET)
-def test_what_is_in_order_is_no_alarm(site: Site, order: Callable[[Site], None]) -> None:
+def test_a_healthy_server_raises_no_alarm(site: Site, order: Callable[[Site], None]) -> None:
     order(site)
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
@@ -647,7 +647,7 @@ def test_what_is_in_order_is_no_alarm(site: Site, order: Callable[[Site], None])
     assert [each for each in site.conditions().values() if each["severity"] != "info"] == []
 
 
-def test_a_server_that_stood_still_has_nothing_to_say_of_it(site: Site) -> None:
+def test_a_server_that_was_frozen_reports_nothing(site: Site) -> None:
     """As after SIGSTOP, or a host that was suspended: no thread ran for a while."""
     site.start(l2_adapter=({"type": "memory"},))
     begin(site)

@@ -69,7 +69,7 @@ def test_what_is_imported_and_when(tmp_path: Path) -> None:
     assert not early & set(NOT_BEFORE_THE_PORT)
 
 
-def test_memory_that_cannot_be_had_stops_the_start(tmp_path: Path) -> None:
+def test_memory_that_is_not_available_stops_the_start(tmp_path: Path) -> None:
     server = ServerProcess(["--l1-size-gb", "1000000"], tmp_path / "log")
     with pytest.raises(ChildError, match="lower l1_size_gb"):
         server.start()

@@ -1,4 +1,4 @@
-"""The L2 benchmark: what fio and the public server say, pairs in turns, ratios, verdicts and the page."""
+"""The L2 benchmark: what fio and the public server say, pairs in turns, ratios, results and the page."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_an_object_that_comes_back_wrong_ends_the_pair() -> None:
             Pairs("fs", objects(), lambda verb: None, found).round("direct", 4, 2, 0, own, Scripted("fio", 1.0, []))
 
 
-def test_an_interruption_and_a_failure_of_a_lane_are_told() -> None:
+def test_an_interruption_and_a_failure_of_a_target_are_raised() -> None:
     with desk_lane(lambda step, kept: "no room") as lane:
         with pytest.raises(BenchmarkError, match="desk: store of an object of 16 KiB: no room"):
             Runner(lane, 2, Interruption()).run(objects().stores())

@@ -57,7 +57,7 @@ class Idle:
     def clear(self) -> None: ...
 
 
-def test_a_family_of_names_is_one_word_and_a_stranger_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_family_of_names_is_one_word_and_an_unknown_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert remote._arguments(["--only", "s3,redis"]).only == ["s3_moto", "s3_rclone", "s3_ceph", BATCHES, "redis"]
     assert remote._arguments([]).only == [row.subject for row in ROWS]
     with pytest.raises(SystemExit):

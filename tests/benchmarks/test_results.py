@@ -31,7 +31,7 @@ def results(what: str = "all") -> Results:
 
 def test_a_spread_is_the_median_and_the_ends() -> None:
     assert results().spread("x_ms", "native") == Spread(2, 1, 3)
-    assert results().spread("x_ms", "nobody") is None
+    assert results().spread("x_ms", "absent") is None
     assert results().spread("no figure", "native") is None
 
 

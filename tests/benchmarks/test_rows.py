@@ -1,4 +1,4 @@
-"""Every row, briefly, against a real server: it runs, checks what it is told, and gives the figures that it is for."""
+"""Every row, briefly, against a real server: it runs, checks its answers, and gives the figures that it is for."""
 
 from __future__ import annotations
 

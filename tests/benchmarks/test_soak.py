@@ -25,7 +25,7 @@ def test_a_leak_is_seen_through_noise() -> None:
     assert found.verdict(0.1) == "grows"
 
 
-def test_noise_is_no_leak() -> None:
+def test_noise_is_not_a_leak() -> None:
     found = trend(*noisy(0.0))
     assert found is not None
     assert found.verdict(0.1) == "flat"

@@ -82,7 +82,7 @@ def test_status_answers_the_questions_of_an_operator(lmcache: Lmcache) -> None:
     assert "PER SECOND" in watched
 
 
-def test_watching_ends_with_ctrl_c_and_that_is_no_failure(server: ServerProcess, home: Path) -> None:
+def test_watching_ends_with_ctrl_c_and_that_is_not_a_failure(server: ServerProcess, home: Path) -> None:
     known = {
         "LMCACHE_URL": f"http://{HOST}:{server.http_port}",
         "LMCACHE_HTTP_TOKEN_FILE": str(home / "token"),
@@ -192,9 +192,7 @@ def test_colours(server: ServerProcess, home: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["status", "--full"], ["config", "show"], ["server", "--help"], ["completion", "zsh"]]
 )
-def test_a_reader_that_has_seen_enough_is_no_failure_to_talk_about(
-    words: list[str], server: ServerProcess, home: Path
-) -> None:
+def test_a_closed_pipe_is_not_reported_as_a_failure(words: list[str], server: ServerProcess, home: Path) -> None:
     environment = {
         **quiet_environment(),
         "LMCACHE_URL": f"http://{HOST}:{server.http_port}",

@@ -1,4 +1,4 @@
-"""The examples of docs/engines/client.md run as they stand, against a server, and every name of the client is on the page."""
+"""The examples of docs/engines/client.md run verbatim, against a server, and every name of the client is on the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.markdown import DOCS, blocks
 EXAMPLES = blocks("engines/client.md", "python")
 SAYS = {"A first call": ["ServerHello(boot_id=", "True"], "Many threads": ["True 0"], "asyncio": ["[True, 256]"],
         "Chunks in shared memory": ["True", "[0, 1]"], "Noticing a restart": ["True"]}  # fmt: skip
-"""What each prints, in order, by the heading that it stands under."""
+"""What each prints, in order, by its heading."""
 
 
 @pytest.mark.parametrize(("heading", "says"), SAYS.items(), ids=SAYS.keys())

@@ -121,7 +121,7 @@ def test_every_example_of_the_pages_is_accepted(page: str, block: str, plugins: 
 
 
 def server_flags_of(words: list[str]) -> list[str]:
-    """Flags stand alone, or behind `lmcache server`; other commands of a block have none."""
+    """Flags come alone, or behind `lmcache server`; other commands of a block have none."""
     if words[0].startswith("--"):
         return words
     return words[2:] if words[:2] == ["lmcache", "server"] else []

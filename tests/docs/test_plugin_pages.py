@@ -158,7 +158,7 @@ SUITE = """
 def test_the_examples_of_the_pages_keep_the_requirements(tmp_path: Path) -> None:
     for module, (page, name, suite, opener) in EXAMPLES.items():
         (source,) = (block for block in blocks(f"plugins/{page}", "python") if re.search(rf"class {name}\b", block))
-        if module == "deflate":  # a class is no opener
+        if module == "deflate":  # a class is not an opener
             source, opener = f"{source}\n\ndef open_deflate(settings):\n    return Deflate()\n", "open_deflate"
         (tmp_path / f"page_{module}.py").write_text(source)
         of_bill = module == "bill"

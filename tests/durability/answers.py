@@ -58,7 +58,7 @@ class Answers:
 
     def _future(self, job: JobId) -> Future[Outcomes]:
         with self._lock:
-            return self._waiting[job]  # whoever comes first, the answer or who waits for it, makes it
+            return self._waiting[job]  # the first of the answer and its waiter creates it
 
     def _collect(self) -> None:
         source = self._adapter.completions()

@@ -28,7 +28,7 @@ PAGE_KEYS: Final = 20
 @dataclass(frozen=True, slots=True)
 class AuditTask:
     """The faults are written to `report`, as a list.  Then the process ends in an orderly way, or it kills itself, so that the
-    next one finds a medium which nobody closed."""
+    next one finds a medium that was not closed."""
 
     opener: OpenableOffer
     journal: Path
@@ -37,7 +37,7 @@ class AuditTask:
 
 
 def run(task: AuditTask) -> None:
-    """Also settles what the journal was in doubt about."""
+    """Also decides what the journal was in doubt about."""
     memory = BorrowedMemory(BATCH * (OBJECT_BYTES_MAX + 4096))
     journal = Journal(task.journal)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 OBJECTS: Final = 192
-"""So many objects a medium has to do with."""
+"""The number of objects on a medium."""
 
 _PHASE, _OPERATIONS, _FIRST = 0, 1, 2
 _WORD_BYTES: Final = 8
@@ -99,6 +99,6 @@ class Journal:
         return [number for number in range(OBJECTS) if self[number].state in states]
 
     def close(self) -> None:
-        """Let go of the memory.  Nothing may be asked afterwards."""
+        """Release the memory.  No other call may follow."""
         self._words.release()
         self._memory.close()

@@ -22,14 +22,14 @@ from tests.durability.load_process import LoadTask
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.0002
 OPERATIONS_MAX: Final = 150
-"""A process is killed, or closes its adapter, at the latest after so many batches."""
+"""A process is killed, or closes its adapter, at the latest after that number of batches."""
 OPENING_SECONDS: Final = 0.05
 CLOSING_SECONDS: Final = 0.006
 JITTER_SECONDS: Final = 0.003
 """So long at most after the phase has begun, or the last batch was answered, the kill comes."""
 
 Medium = Callable[[], Counter[int]]
-"""How often each object stands on the medium, by a look of one's own.  Raises AssertionError for what has no business there."""
+"""How often each object is on the medium, by a look of one's own.  Raises AssertionError for what has no business there."""
 
 
 class KillRounds:

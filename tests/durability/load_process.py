@@ -53,10 +53,10 @@ def _work(task: LoadTask, journal: Journal) -> None:
     faults: list[str] = []
     enough = threading.Event()
 
-    def work(lane: _Lane) -> None:
+    def work(worker: _Worker) -> None:
         try:
             while journal.phase is Phase.WORKING:
-                lane.step()
+                worker.step()
                 journal.count()
                 if task.close_after is not None and journal.operations >= task.close_after:
                     enough.set()
@@ -67,11 +67,11 @@ def _work(task: LoadTask, journal: Journal) -> None:
         finally:
             enough.set()
 
-    lanes = [
-        _Lane(adapter, answers, journal, memory, random.Random(f"{task.seed} {index}"), index)
+    workers = [
+        _Worker(adapter, answers, journal, memory, random.Random(f"{task.seed} {index}"), index)
         for index in range(THREADS)
     ]
-    threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in lanes]
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     enough.wait()
@@ -88,7 +88,7 @@ class _ClosingError(Exception):
     """The adapter is being closed, and answers nothing any more."""
 
 
-class _Lane:
+class _Worker:
     """The work of one thread, on objects of its own.  An adapter may miss what was there before it was opened for as long as
     it says that it does not know its usage."""
 
@@ -126,9 +126,9 @@ class _Lane:
         for number, outcome in zip(numbers, outcomes, strict=True):
             match outcome:
                 case Outcome.DONE:
-                    self._settle(number, State.PRESENT)
+                    self._set_state(number, State.PRESENT)
                 case Outcome.REJECTED:
-                    self._settle(number, State.ABSENT)
+                    self._set_state(number, State.ABSENT)
                 case _:
                     self._doubt(f"storing object {number}", outcome)
         if Outcome.REJECTED in outcomes:
@@ -144,12 +144,12 @@ class _Lane:
 
     def _remove(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            self._settle(number, State.DELETING)
+            self._set_state(number, State.DELETING)
         may_miss = self._adapter.usage() is None
         outcomes = self._answers.delete([key_of(number) for number in numbers])
         for number, outcome in zip(numbers, outcomes, strict=True):
             if outcome is Outcome.DONE:
-                self._settle(number, State.ABSENT)
+                self._set_state(number, State.ABSENT)
             elif not (may_miss and outcome is Outcome.MISSING):  # that one is for the audit to settle
                 self._doubt(f"deleting object {number}", outcome)
 
@@ -178,7 +178,7 @@ class _Lane:
                 self._doubt(f"looking object {number} up", outcome)
         return [number for number, outcome in zip(numbers, outcomes, strict=True) if outcome is Outcome.DONE]
 
-    def _settle(self, number: int, state: State) -> None:
+    def _set_state(self, number: int, state: State) -> None:
         self._journal[number] = Entry(state, self._journal[number].version)
 
     def _doubt(self, what: str, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""What stands on a medium, read without its adapter."""
+"""What is on a medium, read without its adapter."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def in_files(root: Path) -> Counter[int]:
 
 
 def in_slots(*devices: Path) -> Counter[int]:
-    """The objects of files that are cut into slots, wherever their header pages stand.  A page that is not whole is no object,
-    but behind a whole one stands a whole object."""
+    """The objects of files that are cut into slots, wherever their header pages are.  A page that is not whole is not an
+    object, but behind a whole one is a whole object."""
     there: Counter[int] = Counter()
     for device in devices:
         data = memoryview(device.read_bytes())

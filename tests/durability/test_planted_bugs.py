@@ -19,7 +19,7 @@ LEARNS_SECONDS = 0.2
 """Many batches are done by then."""
 
 SAID = {
-    # The kill came before the payload was whole; or before the header was, and what stands there is no object.
+    # The kill came before the payload was whole; or before the header was, and what is there is not an object.
     Bug.HEADER_FIRST: r"other bytes than were stored|on the medium: \w+\.kv: Check\(outcome=",
     Bug.DONE_TOO_EARLY: "is PRESENT by its outcome, and it is not so",
     Bug.DELETES_IN_MEMORY: "was deleted, or never stored, and is loaded",

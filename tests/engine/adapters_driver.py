@@ -1,6 +1,6 @@
 """As demo/engine.py, with LoRA adapters: `--adapters` is a list of their folders, as JSON.
 
-The last token of what is asked is no part of the prompt: `ADAPTERS + n` is the adapter of the n-th folder, any other one the
+The last token of what is asked is not part of the prompt: `ADAPTERS + n` is the adapter of the n-th folder, any other one the
 base model.
 """
 

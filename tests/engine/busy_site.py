@@ -20,7 +20,7 @@ IDLE_SECONDS = 0.1
 REAP_SECONDS = 15.0
 """A silent worker is dead after so long; above three heartbeats."""
 LOOKUP_SECONDS = 30.0
-"""A silent scheduler's lookups end after so long.  What has to be let go of at once is so before that (`LET_GO_SECONDS`)."""
+"""A silent scheduler's lookups end after this.  What has to be released at once is so before that (`RELEASE_SECONDS`)."""
 
 
 class BusySite(Site):
@@ -43,7 +43,7 @@ class BusySite(Site):
         return ConcurrentEngine(self.folder / f"{name}.log", port=self.server.port, extra=extra)
 
     def crash_server_between_requests(self) -> None:
-        """As `crash_server`, but while the engine stands still and the server has answered all that it was asked: stores
+        """As `crash_server`, but while the engine is frozen and the server has answered all that it was asked: stores
         and loads of L2 are cut off, leases and transfers too, and no answer is lost, which a stock engine need not
         survive (`stock_limits.py`)."""
         self.engine.pause()

@@ -6,7 +6,7 @@ Runs in the engine environment; `concurrent_engine.py` is the other end.  Comman
     {"id": 7, "prompt": [token, ...], "max_tokens": 8, "leave_after_seconds": null, "leave_after_tokens": null}
 
 The line that ends it has its `id`, and the answer, or `left`, or `error`.  A client that leaves cancels its request, as
-the engine's own HTTP front end does when a connection is closed.  When stdin ends, everybody leaves.
+the engine's own HTTP front end does when a connection is closed.  When stdin ends, all leave.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ RUNNING_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one client asks, and when it goes without waiting for the end: after so many seconds, or so many tokens."""
+    """What one client asks, and when it goes without waiting for the end: after a number of seconds or of tokens."""
 
     prompt: Sequence[int]
     leave_after_seconds: float | None = None
@@ -68,7 +68,7 @@ class ConcurrentEngine(EngineProcess):
         max_tokens: int = 8,
         on_end: Callable[[int], None] = lambda ended: None,
     ) -> list[End]:
-        """All requests at once, and how each ended.  `on_end` is told after each how many have.
+        """All requests at once, and how each ended.  `on_end` gets after each how many have.
 
         Raises ChildError, and the engine is gone, when one of them has not ended in time.
         """

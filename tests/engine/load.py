@@ -10,10 +10,10 @@ from tests.engine.concurrent_engine import RUNNING_MAX, Request
 
 BEGINNING_TOKENS = (256, 320, 512, 640, 768, 1_024)
 SHARED_SHARE = 0.7
-"""Of the prompts: so many begin like others."""
+"""The share of prompts that begin like others."""
 LEAVING_SHARE = 0.25
 QUEUE_SECONDS = (0.005, 0.15)
-"""So early a client at the end of the queue still stands there."""
+"""A client that leaves this early is still in the queue."""
 LEAVE_SECONDS = (0.01, 4.0)
 LEAVE_TOKENS = (1, 6)
 

@@ -11,7 +11,7 @@ HITS = [1 << power for power in range(9)]
 
 
 def check_prefix_hits(site: Site, reference: Reference) -> None:
-    """Prompts that share so many chunks with one that is cached, in L1 and, after a crash, in L2 only."""
+    """Prompts that share that number of chunks with one that is cached, in L1 and, after a crash, in L2 only."""
     whole = random_prompt(5, HITS[-1] * site.chunk_tokens)
     prompts = [whole[: hit * site.chunk_tokens] + random_prompt(hit, site.chunk_tokens // 2) for hit in HITS]
     truth = reference.answers(prompts)

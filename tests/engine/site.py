@@ -21,8 +21,8 @@ ALLOWANCE_SECONDS = 15.0
 """For computing, and for a machine that does other things too; far below the 300 s that an engine waits for an answer."""
 STORE_SECONDS = 60.0
 """For a few hundred megabytes to reach a disk."""
-LET_GO_SECONDS = 15.0
-"""For stores that are on their way to L2, and for what the engine's last messages let go of."""
+RELEASE_SECONDS = 15.0
+"""For stores that are on their way to L2, and for what the engine's last messages release."""
 ROOMY = ("--l1-size-gb", "1")
 
 
@@ -51,11 +51,11 @@ class Site:
         return EngineProcess(self.folder / f"{name}.log", port=self.server.port, extra=heartbeat)
 
     def wait_stored(self, objects: int) -> None:
-        """Block until at least so many objects are on disk and nothing is on its way there; raises if that never is."""
+        """Block until at least that number of objects is on disk and nothing is on its way there; raises if that never is."""
         self.l2.wait_for_objects(objects, STORE_SECONDS)
         self.server.wait_written(STORE_SECONDS)
 
-    def wait_nothing_held(self, timeout_seconds: float = LET_GO_SECONDS) -> None:
+    def wait_nothing_held(self, timeout_seconds: float = RELEASE_SECONDS) -> None:
         """Block until no lookup is open and L1 holds nothing for anybody; TimeoutError, which says what is held, if that
         never is."""
         deadline = time.monotonic() + timeout_seconds
@@ -74,12 +74,12 @@ class Site:
         }
 
     def crash_server(self) -> None:
-        """Kill the server and start it again; the engine is told nothing."""
+        """Kill the server and start it again; the engine is not notified."""
         self.server.kill()
         self.server.start()
 
     def restart_server(self) -> None:
-        """Stop the server in an orderly way and start it again; the engine is told nothing."""
+        """Stop the server in an orderly way and start it again; the engine is not notified."""
         self.server.stop()
         self.server.start()
 
@@ -100,7 +100,7 @@ class OwnSite(Site):
     """Its engine has our connector, and is one process."""
 
     def new_engine(self, name: str) -> EngineProcess:
-        # A lookup that waits for L2 is given up after half a second otherwise, and other tests may have the processor.
+        # A lookup that waits for L2 is abandoned after half a second otherwise, and other tests may have the processor.
         extra = {"lmcache.heartbeat_seconds": HEARTBEAT_SECONDS, "lmcache.lookup_timeout_ms": 5_000}
         log_path = self.folder / f"{name}.log"
         return EngineProcess(log_path, port=self.server.port, connector="own", extra=extra, one_process=True)

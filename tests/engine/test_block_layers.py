@@ -1,4 +1,5 @@
-"""Block sizes, connectors and transfer ways on vLLM's own layers: what is hit is right, and what cannot be right is no hit."""
+"""Block sizes, connectors and transfer ways on vLLM's own layers: what is hit is right, and what cannot be right is not a
+hit."""
 
 from __future__ import annotations
 

@@ -49,14 +49,14 @@ def test_a_chunk_of_another_prompt_is_seen(site: Site, reference: Reference, seg
     exchanged = site.engine.ask(prompts)
     for slot, payload in zip(slots, intact, strict=True):
         segment.write(slot, payload)
-    mended = site.engine.ask(prompts)
+    healed = site.engine.ask(prompts)
 
     assert_cached(exchanged, CHUNK_TOKENS)
     for answer, right in zip(exchanged, truth, strict=True):
         with pytest.raises(AssertionError, match="instead of"):
             assert_right([answer], [right])
-    assert_cached(mended, CHUNK_TOKENS)
-    assert_right(mended, truth)
+    assert_cached(healed, CHUNK_TOKENS)
+    assert_right(healed, truth)
 
 
 def test_an_overwritten_chunk_is_seen(site: Site, reference: Reference, segment: SharedSegment) -> None:
@@ -68,10 +68,10 @@ def test_an_overwritten_chunk_is_seen(site: Site, reference: Reference, segment:
     segment.write(slot, bytes(slot.length))
     overwritten = site.engine.ask([prompt])
     segment.write(slot, intact)
-    mended = site.engine.ask([prompt])
+    healed = site.engine.ask([prompt])
 
     assert_cached(overwritten, CHUNK_TOKENS)
     with pytest.raises(AssertionError, match="instead of"):
         assert_right(overwritten, truth)
-    assert_cached(mended, CHUNK_TOKENS)
-    assert_right(mended, truth)
+    assert_cached(healed, CHUNK_TOKENS)
+    assert_right(healed, truth)

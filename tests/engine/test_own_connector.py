@@ -52,9 +52,9 @@ def test_two_workers_store_and_load_a_shard_each(
     l2.path.mkdir()
     server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *l2.adapter_option())
     truth = reference.answers(SHORT_PROMPTS)
-    patience = {"lmcache.heartbeat_seconds": 60.0}
+    settings = {"lmcache.heartbeat_seconds": 60.0}
     log_path = tmp_path / "engine.log"
-    with EngineProcess(log_path, port=server.port, connector="own", extra=patience, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, connector="own", extra=settings, tensor_parallel=WORKERS) as engine:
         cold = engine.ask(SHORT_PROMPTS)
         assert_computed(cold)
         assert_right(cold, truth)
@@ -64,7 +64,7 @@ def test_two_workers_store_and_load_a_shard_each(
         l2.wait_for_objects(OBJECTS, timeout_seconds=120)
     server.kill()
     server.start()
-    with EngineProcess(log_path, port=server.port, connector="own", extra=patience, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, connector="own", extra=settings, tensor_parallel=WORKERS) as engine:
         from_l2 = engine.ask(SHORT_PROMPTS)
         assert_cached(from_l2, CHUNK_TOKENS)
         assert_right(from_l2, truth)

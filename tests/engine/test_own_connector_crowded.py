@@ -46,7 +46,7 @@ def test_preempted_requests_answer_the_same(
         tmp_path / "own.log", port=server.port, connector="own", extra=extra, driver=DRIVER, options=OPTIONS
     ) as engine:
         rounds = [engine.ask_together(asked, max_tokens=OUTPUT_TOKENS) for _ in range(ROUNDS)]
-        assert preempted(engine) > 0, "the engine had room for everybody: nothing was tested"
+        assert preempted(engine) > 0, "the engine had space for all: nothing was tested"
         for answers in rounds:
             assert_right(answers, truth)
         cached = [sum(answer.cached_tokens for answer in answers) for answers in rounds]

@@ -1,4 +1,4 @@
-"""Our connector says what its bytes mean: adapters and types of the cache are told apart in real engines."""
+"""Our connector says what its bytes mean: adapters and types of the cache are distinguished in real engines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def test_adapters_count_by_content(engine_environment: None, start_server: Start
             assert_right(answers, truth)
 
 
-def test_types_of_one_size_are_told_apart(engine_environment: None, start_server: StartServer, tmp_path: Path) -> None:
+def test_types_of_one_size_are_distinguished(
+    engine_environment: None, start_server: StartServer, tmp_path: Path
+) -> None:
     """Both are `uint8` in memory and have one shape: an engine of the other type would read nonsense."""
     port = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS)).port
     prompts = [random_prompt(61, 600)]

@@ -1,4 +1,4 @@
-"""Our connector where a prompt takes many steps, and windows let go of its blocks while they are still being stored."""
+"""Our connector where a prompt takes many steps, and windows free its blocks while they are still being stored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """An engine of two workers: each chunk is two objects, and a hit needs both.
 
-On a machine of two cores the workers spin while they wait for each other, and can keep everybody else from a core for
+On a machine of two cores the workers spin while they wait for each other, and can keep all others from a core for
 seconds, even minutes when the machine has other work.  So the prompts are few, and the limits wide.
 """
 
@@ -24,7 +24,7 @@ CHUNK_TOKENS = 256
 WORKERS = 2
 SHORT_PROMPTS = [prompt for prompt in PROMPTS if len(prompt) < 3_000]
 OBJECTS = WORKERS * sum(whole_chunks(len(prompt), CHUNK_TOKENS) for prompt in SHORT_PROMPTS)
-PATIENCE = {"lmcache.mp.heartbeat_interval": 60.0}
+LONG_TIMEOUTS = {"lmcache.mp.heartbeat_interval": 60.0}
 """A heartbeat that is not answered within its interval would count as a dead server."""
 
 
@@ -34,7 +34,7 @@ def test_the_same_answers_from_every_tier(start_server: StartServer, reference: 
     server = start_server("--l1-size-gb", "1", "--chunk-size", str(CHUNK_TOKENS), *l2.adapter_option())
     truth = reference.answers(SHORT_PROMPTS)
     log_path = tmp_path / "engine.log"
-    with EngineProcess(log_path, port=server.port, extra=PATIENCE, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, extra=LONG_TIMEOUTS, tensor_parallel=WORKERS) as engine:
         cold = engine.ask(SHORT_PROMPTS)
         assert_computed(cold)
         assert_right(cold, truth)
@@ -44,7 +44,7 @@ def test_the_same_answers_from_every_tier(start_server: StartServer, reference: 
         l2.wait_for_objects(OBJECTS, timeout_seconds=120)
     server.kill()
     server.start()
-    with EngineProcess(log_path, port=server.port, extra=PATIENCE, tensor_parallel=WORKERS) as engine:
+    with EngineProcess(log_path, port=server.port, extra=LONG_TIMEOUTS, tensor_parallel=WORKERS) as engine:
         from_l2 = engine.ask(SHORT_PROMPTS)
         assert_cached(from_l2, CHUNK_TOKENS)
         assert_right(from_l2, truth)

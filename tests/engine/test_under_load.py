@@ -15,7 +15,7 @@ from tests.engine.comparison import assert_right
 from tests.engine.concurrent_engine import Request
 from tests.engine.load import clients, mixed_prompts
 from tests.engine.reference import Reference
-from tests.engine.site import LET_GO_SECONDS
+from tests.engine.site import RELEASE_SECONDS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -38,7 +38,7 @@ class LoadedSite:
     def wave(self, seed: int, *, reckless: bool, restart: Callable[[], None] | None = None) -> None:
         """All prompts at once; the server is restarted when a third of them have ended.  Every answer must be right.
 
-        `reckless` clients leave also where a stock engine may not survive it.  Whatever ended it: it is replaced then, if
+        `reckless` clients leave also where a stock engine may not survive it.  In any case it is replaced then, if
         no server could have helped it, and asked what it had not answered.
         """
 
@@ -59,10 +59,10 @@ class LoadedSite:
             self._check(list(zip(lost, answers, strict=True)))
 
     def last_wave(self, seed: int) -> None:
-        """Nobody is reckless and nothing restarted; and when the engine is idle then, nothing may stay held, nor have been
+        """No client is reckless and nothing restarted; and when the engine is idle then, nothing may stay held, nor have been
         held until its time was up."""
         site = self._site
-        site.wait_nothing_held(LOOKUP_SECONDS + LET_GO_SECONDS)  # what engines that died before have looked up
+        site.wait_nothing_held(LOOKUP_SECONDS + RELEASE_SECONDS)  # what engines that died before have looked up
         server_read, engine_read = len(site.server.log), len(site.engine.log)
         self.wave(seed, reckless=False)
         site.wait_nothing_held()

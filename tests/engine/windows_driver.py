@@ -1,4 +1,4 @@
-"""As demo/engine.py, with small steps, blocks that windows let go of, and copies as slow as those of a large model.
+"""As demo/engine.py, with small steps, blocks that windows free, and copies as slow as those of a large model.
 
 vLLM starts its workers with this module, so that their copies are slow as well.
 """
@@ -34,7 +34,7 @@ ChunkPages.gather = _slow_gather  # type: ignore[method-assign, assignment]
 
 
 def tell_failures(engine: Any) -> None:
-    """What went wrong between the engine and the cache so far, for whoever reads the log of a test that failed."""
+    """What went wrong between the engine and the cache so far, for the reader of a failed test's log."""
     named = (metric for metric in engine.get_metrics() if metric.name.startswith("vllm:lmcache_failed"))
     failures = {f"{metric.name} {metric.labels.get('reason')}": int(metric.value) for metric in named if metric.value}
     print("failures", failures, file=sys.stderr, flush=True)

@@ -139,7 +139,7 @@ def keys(data: bytes) -> None:
 
 
 def prompts(data: bytes) -> None:
-    """A run of integers, by both twins of the kernel: the same hashes, or an error from both."""
+    """A run of integers, by both implementations of the kernel: the same hashes, or an error from both."""
     if len(data) < 2:
         return
     count, offset, frame = data[0], data[1] % 4, data[2:]
@@ -153,7 +153,7 @@ def prompts(data: bytes) -> None:
     if pure is not None and compiled is not None:
         assert [list(pure[0]), list(pure[1]), *pure[2:]] == [list(compiled[0]), list(compiled[1]), *compiled[2:]]
     else:
-        assert pure is compiled, f"one twin reads what the other one refuses: {answers}"
+        assert pure is compiled, f"one implementation reads what the other one refuses: {answers}"
 
 
 def pickles(data: bytes) -> None:

@@ -13,7 +13,7 @@ from lmcache_transfer_torch.device import DeviceError
 HERE = Path(__file__).parent
 
 
-def _obstacle() -> str | None:
+def _skip_reason() -> str | None:
     try:
         gpus = CudaDrivers().gpus
     except DeviceError as error:
@@ -25,11 +25,11 @@ def _obstacle() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if item.path.is_relative_to(HERE)]
-    obstacle = _obstacle() if here else None
+    reason = _skip_reason() if here else None
     for item in here:
         item.add_marker(pytest.mark.gpu)
-        if obstacle is not None:
-            item.add_marker(pytest.mark.skip(reason=obstacle))
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="module")

@@ -46,16 +46,16 @@ def pattern(seed: int) -> bytes:
 
 @dataclass(eq=False)
 class Outcome:
-    told: list[bool] = field(default_factory=list)
+    arrivals: list[bool] = field(default_factory=list)
     came: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, arrived: bool) -> None:
-        self.told.append(arrived)
+        self.arrivals.append(arrived)
         self.came.set()
 
     def result(self) -> bool:
         assert self.came.wait(30)
-        return self.told == [True]
+        return self.arrivals == [True]
 
 
 class StorageHarness:
@@ -70,11 +70,11 @@ class StorageHarness:
         self.worker = DeviceWorker(kind, NBYTES)
 
     def storage(self, as_torch: bool) -> Storage:
-        told = self.worker.described
-        metadata = TensorMetadata("uint8", (NBYTES,), (1,), 0, told["uuid"])
+        described = self.worker.described
+        metadata = TensorMetadata("uint8", (NBYTES,), (1,), 0, described["uuid"])
         if not as_torch:
-            return CudaRawStorage(metadata, 1, bytes.fromhex(told["raw"]), told["offset"], NBYTES)
-        values: list[Any] = [bytes.fromhex(v) if isinstance(v, str) else v for v in told["torch"]]
+            return CudaRawStorage(metadata, 1, bytes.fromhex(described["raw"]), described["offset"], NBYTES)
+        values: list[Any] = [bytes.fromhex(v) if isinstance(v, str) else v for v in described["torch"]]
         return CudaStorage(metadata, 1, CudaHandle(*values))
 
     def ready(self) -> bytes:
@@ -177,12 +177,12 @@ def test_memory_that_torch_shares(drivers: CudaDrivers) -> None:
         made.close()
 
 
-def test_a_worker_that_dies_harms_nobody(drivers: CudaDrivers) -> None:
+def test_a_worker_that_dies_harms_no_other(drivers: CudaDrivers) -> None:
     made = StorageHarness(drivers, "plain", isolated_ipc=True)
     try:
         memory = made.device.open_memory([made.storage(False)], [group()], CHUNK_TOKENS)
-        told = SemaphoreHandle.decode(made.ready())
-        never = told._replace(sequence=1 << 40).encode()
+        handle = SemaphoreHandle.decode(made.ready())
+        never = handle._replace(sequence=1 << 40).encode()
         warm = Outcome()
         memory.submit_gather(made.job([1, 2]), warm)
         assert warm.result()

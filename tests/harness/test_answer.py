@@ -38,7 +38,7 @@ def test_a_difference_is_seen_from_both_sides(other: Answer) -> None:
     assert not other.says_the_same_as(ANSWER)
 
 
-def test_rounding_is_no_difference() -> None:
+def test_rounding_is_not_a_difference() -> None:
     near = replace(ANSWER, first=((5, -1.0001), (8, -2.0), (9, -3.0)))
     assert ANSWER.drift(near) == pytest.approx(0.0001)
     assert ANSWER.says_the_same_as(near)

@@ -110,7 +110,7 @@ def test_lmcache_l2_adapters(server: Server, engine: FakeEngine) -> None:
 
 
 def test_lmcache_serdes(server: Server, engine: FakeEngine) -> None:
-    """It is told the layout that the engine has registered."""
+    """It gets the layout that the engine has registered."""
     assert engine.store(TOKENS)
     wait_for("adapter.store", 4)
     wait_until(lambda: is_empty_after_clear(server, engine))

@@ -15,7 +15,7 @@ SLOT_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An adapter's settings, and what on the disk is its own: a directory, or a file that stands for a device."""
+    """An adapter's settings, and what on the disk is its own: a directory, or a file that replaces a device."""
 
     settings: Mapping[str, Any]
     path: Path

@@ -19,7 +19,7 @@ MOUNT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class CuedMedium:
-    """A file system at `root` whose operations fail while it is told so."""
+    """A file system at `root` whose operations fail on request."""
 
     root: Path
     _cue: Path
@@ -28,7 +28,7 @@ class CuedMedium:
         """From now on, operations of this kind (see `cued_passthrough`) end with this errno."""
         self._cue.write_text(f"{kind} {error}\n")
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self._cue.write_text("")
 
 

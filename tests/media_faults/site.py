@@ -52,12 +52,12 @@ class Site:
             assert self._engine.store(prompt(number), f"store {number}")
 
     def settle(self) -> None:
-        """Until the adapter has answered for everything, also for what it has not been told of yet."""
+        """Until the adapter has answered for everything, also for what it has not received yet."""
         wait_for(lambda: not self.status["store"]["backlog_bytes"])
         wait_for(lambda: not self.account["waiting"] and not self.account["in_flight"])
 
     def clear(self) -> None:
-        """What nobody holds leaves L1."""
+        """Drop what has no references from L1."""
         self._engine.scheduler.clear()
 
     def forget_l1(self) -> None:
@@ -106,7 +106,7 @@ class Site:
         return {each["name"] for each in self.status["conditions"] if each["subject"] == subject}
 
     def serves(self) -> bool:
-        """What a probe is told."""
+        """The answer to a probe."""
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._server.http_port}/healthcheck", timeout=10) as answer:
                 return json.load(answer)["status"] in ("healthy", "degraded")

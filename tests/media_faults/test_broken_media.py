@@ -1,4 +1,4 @@
-"""A medium breaks under a running server, and is mended: nothing wrong is served, and the server serves on."""
+"""A medium breaks under a running server, and is repaired: nothing wrong is served, and the server serves on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_medium_that_only_fails_is_left_alone_until_it_is_back(
     assert [site.hits(number) for number in DURING] == [CHUNKS, CHUNKS], "L1 hits do not go on"
     site.forget_l1()
     assert [site.hits(number) for number in (*BEFORE, *DURING)] == [0] * 4
-    medium.mend()
+    medium.repair()
     comes_back(site)
     assert [site.hits(number) for number in BEFORE] == [CHUNKS, CHUNKS], "what was stored before is lost"
 
@@ -43,7 +43,7 @@ def test_a_medium_that_becomes_read_only_takes_stores_again_when_it_is_writable(
     assert [site.hits(number) for number in (*BEFORE, *DURING)] == [CHUNKS, CHUNKS, 0, 0], (
         "what can be read is not served"
     )
-    medium.mend()
+    medium.repair()
     comes_back(site)
     assert [site.hits(number) for number in BEFORE] == [CHUNKS, CHUNKS]
 
@@ -61,7 +61,7 @@ def test_a_medium_without_room_rejects_stores_and_serves_what_it_has(
     assert [site.hits(number) for number in DURING] == [CHUNKS, CHUNKS]
     site.forget_l1()
     assert [site.hits(number) for number in (*BEFORE, *DURING)] == [CHUNKS, CHUNKS, 0, 0]
-    medium.mend()
+    medium.repair()
     comes_back(site)
 
 

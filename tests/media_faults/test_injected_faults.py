@@ -63,7 +63,7 @@ def test_an_adapter_that_hangs_is_said_to_and_the_rest_goes_on(open_site: OpenSi
     site.store(1)
     wait_for(lambda: "adapter_silent" in site.conditions())
     assert not site.adapter["healthy"]
-    assert site.serves(), "an adapter that hangs is no reason to end a server whose L1 serves"
+    assert site.serves(), "an adapter that hangs is not a reason to end a server whose L1 serves"
     assert "adapter_silent" in site.page()
     assert site.hits(1) == CHUNKS
     site.store(2)

@@ -1,4 +1,4 @@
-"""A device that is mapped breaks: its pages cannot be had, which a process is told by a signal that ends it."""
+"""A device that is mapped breaks: its pages are not available, which the kernel reports by a signal that ends the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.media_faults.site import CHUNKS, Site, options, wait_for
 BEFORE = (1, 2)
 
 
-def test_pages_that_cannot_be_had_are_misses_and_the_server_lives(
+def test_pages_that_are_not_available_are_misses_and_the_server_lives(
     medium: CuedMedium, start_server: StartServer
 ) -> None:
     adapter = mapped_device(medium.root)
@@ -36,7 +36,7 @@ def test_pages_that_cannot_be_had_are_misses_and_the_server_lives(
         site.settle()
         assert site.hits(11) == CHUNKS, "L1 hits do not go on"
         assert server.running
-        medium.mend()
+        medium.repair()
         site.forget_l1()
         for number in BEFORE:  # once it is asked again
             wait_for(lambda number=number: site.hits(number) == CHUNKS)  # type: ignore[misc]
@@ -49,7 +49,7 @@ def test_pages_that_cannot_be_had_are_misses_and_the_server_lives(
 
 
 def forget_pages(path: Path) -> None:
-    """Out of the page cache, which nobody maps any more."""
+    """Out of the page cache, which is no longer mapped."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -33,7 +33,7 @@ def test_no_byte_is_wrong_while_the_medium_comes_and_goes(
         time.sleep(PAUSE_SECONDS)
         medium.fail(*outage)
         time.sleep(OUTAGE_SECONDS)
-        medium.mend()
+        medium.repair()
     wait_for(lambda: any(engine.read for engine in engines) and site.account["failed"] > 0)
     for engine in engines:
         engine.end()

@@ -1,4 +1,4 @@
-"""A headless Chromium that asks nobody but the servers of a test."""
+"""A headless Chromium that reaches only the servers of a test."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Scrape:
             self.values[found[1]][labels] = float(found[3])
 
     def families(self) -> set[str]:
-        """Names of the metrics, as somebody else's parser of OpenMetrics finds them."""
+        """Names of the metrics, as another parser of OpenMetrics finds them."""
         return {family.name for family in text_string_to_metric_families(self.text)}  # type: ignore[no-untyped-call]
 
     def by(self, name: str, *keys: str, **only: str) -> Mapping[tuple[str, ...], float]:

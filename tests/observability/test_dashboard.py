@@ -96,7 +96,7 @@ def _opened(chromium: Browser, server: ServerProcess, **how: Any) -> Iterator[Pa
     yield opened
     context.close()
     assert [each for each in complaints if each != icon] == []
-    assert hosts == {f"127.0.0.1:{server.http_port}"}, "the page asks somebody else"
+    assert hosts == {f"127.0.0.1:{server.http_port}"}, "the page asks another host"
 
 
 def _url(server: ServerProcess) -> str:
@@ -220,7 +220,7 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(chromium: Browser, s
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE
 
 
-def test_a_server_that_is_gone_is_told(chromium: Browser, server: ServerProcess) -> None:
+def test_a_server_that_is_gone_is_shown(chromium: Browser, server: ServerProcess) -> None:
     context = chromium.new_context()
     page = context.new_page()
     page.goto(_url(server))
@@ -233,7 +233,7 @@ def test_a_server_that_is_gone_is_told(chromium: Browser, server: ServerProcess)
     context.close()
 
 
-def test_what_nobody_gathers_is_not_shown_as_nothing(chromium: Browser, tmp_path: Path) -> None:
+def test_what_is_not_collected_is_not_shown_as_zero(chromium: Browser, tmp_path: Path) -> None:
     options = ["--l1-size-gb", "0.01", "--prometheus-port", "0", "--disable-observability"]
     with ServerProcess(options, tmp_path / "server.log") as blind:
         context = chromium.new_context()

@@ -47,7 +47,7 @@ class Customer(threading.Thread):
                         number += 1
                         self._request(engine, f"{self.tenant}-{number}")
                     self._die(engine)
-        except BaseException as failure:  # noqa: BLE001 - told by the test
+        except BaseException as failure:  # noqa: BLE001 - raised by the test
             self.failure = failure
 
     def _engine(self) -> FakeEngine:
@@ -90,7 +90,7 @@ class Customer(threading.Thread):
             self.counts["stored_bytes"] += len(slots) * engine.layout.payload_bytes
 
     def _die(self, engine: FakeEngine) -> None:
-        """With slots in its hands, and a lookup that nobody picks up."""
+        """With slots of its own, and a lookup that no worker picks up."""
         tokens = self._tokens()
         self._look_up(engine, tokens, "the last")
         engine.worker.prepare_store(engine.key(tokens, "the last", 0, engine.whole(tokens)), engine.instance_id)

@@ -133,7 +133,7 @@ def test_a_server_that_dies_under_a_replay_is_named() -> None:
         replay()
 
 
-def test_a_replay_that_is_told_to_stop_takes_its_server_along(recording: Path) -> None:
+def test_a_replay_a_deletion_is_reported_to_stop_takes_its_server_along(recording: Path) -> None:
     command = [str(LMCACHE), "trace", "replay", str(recording), "--speed", "0.001", "--", "--l1-size-gb", "0.05"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet_environment()) as replay:
         deadline = time.monotonic() + 30
@@ -145,7 +145,7 @@ def test_a_replay_that_is_told_to_stop_takes_its_server_along(recording: Path) -
     assert not any(server.is_running() for server in servers)
 
 
-def test_a_replay_that_is_told_to_stop_while_it_starts_its_server_takes_it_along(
+def test_a_replay_a_deletion_is_reported_to_stop_while_it_starts_its_server_takes_it_along(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started = []

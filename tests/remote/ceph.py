@@ -113,7 +113,7 @@ class Ceph:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Within this the gateway takes connections and answers nothing: it stands still."""
+        """Within this the gateway takes connections and answers nothing: it is frozen."""
         gateway = self._daemons[-1]
         gateway.pause()
         try:

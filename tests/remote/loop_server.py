@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 HOST: Final = "127.0.0.1"
 READ_BYTES: Final = 64 << 10
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 ACCEPT_STEPS: Final = 4
 """Turns of the event loop from a socket that is accepted to the coroutine that serves it, and one more."""
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -79,7 +79,7 @@ class LoopServer(ABC):
 
     def call(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Run it on the loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -91,7 +91,7 @@ class LoopServer(ABC):
     ) -> None:
         self.call(self.refuse())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_SECONDS)
+        self._thread.join(TIMEOUT_SECONDS)
         self._loop.close()
         self._holder.close()
 

@@ -1,7 +1,7 @@
-"""A real Mooncake Store for tests, which nobody outside of this machine can reach.
+"""A real Mooncake Store for tests, which is out of reach from other machines.
 
-Members of a store listen on every address of their machine, whatever they are told.  So master, members and the test itself
-run in a network namespace that has nothing but a loopback interface."""
+Members of a store listen on every address of their machine, whatever their configuration says.  So master, members and the
+test itself run in a network namespace that has nothing but a loopback interface."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _be_a_member(address: str, segment_bytes: str) -> None:
         }
     )
     print("ready" if code == 0 else f"setup answered {code}", flush=True)
-    sys.stdin.read()  # until whoever started this ends it
+    sys.stdin.read()  # until the parent process ends it
     os._exit(0)
 
 

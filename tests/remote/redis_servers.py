@@ -1,4 +1,4 @@
-"""Redis servers of this machine, for as long as somebody needs them: one, a cluster of three, or two with sentinels."""
+"""Redis servers of this machine, for as long as a test needs them: one, a cluster of three, or two with sentinels."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def redis_with_sentinels(folder: Path) -> Iterator[Sentinels]:
 
 
 def wait_for(condition: Callable[[], bool], complaint: str, seconds: float = START_SECONDS) -> None:
-    """Fails with the complaint when it does not come true.  Other processes tell nobody when they are ready."""
+    """Fails with the complaint when it does not come true.  Other processes do not report when they are ready."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -222,7 +222,7 @@ def wait_for(condition: Callable[[], bool], complaint: str, seconds: float = STA
 
 
 def free_port_with_bus() -> int:
-    """Nobody listens there now, nor `BUS_OFFSET` higher."""
+    """No process listens there now, nor `BUS_OFFSET` higher."""
     while not is_free((port := free_port()) + BUS_OFFSET):
         pass
     return port

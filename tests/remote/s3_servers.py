@@ -1,4 +1,4 @@
-"""S3 servers of this machine, for as long as somebody needs one: moto (in memory) and rclone (a directory)."""
+"""S3 servers of this machine, for as long as a test needs one: moto (in memory) and rclone (a directory)."""
 
 from __future__ import annotations
 

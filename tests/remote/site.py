@@ -41,7 +41,7 @@ class RemoteSite(Site):
         return all(self.hits(number) == CHUNKS for number in numbers)
 
     def stored_again(self, *numbers: int) -> bool:
-        """Store them once more, whatever became of them; are they all whole in L2 now?"""
+        """Store them once more, whether or not they arrived; are they all whole in L2 now?"""
         self.store(*numbers)
         self.settle()
         self.forget_l1()
@@ -75,5 +75,5 @@ class RemoteSite(Site):
 
 
 def small_server(adapter: Mapping[str, Any], *more: str) -> list[str]:
-    """Flags of a server that gives up on a lookup soon."""
+    """Flags of a server with a short time-out of lookups."""
     return [*options(adapter), *TIMES, *more]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tests.remote.loop_server import HOST, PATIENCE_SECONDS, READ_BYTES, LoopServer, reset
+from tests.remote.loop_server import HOST, READ_BYTES, TIMEOUT_SECONDS, LoopServer, reset
 
 IDLE_SECONDS: Final = 0.05
 """A line that was silent for so long begins a new burst."""
@@ -64,14 +64,14 @@ class Throttle(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetAfter(Fault):
-    """RST to both sides after so many bytes of one direction."""
+    """RST to both sides after that number of bytes of one direction."""
 
     passed_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAfter(Fault):
-    """An orderly end after so many bytes of one direction, in the middle of whatever was being said."""
+    """An orderly end after that number of bytes of one direction, in the middle of whatever was being said."""
 
     passed_bytes: int
 
@@ -112,8 +112,8 @@ class TcpProxy(LoopServer):
         """Bytes that went on to their receiver so far."""
         return self._passed[way]
 
-    def wait_passed(self, way: Way, more_bytes: int, timeout_seconds: float = PATIENCE_SECONDS) -> None:
-        """Block until so many more bytes have passed; TimeoutError where that never happens."""
+    def wait_passed(self, way: Way, more_bytes: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Block until that number of further bytes has passed; TimeoutError where that never happens."""
         self.call(asyncio.wait_for(self._wait_passed(way, self._passed[way] + more_bytes), timeout_seconds))
 
     async def _switch(self, fault: Fault) -> None:
@@ -189,7 +189,7 @@ class TcpProxy(LoopServer):
             sink.write_eof()
 
     def _busy_seconds(self, way: Way, seconds: float) -> float:
-        """Take the line for so long, behind whoever has it; in how many seconds that is over."""
+        """Take the line for that time, after its present user; in how many seconds that is over."""
         now = time.monotonic()
         self._free_at[way] = max(self._free_at[way], now) + seconds
         return self._free_at[way] - now

@@ -1,4 +1,4 @@
-"""The line to a backend breaks in every way a line can, under one running server, and is mended."""
+"""The line to a backend breaks in every way a line can, under one running server, and is repaired."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def site(backend: Backend, proxy: TcpProxy, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(autouse=True)
-def mended(site: RemoteSite, proxy: TcpProxy) -> Iterator[None]:
+def repaired(site: RemoteSite, proxy: TcpProxy) -> Iterator[None]:
     """A test that fails leaves the next one a line that works."""
     site.wait_circuit("closed")
     yield
@@ -74,9 +74,9 @@ def served_under(site: RemoteSite, proxy: TcpProxy, fault: Fault) -> Served:
     stored = site.account["stored"]
     proxy.switch(fault)
     hits = [site.hits(number) for number in before]
-    assert [site.hits(number) for number in site.fresh(1)] == [0], "found what nobody stored"
+    assert [site.hits(number) for number in site.fresh(1)] == [0], "found what was not stored"
     site.store(*during)
-    assert [site.hits(number) for number in during] == [CHUNKS] * 2, "L1 serves on, whatever is behind it"
+    assert [site.hits(number) for number in during] == [CHUNKS] * 2, "L1 serves on, whatever its backend does"
     assert site.serves()
     site.settle()
     return Served(before, hits, during, site.account["stored"] - stored)
@@ -113,7 +113,7 @@ def test_a_line_that_is_gone(site: RemoteSite, proxy: TcpProxy, fault: Fault) ->
     assert served.hits == [0, 0]
     assert served.stored == 0, "stored what could not be"
     site.wait_circuit("open", "half_open")
-    mend(site, proxy)
+    repair(site, proxy)
     wait_for(lambda: site.all_hits(*served.before))
 
 
@@ -125,7 +125,7 @@ def test_a_line_that_tears_transfers(site: RemoteSite, proxy: TcpProxy, fault: F
         assert served.hits == [0, 0]
     else:
         assert served.stored == 0
-    mend(site, proxy)
+    repair(site, proxy)
     wait_for(lambda: site.all_hits(*served.before))
     if Way.REQUESTS in fault.ways:
         assert [site.hits(number) for number in served.during] == [0, 0], "half of an object was taken for one"
@@ -138,7 +138,7 @@ def test_a_line_that_alters_bytes(site: RemoteSite, proxy: TcpProxy, fault: Faul
     served = served_under(site, proxy, fault)
     if Way.ANSWERS in fault.ways:
         assert served.hits == [0, 0]
-    mend(site, proxy)
+    repair(site, proxy)
     altered = served.before if Way.ANSWERS in fault.ways else served.during
     if Way.REQUESTS in fault.ways:
         assert [site.hits(number) for number in altered] == [0, 0]
@@ -150,11 +150,11 @@ def test_a_line_that_is_slow(site: RemoteSite, proxy: TcpProxy, fault: Fault) ->
     """Lookups take what has come by their deadline, and stores take as long as they need."""
     served = served_under(site, proxy, fault)
     assert served.stored == 2 * CHUNKS, "a slow line loses nothing"
-    mend(site, proxy)
+    repair(site, proxy)
     wait_for(lambda: site.all_hits(*served.before, *served.during))
 
 
-def mend(site: RemoteSite, proxy: TcpProxy) -> None:
+def repair(site: RemoteSite, proxy: TcpProxy) -> None:
     """Nothing but L2 has anything then."""
     proxy.switch(Nothing())
     site.comes_back()

@@ -30,7 +30,7 @@ def site(backend: Backend, faults: HttpFaults, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(autouse=True)
-def mended(faults: HttpFaults) -> Iterator[None]:
+def repaired(faults: HttpFaults) -> Iterator[None]:
     yield
     faults.switch(None)
 
@@ -67,7 +67,7 @@ def test_errors_for_loads_alone(site: RemoteSite, faults: HttpFaults, code: int)
 
 @pytest.mark.parametrize("kept", [0, pytest.param(100, marks=pytest.mark.slow), HALF_AN_OBJECT])
 def test_answers_that_end_too_soon(site: RemoteSite, faults: HttpFaults, kept: int) -> None:
-    """However often it is tried: half of an object is no object."""
+    """However often it is tried: half of an object is not an object."""
     (before,) = site.fresh(1)
     site.in_l2(before)
     faults.switch(every(Truncated(kept), "GET"))
@@ -80,7 +80,7 @@ def test_answers_that_end_too_soon(site: RemoteSite, faults: HttpFaults, kept: i
 
 
 def test_answers_that_are_altered(site: RemoteSite, faults: HttpFaults, backend: Backend) -> None:
-    """Alike each time, so that nobody can tell the line's fault from the objects'.  No object is lost for that."""
+    """Alike each time, so that the line's fault looks like the objects'.  No object is lost for that."""
     (before,) = site.fresh(1)
     site.in_l2(before)
     stored = set(backend.objects(PREFIX))

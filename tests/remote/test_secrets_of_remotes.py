@@ -1,7 +1,7 @@
 """Keys and passwords of network backends are planted, everything goes wrong that can, and nothing that a server says has one.
 
-Settings come from the environment or from a file.  What a user types on the command line stands in the process list, where
-every program's arguments stand."""
+Settings come from the environment or from a file.  What a user types on the command line is in the process list, as
+are every program's arguments."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ IN_URL: Final = "planted-url-password-11c9"
 PLANTED: Final = (SECRET_KEY, SESSION_TOKEN, PASSWORD, IN_URL)
 
 
-def told(text: str) -> list[str]:
-    """Secrets that stand in it, in any spelling."""
+def secrets_in(text: str) -> list[str]:
+    """Secrets in it, in any spelling."""
     return [secret for secret in PLANTED if any(spelling in text for spelling in spellings(secret))]
 
 
@@ -121,17 +121,17 @@ def test_nothing_says_one(given: tuple[TcpProxy, ServerProcess]) -> None:
                 site.hits(number)
             site.store(*site.fresh(2))
             site.settle()
-            assert told(ask(server, "/status")[1]) == []
+            assert secrets_in(ask(server, "/status")[1]) == []
         site.wait_circuit("open", "half_open")
-        assert_nothing_told(server)
+        assert_no_secret_in(server)
         proxy.switch(Nothing())
         site.comes_back()
         site.close()
         for secret in PLANTED:
             status, body = ask(server, "/l2/adapters", "POST", {"type": "s3", "aws_secret_access_key": [secret]})
             assert status == 422
-            assert told(body) == []
-    assert told(server.log) == []
+            assert secrets_in(body) == []
+    assert secrets_in(server.log) == []
 
 
 def test_a_start_that_fails_says_none(given: tuple[TcpProxy, ServerProcess]) -> None:
@@ -140,7 +140,7 @@ def test_a_start_that_fails_says_none(given: tuple[TcpProxy, ServerProcess]) -> 
     proxy.switch(Flip(ANSWERS, every_bytes=3))
     with pytest.raises(ChildError):
         server.start()
-    assert told(server.log) == []
+    assert secrets_in(server.log) == []
     reason = server.log.splitlines()[-1]
     assert reason.startswith("lmcache: ")
     assert f"{HOST}:{proxy.port}" in reason, "it does not say which backend it is about"
@@ -152,25 +152,25 @@ def test_a_wrong_password_is_not_repeated(tmp_path: Path) -> None:
         server = ServerProcess(SMALL, tmp_path / "server.log", environment={"LMCACHE_L2_ADAPTER": adapter})
         with pytest.raises(ChildError):
             server.start()
-        assert told(server.log) == []
+        assert secrets_in(server.log) == []
         assert "password" in server.log.lower()
 
 
-def assert_nothing_told(server: ServerProcess) -> None:
+def assert_no_secret_in(server: ServerProcess) -> None:
     """The log, every page of the API, what the commands print, and what every process of this machine may read."""
-    assert told(server.log) == []
+    assert secrets_in(server.log) == []
     document = json.loads(ask(server, "/openapi.json")[1].partition("\n\n")[2])
     paths = [path for path, methods in document["paths"].items() if "get" in methods and "{" not in path]
     assert {"/config", "/status", "/config/adapters", "/metrics", "/threads"} <= set(paths)
     for path in paths:
         status, body = ask(server, path)
         assert status != 500, path
-        assert told(body) == [], path
+        assert secrets_in(body) == [], path
     for command in (("status",), ("status", "--json"), ("config", "show"), ("describe",)):
-        assert told(printed(server, *command)) == [], command
+        assert secrets_in(printed(server, *command)) == [], command
     process = Path(f"/proc/{server.pid}")
     for file in (process / "cmdline", process / "comm", *process.glob("task/*/comm")):
-        assert told(file.read_text(errors="replace").replace("\0", " ")) == [], file
+        assert secrets_in(file.read_text(errors="replace").replace("\0", " ")) == [], file
 
 
 def printed(server: ServerProcess, *command: str) -> str:

@@ -59,7 +59,7 @@ def ask(server: ServerProcess, path: str, method: str = "GET", body: Any = None)
             time.sleep(0.05)
 
 
-def told(text: str) -> list[str]:
+def secrets_in(text: str) -> list[str]:
     return [secret for secret in PLANTED if secret in text]
 
 
@@ -70,11 +70,11 @@ def test_no_answer_has_a_secret_in_it(server: ServerProcess) -> None:
     for path in paths:
         code, text = ask(server, path)
         assert code != 500, path
-        assert told(text) == [], path
-    assert ask(server, "/vault")[1].count("**********") == len(vault.SECRETS) + 1, "a plugin told everything"
+        assert secrets_in(text) == [], path
+    assert ask(server, "/vault")[1].count("**********") == len(vault.SECRETS) + 1, "a plugin showed everything"
 
 
-def test_what_is_no_secret_is_shown(server: ServerProcess) -> None:
+def test_what_is_not_a_secret_is_shown(server: ServerProcess) -> None:
     text = ask(server, "/config")[1]
     assert "visible-region" in text
     assert "store.example/bucket" in text
@@ -89,8 +89,8 @@ def test_neither_faults_nor_the_log_have_one(server: ServerProcess) -> None:
     while "refused" not in server.log and time.monotonic() < deadline:
         time.sleep(0.05)
     assert "refused **********" in server.log
-    assert told(ask(server, "/status")[1]) == []
-    assert told(server.log) == []
+    assert secrets_in(ask(server, "/status")[1]) == []
+    assert secrets_in(server.log) == []
 
 
 def test_what_comes_later_is_kept_as_well(server: ServerProcess) -> None:
@@ -103,7 +103,7 @@ def test_what_comes_later_is_kept_as_well(server: ServerProcess) -> None:
     assert added[0] in (200, 201)
     for text in (failed[1], added[1], ask(server, "/config/adapters")[1], ask(server, "/status")[1], server.log):
         assert "later-secret" not in text
-        assert told(text) == []
+        assert secrets_in(text) == []
 
 
 def test_a_start_that_fails_does_not_tell_them(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_start_that_fails_does_not_tell_them(tmp_path: Path) -> None:
     with pytest.raises(ChildError):
         server.start()
     assert "lmcache: L2 adapter 'vault' (module tests.security.vault) cannot be opened" in server.log
-    assert told(server.log) == []
+    assert secrets_in(server.log) == []
 
 
 def test_mistakes_are_not_answered_with_secrets(server: ServerProcess) -> None:
@@ -127,5 +127,5 @@ def test_mistakes_are_not_answered_with_secrets(server: ServerProcess) -> None:
     ):
         code, text = ask(server, "/l2/adapters", "POST", {**vault.VALUES, **wrong})
         assert code == 422
-        assert told(text) == []
+        assert secrets_in(text) == []
         assert LATER not in text

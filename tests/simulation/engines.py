@@ -24,7 +24,7 @@ from lmcache_vllm.transfer_load import load
 from lmcache_vllm.transfer_session import ServerSession
 from lmcache_vllm.transfer_store import store
 from lmcache_vllm.transfer_task import TransferTask
-from tests.simulation.ledger import PAYLOAD_BYTES, Holder, ViolationError, Watch, content
+from tests.simulation.oracle import PAYLOAD_BYTES, Holder, ViolationError, Watch, content
 from tests.simulation.runtime import Process
 from tests.simulation.sockets import the_zmq
 from tests.simulation.stock_engine import StockEngine
@@ -51,7 +51,7 @@ class NodeEngine:
         self.world = world
         self.process = Process(name)
         self.processes = [self.process]
-        self.process.on_killed.append(lambda: world.ledger.forget(self.process))
+        self.process.on_killed.append(lambda: world.oracle.forget(self.process))
         self._numbers = itertools.count()
         self._placement = Placement(MODEL, 1, 0)
         world.runtime.spawn(self.process, f"{name}-main", self._main)
@@ -82,7 +82,7 @@ class NodeEngine:
         while not self.world.calm:
             runtime.sleep(runtime.random.expovariate(1 / 0.05))
             tokens, salt = self.world.prompt(), runtime.random.choice(SALTS)
-            request = f"{self.process}-{next(self._numbers)}"  # as vLLM's, which are no other engine's
+            request = f"{self.process}-{next(self._numbers)}"  # as vLLM's, which no other engine uses
             with suppress(LMCacheError):
                 key = Shard().lookup_key(tokens, salt, request, len(tokens))
                 hits = self.scheduler.submit_lookup(key, wait_seconds=5.0).result()
@@ -101,9 +101,9 @@ class NodeEngine:
                 found, watch = self.loaded[chunk]
                 self.world.read["node"] += 1
                 where = f"load of {request} by {self.process}"
-                self.world.ledger.compare(found, MODEL, salt, chunk_hash, where)
+                self.world.oracle.compare(found, MODEL, salt, chunk_hash, where)
                 if watch.lost:
-                    self.world.ledger.fail(
+                    self.world.oracle.fail(
                         f"{where} counts what it read from slot {watch.offset}, which was given away"
                     )
 
@@ -156,11 +156,11 @@ class SimulatedPages:
             self._engine.world.pause()
 
     def gather(self, tables: Sequence[Sequence[int]], chunks: Sequence[int], addresses: Sequence[int]) -> int:
-        world, ledger = self._engine.world, self._engine.world.ledger
+        world, oracle = self._engine.world, self._engine.world.oracle
         for chunk, address in zip(chunks, addresses, strict=True):
             segment, offset = self._place(address)
             right, half = self._engine.storing[chunk], PAYLOAD_BYTES // 2
-            with Claimed(ledger, segment, [offset], Holder(self._engine.process, "store"), writes=True):
+            with Claimed(oracle, segment, [offset], Holder(self._engine.process, "store"), writes=True):
                 ctypes.memmove(address, right[:half], half)
                 world.copying(self._engine.process)  # a process may be stopped in the middle of a copy
                 ctypes.memmove(address + half, right[half:], half)
@@ -170,7 +170,7 @@ class SimulatedPages:
         engine, half = self._engine, PAYLOAD_BYTES // 2
         for chunk, address in zip(chunks, addresses, strict=True):
             segment, offset = self._place(address)
-            with engine.world.ledger.watched(segment, offset, Holder(engine.process, "load")) as watch:
+            with engine.world.oracle.watched(segment, offset, Holder(engine.process, "load")) as watch:
                 first = ctypes.string_at(address, half)
                 engine.world.copying(engine.process, FREEZES_PER_LOAD)
                 engine.loaded[chunk] = (first + ctypes.string_at(address + half, half), watch)

@@ -1,4 +1,4 @@
-"""Fixes that can be taken out, to show that the simulation finds what they mended."""
+"""Fixes that can be taken out, to show that the simulation finds the faults."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def without_announced_fence() -> None:
 
 
 def without_standstill() -> None:
-    """The time in which the server itself stood still counts as silence of its workers."""
+    """The time in which the server itself was frozen counts as silence of its workers."""
     reap: Any = Registrations.reap
 
     def count_everything(self: Any) -> None:

@@ -11,7 +11,7 @@ from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
 from lmcache_devkit.cue_adapter import CueAdapter, CueJob, Verb
-from tests.simulation.ledger import HEADER_BYTES, PAYLOAD_BYTES, Holder, Ledger
+from tests.simulation.oracle import HEADER_BYTES, PAYLOAD_BYTES, Holder, Oracle
 from tests.simulation.runtime import Process, the_runtime
 
 LMCACHE_PLUGIN_API = 1
@@ -94,20 +94,20 @@ class SimulatedL2(CueAdapter):
         places = [buffer.offset + HEADER_BYTES for buffer in job.buffers]
         self._claims[job.job] = (holder, places)
         for place in places:
-            self._media.ledger.claim(self._segment, place, holder, writes=job.verb == "load")
+            self._media.oracle.claim(self._segment, place, holder, writes=job.verb == "load")
 
     def _release(self, job: CueJob) -> None:
         holder, places = self._claims.pop(job.job, (None, []))
         for place in places:
             assert holder is not None
-            self._media.ledger.release(self._segment, place, holder)
+            self._media.oracle.release(self._segment, place, holder)
 
 
 class Media:
-    """What is on the disk, and what a server that opens it is told."""
+    """What is on the disk, and what a server that opens it sees."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
         self.objects: dict[bytes, bytes] = {}
         self.faulty = True
         self.deleted = self.refused = 0

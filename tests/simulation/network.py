@@ -168,7 +168,7 @@ class Network:
 
 
 class PeerSocket(NamedTuple):
-    """Stands in for `server.peers.PeerSocket`."""
+    """Replaces `server.peers.PeerSocket`."""
 
     connection: Connection
 
@@ -201,5 +201,5 @@ class PeerSocket(NamedTuple):
 
 
 def owner_of(connection: Connection) -> Owner | None:
-    """Stands in for `server.peers.owner_of`: all engines are the server's user's."""
+    """Replaces `server.peers.owner_of`: all engines are the server's user's."""
     return Owner(os.getuid()) if connection.alive else None

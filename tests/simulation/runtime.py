@@ -20,7 +20,7 @@ from typing import Any, Final
 from greenlet import getcurrent, greenlet
 
 PREEMPT_ONE_IN: Final = 24
-"""A thread gives way at one lock in so many."""
+"""A thread yields at one lock in this number."""
 STEP_SECONDS: Final = 0.0004
 """How much time a step takes on average."""
 FIRST_DESCRIPTOR: Final = 1 << 20
@@ -87,7 +87,7 @@ class Task:
         runtime = the_runtime()
         try:
             self._body()
-        except BaseException as error:  # noqa: BLE001 - a thread's end by an exception is a finding of its own
+        except BaseException as error:  # noqa: BLE001 - a thread's end by an exception is a violation of its own
             runtime.crashed.append((self, error))
         finally:
             self.alive = False

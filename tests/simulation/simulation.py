@@ -4,7 +4,7 @@
 
 prints `ok`, or what went wrong with the command that shows it again.  The server is the one that `app.build` makes, with all
 of its threads (runtime.py, stand_ins.py); engines are in engines.py, the network in network.py and sockets.py, the backend in
-l2.py, and what must hold in ledger.py.
+l2.py, and what must hold in oracle.py.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.server import peers
 from tests.simulation.engines import AnyEngine, BurstClient, NodeEngine
 from tests.simulation.l2 import Media, insert_media
-from tests.simulation.ledger import Ledger, ViolationError
 from tests.simulation.network import Connection, Network, PeerSocket, owner_of
+from tests.simulation.oracle import Oracle, ViolationError
 from tests.simulation.runtime import DeadlockError, Process, Runtime
 from tests.simulation.sockets import ZMQ
 from tests.simulation.stand_ins import installed
@@ -70,9 +70,9 @@ class Simulation:
         self.seed = seed
         self.runtime = Runtime(seed)
         self.network = Network(self.runtime)
-        self.ledger = Ledger(self.network)
-        self.media = Media(self.ledger)
-        self.world = World(self.runtime, self.ledger, self._freeze_copying)
+        self.oracle = Oracle(self.network)
+        self.media = Media(self.oracle)
+        self.world = World(self.runtime, self.oracle, self._freeze_copying)
         self.server: Server | None = None
         self.server_process = Process("server")
         self.engines: list[AnyEngine] = []
@@ -102,12 +102,12 @@ class Simulation:
                 self._check_that_something_happened()
             except (ViolationError, DeadlockError) as error:
                 violation = f"{type(error).__name__}: {error}"
-            except Exception:  # noqa: BLE001 - whatever goes wrong is told with the seed
+            except Exception:  # noqa: BLE001 - every failure is reported with the seed
                 violation = traceback.format_exc()
         figures = {
             "seconds": self.runtime.now - 1000,
             "requests": self.world.ended,
-            "compared": self.ledger.chunks_compared,
+            "compared": self.oracle.chunks_compared,
             **{f"read_by_{kind}": count for kind, count in sorted(self.world.read.items())},
             "cuts": self.network.cuts,
             "freezes": self.freezes,
@@ -121,8 +121,8 @@ class Simulation:
     def _step(self) -> None:
         runtime = self.runtime
         runtime.step()
-        if self.ledger.violation is not None:
-            raise self.ledger.violation
+        if self.oracle.violation is not None:
+            raise self.oracle.violation
         if self.network.wronged:
             raise ViolationError(self.network.wronged)
         if runtime.crashed:
@@ -131,20 +131,20 @@ class Simulation:
             raise ViolationError(f"thread {task.name} of {task.process} ended by an exception:\n{frames}")
         if self.server is not None and not self.server_process.dead:
             if not runtime.steps % 8:
-                self.ledger.audit(self.server)
+                self.oracle.audit(self.server)
             if not runtime.steps % 64:
-                self.ledger.answers(self.server_process, runtime.now)
+                self.oracle.answers(self.server_process, runtime.now)
                 self._check_registered(self.server)
         if not runtime.steps % 4096:
             gc.collect()
 
     def _check_registered(self, server: Server) -> None:
-        """A worker that pings without a gap stays registered, however long the server itself stood still."""
+        """A worker that pings without a gap stays registered, however long the server itself was frozen."""
         segment = server._parts.tiers.cache._arena.region.name
         for engine in self.engines:
             for worker in engine.workers if isinstance(engine, StockEngine) else ():
                 if worker.is_steady(segment) and server._parts.engine_port.workers.find(worker.instance_id) is None:
-                    self.ledger.fail(f"{worker.process} is dropped, although it has pinged without a gap")
+                    self.oracle.fail(f"{worker.process} is dropped, although it has pinged without a gap")
 
     def _fault(self) -> None:
         dice = self.runtime.random.random()
@@ -171,19 +171,19 @@ class Simulation:
         """Not while its process is frozen, or soon before: on one machine a connection ends with its process, which touches
         nothing any more, or while it runs."""
         if not connection.client.frozen:
-            self.ledger.note(f"a connection of {connection.client} is cut")
+            self.oracle.note(f"a connection of {connection.client} is cut")
             connection.cut()
 
     def _freeze(self, process: Process, seconds: float) -> None:
         if self.runtime.now - self.network.cut_at.get(process, 0.0) < REAP_SECONDS:
             return
         self.freezes += 1
-        self.ledger.note(f"{process} is frozen for {seconds} s")
+        self.oracle.note(f"{process} is frozen for {seconds} s")
         self.runtime.freeze(process, seconds)
 
     def _kill_engine(self, engine: AnyEngine) -> None:
         self.kills += 1
-        self.ledger.note(f"{engine.process} is killed")
+        self.oracle.note(f"{engine.process} is killed")
         for process in engine.processes:
             self.runtime.kill(process)
         self.engines.remove(engine)
@@ -197,9 +197,9 @@ class Simulation:
         if server is None:
             return
         self.kills += 1
-        self.ledger.note("the server is killed")
+        self.oracle.note("the server is killed")
         self.runtime.kill(self.server_process)
-        self.ledger.forget(self.server_process)
+        self.oracle.forget(self.server_process)
         self._bury(server)
         self.server_process = Process("server")
         self.runtime.at(self.runtime.now + self.runtime.random.random() * 3, self._start_server)
@@ -235,7 +235,7 @@ class Simulation:
         }
         server = build(ServerSettings(**given), self._plugins)
         server.start()
-        self.ledger.note("a server has started")
+        self.oracle.note("a server has started")
         self.server = server
 
     def _quiet(self) -> None:
@@ -267,17 +267,17 @@ class Simulation:
     def _begun(self) -> dict[str, object]:
         return {
             "server is down": self.server is None,
-            "claims": self.ledger.claims,
+            "claims": self.oracle.claims,
             "owed": sum(len(connection.owed) for connection in self.network.connections),
         }
 
     def _held(self) -> dict[str, object]:
         assert self.server is not None
-        census = self.server._parts.tiers.storage.census()
+        counts = self.server._parts.tiers.storage.census()
         return {
-            "census does not add up": not census.is_balanced,
-            "held": census.held,
-            "quarantined": census.quarantined,
+            "slot state counts do not add up": not counts.is_balanced,
+            "held": counts.held,
+            "quarantined": counts.quarantined,
             "lookups": self.server._parts.tiers.storage.lookups_open,
             "workers": len(self.server._parts.engine_port.workers),
         }

@@ -294,7 +294,7 @@ class Context:
         return socket
 
     def term(self) -> None:
-        """Waits until all sockets are closed; who waits for one is told."""
+        """Waits until all sockets are closed; waiters for one are notified."""
         self.terminated = True
         for socket in self._sockets:
             socket.news()
@@ -346,7 +346,7 @@ def the_zmq() -> ZMQ:
 
 
 class ZMQ:
-    """Stands in for the module `zmq`."""
+    """Replaces the module `zmq`."""
 
     Context = Context
     Poller = Poller

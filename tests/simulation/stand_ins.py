@@ -39,7 +39,7 @@ from tests.simulation.threads import (
 @contextmanager
 def installed(runtime: Runtime, packages: Sequence[str], replaced: Sequence[tuple[object, object]]) -> Iterator[None]:
     """The imported modules of these packages see the simulation, until the end, and what else is `replaced`: pairs of
-    what they have and what stands in for it."""
+    what they have and its replacement."""
     swaps = _swaps(replaced)
     undo: list[Callable[[], None]] = []
     with current_runtime(runtime):
@@ -54,7 +54,7 @@ def installed(runtime: Runtime, packages: Sequence[str], replaced: Sequence[tupl
 
 
 def _swaps(replaced: Sequence[tuple[object, object]]) -> dict[int, tuple[object, object]]:
-    """By identity: what modules have of the standard library, and what stands in for it."""
+    """By identity: what modules have of the standard library, and its replacement."""
     sim_threading = _Module(
         threading, **{cls.__name__: cls for cls in (Lock, RLock, Condition, Event, Semaphore, Thread)}
     )

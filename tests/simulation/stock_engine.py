@@ -40,7 +40,7 @@ class StockWorker:
         self._healthy = True
         self._pinged_at = self._registered_at = 0.0
         self.ready = Event()
-        process.on_killed.append(lambda: world.ledger.forget(process))
+        process.on_killed.append(lambda: world.oracle.forget(process))
         world.runtime.spawn(process, f"{process.name}-main", self._main)
 
     def _main(self) -> None:
@@ -51,7 +51,7 @@ class StockWorker:
         self._beat()
 
     def _register(self) -> None:
-        self.world.ledger.note(f"{self.process} registers")
+        self.world.oracle.note(f"{self.process} registers")
         self._is_steady = False
         self._pinged_at = self._registered_at = self.world.runtime.now
         self.segment = None  # what is answered from now on may be about another server's memory
@@ -89,7 +89,7 @@ class StockWorker:
         """It is registered with the server that has this segment, has kept its connection, and no two of its pings were far
         apart since."""
         world = self.world
-        cut_at = world.ledger.network.cut_at.get(self.process, 0.0)
+        cut_at = world.oracle.network.cut_at.get(self.process, 0.0)
         is_there = self.segment is not None and self.segment.name == segment and cut_at < self._registered_at
         return is_there and self._is_steady and world.runtime.now - self._pinged_at < STEADY_SECONDS
 

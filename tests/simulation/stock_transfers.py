@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from lmcache_core import EngineChannel, L1Segment, SlotDescriptor
 from lmcache_devkit.stock_pickle import stock_pickle
-from tests.simulation.ledger import Holder
+from tests.simulation.oracle import Holder
 from tests.simulation.runtime import Process
 from tests.simulation.world import CHUNK_TOKENS, LAYOUT, Claimed, Shard, World, chunk_hashes
 
@@ -55,7 +55,7 @@ class MappedTransfers:
                 engine.world.copying(engine.process)
                 for slot, chunk_hash in zip(slots, chunk_hashes(tokens), strict=False):
                     found = ctypes.string_at(segment.payload_address(slot), slot.length)
-                    engine.world.ledger.compare(
+                    engine.world.oracle.compare(
                         found, engine.shard.model, salt, chunk_hash, str(holder), rank=engine.shard.rank
                     )
                     engine.world.read["stock" if engine.shard.world_size == 1 else "pair"] += 1
@@ -86,10 +86,10 @@ class MappedTransfers:
                 ctypes.memmove(address + half, right[half:], len(right) - half)
         if engine.world.runtime.random.random() < FORGOTTEN_COMMITS:
             return  # an exception in the engine: it never commits
-        engine.world.ledger.note(f"{holder} is committed: {engine.worker.commit_store(key, engine.instance_id)}")
+        engine.world.oracle.note(f"{holder} is committed: {engine.worker.commit_store(key, engine.instance_id)}")
 
     def _claimed(self, segment: L1Segment, slots: Sequence[SlotDescriptor], holder: Holder, *, writes: bool) -> Claimed:
-        return Claimed(self._engine.world.ledger, segment.name, [slot.offset for slot in slots], holder, writes)
+        return Claimed(self._engine.world.oracle, segment.name, [slot.offset for slot in slots], holder, writes)
 
 
 class InbandTransfers:
@@ -107,7 +107,7 @@ class InbandTransfers:
             world.copying(engine.process)
             for found, chunk_hash in zip(chunks, chunk_hashes(tokens), strict=False):
                 where = f"in-band retrieve of {request} by {engine.process}"
-                world.ledger.compare(found, engine.shard.model, salt, chunk_hash, where, rank=engine.shard.rank)
+                world.oracle.compare(found, engine.shard.model, salt, chunk_hash, where, rank=engine.shard.rank)
                 world.read["inband"] += 1
         finally:
             engine.worker.commit_retrieve(key, engine.instance_id)

@@ -13,7 +13,7 @@ from lmcache_client.engine_key import encode_tokens
 from lmcache_client.layout import ObjectLayout
 from lmcache_core import EngineKey
 from lmcache_core.model.keys import pack_kv_rank
-from tests.simulation.ledger import PAYLOAD_BYTES, Holder, Ledger, content
+from tests.simulation.oracle import PAYLOAD_BYTES, Holder, Oracle, content
 from tests.simulation.runtime import Process, Runtime
 
 ENDPOINT: Final = "tcp://127.0.0.1:5555"
@@ -73,13 +73,13 @@ class Shard(NamedTuple):
 
 
 class World:
-    """What engines share: the scheduler, the ledger, the server that runs now."""
+    """What engines share: the scheduler, the oracle, the server that runs now."""
 
-    def __init__(self, runtime: Runtime, ledger: Ledger, on_copy: Callable[[Process], None]) -> None:
+    def __init__(self, runtime: Runtime, oracle: Oracle, on_copy: Callable[[Process], None]) -> None:
         """`on_copy` is called now and then while a process copies into or out of a slot; it must not block."""
         self.runtime = runtime
         self._on_copy = on_copy
-        self.ledger = ledger
+        self.oracle = oracle
         self.calm = False
         """No request begins any more."""
         self.ended = 0
@@ -89,7 +89,7 @@ class World:
         """Chunks that engines have read, by kind of engine."""
 
     def prompt(self) -> tuple[int, ...]:
-        """Often the one that everybody asks for at the moment."""
+        """Often the one that all ask for at the moment."""
         if self.runtime.random.random() < 0.4:
             return PROMPTS[int(self.runtime.now) % len(PROMPTS)]
         return self.runtime.random.choice(PROMPTS)
@@ -109,9 +109,9 @@ class World:
 class Claimed:
     """While an engine may touch these slots."""
 
-    def __init__(self, ledger: Ledger, segment: str, offsets: Sequence[int], holder: Holder, writes: bool) -> None:
+    def __init__(self, oracle: Oracle, segment: str, offsets: Sequence[int], holder: Holder, writes: bool) -> None:
         self._ledger, self._segment, self._offsets, self._holder, self._writes = (
-            ledger,
+            oracle,
             segment,
             offsets,
             holder,

@@ -32,7 +32,7 @@ class CleanEnvironment:
         )
 
     def shell(self, line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a line as somebody would type it."""
+        """Run a line as a user would type it."""
         return self.run("bash", "-c", line, cwd=cwd)
 
     def pip(self, *arguments: str | Path) -> None:

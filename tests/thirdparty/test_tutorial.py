@@ -31,13 +31,13 @@ def test_the_tutorial_works_as_written(clean: CleanEnvironment, tmp_path: Path) 
             done = clean.shell(line[2:], tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
             said.append(done.stdout)
-    first, mistaken, mended = [text for text in said if " requirements hold, " in text]
+    first, mistaken, fixed = [text for text in said if " requirements hold, " in text]
     assert ", 0 do not, " in first
     assert "as expected" in mistaken
     requirements = re.findall(r"^\* \*\*(.*?)\*\*", TUTORIAL, re.M)
     assert len(requirements) == 2
     assert [requirement for requirement in requirements if f"does not hold: {requirement}" not in mistaken] == []
-    assert ", 0 do not, " in mended
+    assert ", 0 do not, " in fixed
     assert not (tmp_path / "acme-tutorial").exists() or not any((tmp_path / "acme-tutorial").rglob("*.kv"))
     clean.pip("uninstall", "-y", "lmcache-l2-acme")
     shutil.rmtree(tmp_path / "lmcache-l2-acme")

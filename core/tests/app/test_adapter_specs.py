@@ -83,7 +83,7 @@ def test_a_wrong_adapter_is_one_line_that_says_which_and_what(values: dict[str, 
     assert "\n" not in str(caught.value)
 
 
-def test_an_adapter_that_knows_persist_enabled_is_told(install: Install) -> None:
+def test_an_adapter_that_knows_persist_enabled_receives_it(install: Install) -> None:
     source = """
         from lmcache_core import Offer, PluginSettings, hookimpl
 

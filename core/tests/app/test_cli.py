@@ -46,7 +46,7 @@ def lmcache(environment: Environment, *arguments: str) -> subprocess.CompletedPr
         (["--json", "status"], 2, "lmcache: --json: give it behind a command: lmcache COMMAND --json"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line(
+def test_what_the_user_can_fix_is_one_line(
     install: Install, child_environment: Environment, arguments: list[str], code: int, says: str
 ) -> None:
     install("acme", "import no_such_library")

@@ -86,7 +86,7 @@ def test_commands_show_it_and_can_leave_it_out(
 def test_a_server_gets_as_far_as_ever(
     install: Install, child_environment: Environment, damage: Callable[[Path], None]
 ) -> None:
-    """pydantic looks at every installed distribution unless it is told not to."""
+    """pydantic looks at every installed distribution unless that is switched off."""
     damage(install("acme"))
     served = lmcache(
         child_environment, "server", "--l1-size-gb", "0.1", "--no-http", "--port", "0", "--l2-adapter", "{}"

@@ -46,7 +46,7 @@ def test_a_model_shows_none_of_its_secrets() -> None:
 
 
 def test_values_that_are_not_yet_a_model_are_read_by_it() -> None:
-    """As they stand in `--l2-adapter`, before anybody has checked them."""
+    """As given in `--l2-adapter`, before validation."""
     given_values = {
         "typed": S,
         "optional": S,

@@ -1,4 +1,4 @@
-"""What of an offer is refused when its plugin is loaded, so that nobody who shows it or opens it stumbles."""
+"""What of an offer is refused when its plugin is loaded, so that neither a listing nor an opening fails later."""
 
 from __future__ import annotations
 

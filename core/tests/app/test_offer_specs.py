@@ -56,12 +56,12 @@ def specs(*flags: str) -> OfferSpecs:
     return offer_specs(read_settings(ServerFlags().given(flags)), load_plugins())
 
 
-def told(spec: OfferSpec) -> tuple[str, dict[str, Any] | None]:
+def name_and_settings(spec: OfferSpec) -> tuple[str, dict[str, Any] | None]:
     return spec.name, None if spec.settings is None else spec.settings.model_dump()
 
 
 def by_name(given: tuple[OfferSpec, ...]) -> dict[str, dict[str, Any] | None]:
-    return dict(told(spec) for spec in given)
+    return dict(name_and_settings(spec) for spec in given)
 
 
 FLAGS = ["--eviction-policy", "--l2-store-policy", "--l2-prefetch-policy"]
@@ -69,7 +69,7 @@ FLAGS = ["--eviction-policy", "--l2-store-policy", "--l2-prefetch-policy"]
 
 def test_without_a_word_it_is_core_s_own(only_core: None) -> None:
     given = specs()
-    assert told(given.eviction_policy) == ("LRU", None)
+    assert name_and_settings(given.eviction_policy) == ("LRU", None)
     assert (given.store_policy.name, given.prefetch_policy.name) == ("default", "default")
     assert list(by_name(given.subscribers)) == ["log"]
     assert list(by_name(given.request_modules)) == ["lookup", "management", "engine_driven"]
@@ -88,7 +88,7 @@ def test_a_policy_is_a_name_or_an_object(install: Install, flag: str, text: str,
     install("acme", SOURCE)
     given = specs(flag, text)
     chosen = [given.eviction_policy, given.store_policy, given.prefetch_policy][FLAGS.index(flag)]
-    assert told(chosen) == ("acme", settings)
+    assert name_and_settings(chosen) == ("acme", settings)
     assert chosen.open(load_plugins()).model_dump() == settings
 
 
@@ -104,9 +104,9 @@ def test_policies_and_settings_of_the_environment_and_of_the_file(
         "offer_settings: {subscriber:acme: {label: file}}\n"
     )
     given = specs("--config", str(file))
-    assert told(given.eviction_policy) == ("acme", {"ratio": 0.2, "label": "none"})
-    assert told(given.store_policy) == ("acme", {"ratio": 0.3, "label": "none"})
-    assert told(given.prefetch_policy) == ("acme", {"ratio": 0.5, "label": "none"})
+    assert name_and_settings(given.eviction_policy) == ("acme", {"ratio": 0.2, "label": "none"})
+    assert name_and_settings(given.store_policy) == ("acme", {"ratio": 0.3, "label": "none"})
+    assert name_and_settings(given.prefetch_policy) == ("acme", {"ratio": 0.5, "label": "none"})
     assert by_name(given.subscribers)["acme"] == {"ratio": 0.5, "label": "environment"}
     monkeypatch.delenv("LMCACHE_OFFER_SETTINGS")
     assert by_name(specs("--config", str(file)).subscribers)["acme"] == {"ratio": 0.5, "label": "file"}
@@ -213,7 +213,7 @@ def test_what_is_active_by_itself_and_misses_a_setting_is_left_out_with_the_way_
 
 
 @pytest.mark.parametrize("flags", [["--plugin", "acme"], ["--offer-settings", '{"subscriber:acme": {}}']])
-def test_what_somebody_asked_for_and_misses_a_setting_stops_the_start(install: Install, flags: list[str]) -> None:
+def test_a_requested_offer_that_misses_a_setting_stops_the_start(install: Install, flags: list[str]) -> None:
     install("acme", REQUIRING)
     with pytest.raises(ConfigError, match=r"^--offer-settings subscriber:acme: field 'url' is required$"):
         specs(*flags)

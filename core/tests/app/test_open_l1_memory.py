@@ -136,7 +136,7 @@ def test_one_that_has_no_memory_stops_the_start_with_its_own_words(install: Inst
         pass
 
 
-def test_what_is_no_memory_is_refused(install: Install) -> None:
+def test_what_is_not_a_memory_is_refused(install: Install) -> None:
     put(install)
     with pytest.raises(PluginContractError, match="which is no L1Memory"), built(**asked(name="acme_void")):
         pass

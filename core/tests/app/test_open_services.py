@@ -130,7 +130,7 @@ def test_what_cannot_be_opened_or_started_stops_the_start_if_it_was_asked_for(in
         assert why in row["error"]
 
 
-def test_what_is_no_service_is_refused(install: Install) -> None:
+def test_what_is_not_a_service_is_refused(install: Install) -> None:
     put(install, nothing=True)
     with (
         pytest.raises(PluginContractError, match=r"service 'acme' \(.*\) opens as NoneType, which is no Service"),
@@ -179,13 +179,13 @@ def test_its_threads_are_supervised_and_its_conditions_shown(install: Install) -
     with built(offer_settings=settings) as server:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            told = [each.condition for each in server.conditions()]
+            reported = [each.condition for each in server.conditions()]
             restarts = server.status()["threads"]["acme-look"]["restarts"]
-            if restarts and any(each.name == "acme_ill" for each in told):
+            if restarts and any(each.name == "acme_ill" for each in reported):
                 break
             time.sleep(0.02)
         assert restarts == 1
-        (ill,) = [each for each in told if each.name == "acme_ill"]
+        (ill,) = [each for each in reported if each.name == "acme_ill"]
         # a service is not on the request's path: the server is degraded, not unhealthy
         assert (ill.subject, ill.severity.value) == ("service other", "warning")
 

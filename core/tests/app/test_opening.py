@@ -1,4 +1,4 @@
-"""What is looked at when a server opens its plugins: adapters that nobody would hear from, and what nobody asked for."""
+"""Checks when a server opens its plugins: adapters whose completions would be lost, and offers that were not requested."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ADAPTER = """
         ("pretending", "completions().fileno() is None, which is not a file descriptor"),
     ],
 )
-def test_an_adapter_that_nobody_would_hear_from_stops_the_start(install: Install, name: str, says: str) -> None:
+def test_an_adapter_whose_completions_would_be_lost_stops_the_start(install: Install, name: str, says: str) -> None:
     install("acme", ADAPTER)
     with pytest.raises(PluginContractError) as caught, built(l2_adapter=({"type": name},)):
         pass
@@ -147,7 +147,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "says"), FAULTS)
-def test_what_nobody_asked_for_and_cannot_be_had_is_left_out(
+def test_what_was_not_requested_and_is_not_available_is_left_out(
     install: Install, caplog: Log, fault: dict[str, str], says: str
 ) -> None:
     install_defaults(install, **fault)
@@ -170,7 +170,7 @@ def test_what_nobody_asked_for_and_cannot_be_had_is_left_out(
 
 @pytest.mark.parametrize(("fault", "says"), FAULTS)
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_somebody_asked_for_and_cannot_be_had_stops_the_start(
+def test_what_was_requested_and_is_not_available_stops_the_start(
     install: Install, fault: dict[str, str], says: str, asked: dict[str, Any]
 ) -> None:
     install_defaults(install, **fault)
@@ -185,7 +185,7 @@ def test_a_module_that_the_engine_type_names_is_asked_for(install: Install) -> N
         pass
 
 
-def test_a_stranger_that_works_is_asked_once(install: Install) -> None:
+def test_a_third_party_check_that_works_is_asked_once(install: Install) -> None:
     install_defaults(install, subscriptions="closed.append('asked') or {}")
     with built() as server:
         import acme_plugin

@@ -248,7 +248,7 @@ def test_two_plugins_with_one_word_are_both_named(install: Install, child_enviro
 
 
 @pytest.mark.parametrize("function", ["CHECK", "WRONG"])
-def test_a_command_whose_flags_cannot_be_had_leaves_the_others_their_completion(
+def test_a_command_whose_flags_fail_to_load_leaves_the_others_their_completion(
     install: Install, child_environment: Environment, function: str
 ) -> None:
     install("acme", grouped(("acme.go", function)))

@@ -57,16 +57,16 @@ def test_a_distribution_that_is_on_the_path_twice_counts_once(
     assert row(load_plugins(), "acme").status is Status.AVAILABLE
 
 
-def test_damaged_metadata_of_somebody_else_does_no_harm(install: Install, tmp_path: Path) -> None:
+def test_damaged_metadata_of_another_distribution_does_no_harm(install: Install, tmp_path: Path) -> None:
     install("acme")
-    stranger = tmp_path / "stranger-1.0.dist-info"
-    stranger.mkdir()
-    (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
-    (stranger / "entry_points.txt").write_text("[lmcache.plugins.v1]\nno equals sign here\n")
+    foreign = tmp_path / "foreign-1.0.dist-info"
+    foreign.mkdir()
+    (foreign / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (foreign / "entry_points.txt").write_text("[lmcache.plugins.v1]\nno equals sign here\n")
     (tmp_path / "leftover-1.0.dist-info").mkdir()
     plugins = load_plugins()
     assert "acme" in adapters(plugins)
-    assert row(plugins, "stranger").status is Status.BROKEN
+    assert row(plugins, "foreign").status is Status.BROKEN
 
 
 # what is not used, and was not even imported
@@ -114,7 +114,7 @@ def test_two_distributions_with_one_plugin_name_are_both_left_out(install: Insta
         plugins.offer("l2_adapter", "acme")
 
 
-def test_nobody_can_take_the_place_of_the_builtin_plugin(install: Install) -> None:
+def test_no_plugin_can_take_the_place_of_the_builtin_one(install: Install) -> None:
     install("builtin")
     plugins = load_plugins()
     assert plugins.offer("l2_adapter", "memory")

@@ -25,7 +25,7 @@ from lmcache_core.model.errors import PluginContractError
         ("value = 1", "has no hook"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_a_row_and_harms_nobody(install: Install, source: str, says: str) -> None:
+def test_a_module_that_cannot_be_imported_is_a_row_and_harms_no_other(install: Install, source: str, says: str) -> None:
     install("acme", source)
     install("zeta")
     plugins = load_plugins()
@@ -71,7 +71,7 @@ def test_a_module_that_cannot_be_imported_is_a_row_and_harms_nobody(install: Ins
         ("@hookimpl\ndef lmcache_l2_adapters(): return [Offer('x', 's', 'a:b')] * 2", "'x' is offered twice"),
     ],
 )
-def test_a_plugin_that_breaks_the_contract_offers_nothing_and_harms_nobody(
+def test_a_plugin_that_breaks_the_contract_offers_nothing_and_harms_no_other(
     install: Install, source: str, says: str
 ) -> None:
     install("acme", f"from lmcache_core import Offer, hookimpl\n{source}\n")
@@ -140,7 +140,7 @@ def test_one_plugin_that_fails_at_the_start_does_not_keep_the_others_from_hearin
     assert "plugin failed plugin=acme hook=lmcache_server_started" in caplog.text
 
 
-def test_a_plugin_that_broke_the_contract_is_not_told_of_anything(install: Install) -> None:
+def test_a_plugin_that_broke_the_contract_gets_no_calls(install: Install) -> None:
     source = """
         from lmcache_core import hookimpl
         heard = []

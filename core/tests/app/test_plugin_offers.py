@@ -146,7 +146,7 @@ def test_the_remedy_is_a_line_where_the_source_is_here(
     assert row(load_plugins(), "acme").remedy == f"{fix}, or leave it out: --no-plugin acme"
 
 
-def test_a_copy_is_installed_again_when_its_source_is_mended(install: Install, tmp_path: Path) -> None:
+def test_a_copy_is_installed_again_when_its_source_is_fixed(install: Install, tmp_path: Path) -> None:
     installed_from(tmp_path / "my source", install("acme", "1 / 0\n"), editable=False)
     fix = f"fix {tmp_path}/acme_plugin.py:1 and install {tmp_path}/my source again"
     assert row(load_plugins(), "acme").remedy == f"{fix}, or leave it out: --no-plugin acme"

@@ -55,7 +55,7 @@ def test_in_safe_mode_nothing_of_another_distribution_is_imported(install: Insta
     folder = install("acme", mark).parent
     install("zeta", mark, requires="lmcache-core>=99")
     (folder / "mine.py").write_text(f"LMCACHE_PLUGIN_API = 1\n{mark}")
-    plugins = load_plugins(["acme", "mine.module", "nobody"], safe_mode=True)
+    plugins = load_plugins(["acme", "mine.module", "absent"], safe_mode=True)
     rows = {row.candidate.name: row for row in plugins.rows()}
     assert rows["builtin"].status is Status.ACTIVE
     assert {rows[name].status for name in ("acme", "zeta")} == {Status.BLOCKED}
@@ -122,7 +122,7 @@ def test_what_is_left_out_in_vain_is_said_once_and_nothing_that_a_list_shows(
     assert "zeta" not in done.stderr
 
 
-def test_a_word_without_a_dot_is_no_module(child_environment: Environment) -> None:
+def test_a_word_without_a_dot_is_not_a_module(child_environment: Environment) -> None:
     done = lmcache(child_environment, "plugins", "list", "--plugin", "mis")
     assert done.returncode == 2
     assert "--plugin mis: no plugin is called so" in done.stderr
@@ -139,7 +139,7 @@ CHATTY = """
     """
 
 
-def test_what_a_plugin_prints_is_no_part_of_an_answer(install: Install, child_environment: Environment) -> None:
+def test_what_a_plugin_prints_is_not_part_of_an_answer(install: Install, child_environment: Environment) -> None:
     folder = install("acme", CHATTY).parent
     (folder / "acme_work.py").write_text(
         "from lmcache_core import PluginSettings\nprint('settings')\nclass Settings(PluginSettings): pass\n"
@@ -165,7 +165,7 @@ def test_without_a_selection_it_is_there(install: Install, child_environment: En
     assert "does acme" in lmcache(child_environment, "--help").stdout
 
 
-def test_the_flags_of_a_core_command_stand_behind_it(child_environment: Environment) -> None:
+def test_the_flags_of_a_core_command_follow_it(child_environment: Environment) -> None:
     done = lmcache(child_environment, "--safe-mode", "server")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "give it behind the command: lmcache server ... --safe-mode" in done.stderr

@@ -88,7 +88,7 @@ def subscribers(*arguments: str) -> dict[str, OfferSpec]:
     return {spec.name: spec for spec in configured(*arguments)[1].subscribers}
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def received(*arguments: str) -> dict[str, Any]:
     settings = subscribers(*arguments)["acme"].settings
     assert settings is not None
     return settings.model_dump()
@@ -107,13 +107,13 @@ def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(
     assert "acme" not in subscribers()
     file = tmp_path / "a.toml"
     file.write_text("acme_port = 1\nport = 7000\n")
-    assert told("--config", str(file))["acme_port"] == 1
+    assert received("--config", str(file))["acme_port"] == 1
     monkeypatch.setenv("LMCACHE_ACME_PORT", "2")
-    assert told("--config", str(file))["acme_port"] == 2
-    assert told("--config", str(file), "--acme-port", "3") == {"acme_port": 3, "label": "none", "names": ()}
-    assert told("--acme", "--acme-names", "x", "--acme-names", "y")["names"] == ("x", "y")
+    assert received("--config", str(file))["acme_port"] == 2
+    assert received("--config", str(file), "--acme-port", "3") == {"acme_port": 3, "label": "none", "names": ()}
+    assert received("--acme", "--acme-names", "x", "--acme-names", "y")["names"] == ("x", "y")
     monkeypatch.setenv("lmcache_acme_names", "")
-    assert told("--acme")["names"] == ()
+    assert received("--acme")["names"] == ()
     assert configured("--config", str(file))[0].port == 7000
 
 
@@ -132,7 +132,7 @@ def test_a_variable_reaches_the_validators_of_a_plugin_as_the_text_that_it_is(
     install("acme", source.replace(here, here + parse))
     hide_others(monkeypatch)
     monkeypatch.setenv("LMCACHE_ACME_NAMES", '["a"]+b')
-    assert told("--acme")["names"] == ('["a"]', "b")
+    assert received("--acme")["names"] == ('["a"]', "b")
 
 
 def test_a_setting_makes_an_offer_active_or_switches_it_off(acme: Install) -> None:
@@ -144,8 +144,8 @@ def test_a_setting_makes_an_offer_active_or_switches_it_off(acme: Install) -> No
 
 def test_settings_of_both_kinds_are_merged_and_nothing_is_given_twice(acme: Install) -> None:
     given = ("--offer-settings", '{"subscriber:acme": {"label": "x"}}')
-    assert told(*given) == {"acme_port": 7070, "label": "x", "names": ()}
-    assert told("--acme-port", "1", *given)["label"] == "x"
+    assert received(*given) == {"acme_port": 7070, "label": "x", "names": ()}
+    assert received("--acme-port", "1", *given)["label"] == "x"
     twice = refusal("--acme-port", "1", "--offer-settings", '{"subscriber:acme": {"acme_port": 2}}')
     assert twice == (
         "--acme-port and 'acme_port' of --offer-settings subscriber:acme are the same; leave one of them out"
@@ -206,7 +206,7 @@ def test_names_that_two_plugins_bring_are_those_of_neither(acme: Install, monkey
     )
     assert "--no-plugin acme or --no-plugin other" in said
     assert "no flag is called --acme-port" in refusal("--acme-port", "1")
-    assert told("--no-plugin", "other", "--acme-port", "1")["acme_port"] == 1
+    assert received("--no-plugin", "other", "--acme-port", "1")["acme_port"] == 1
     assert "setting 'acme_port' is one of" in refusal("--plugin", "acme", "--plugin", "other")
 
 
@@ -233,7 +233,7 @@ def test_names_of_core_stay_core_s(install: Install, monkeypatch: pytest.MonkeyP
         ("Field(7070, ge=0", "Field(ge=0", "setting 'acme_port' has no default"),
     ],
 )
-def test_a_group_that_cannot_be_had_does_no_harm_unless_it_is_asked_for(
+def test_a_group_that_fails_to_load_does_no_harm_unless_it_is_asked_for(
     install: Install, monkeypatch: pytest.MonkeyPatch, old: str, new: str, says: str
 ) -> None:
     install("acme", SOURCE.replace(old, new))
@@ -330,7 +330,7 @@ def test_the_file_chooses_plugins_before_their_settings_are_read(acme: Install, 
     for text in ("no_plugins = ['acme']", "no_plugins = 'acme'", "safe_mode = true", "plugins = ['builtin']"):
         file.write_text(text)
         assert "no flag is called --acme-port" in refusal("--config", str(file), "--acme-port", "1")
-    assert told("--config", str(file), "--plugin", "acme", "--acme-port", "1")["acme_port"] == 1
+    assert received("--config", str(file), "--plugin", "acme", "--acme-port", "1")["acme_port"] == 1
     file.write_text("plugins = 5\n")
     assert "key 'plugins' is '5'" in refusal("--config", str(file))
 

@@ -1,4 +1,4 @@
-"""What setting plugins up costs, and what is told about it."""
+"""What setting plugins up costs, and what is logged about it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Known traps of stevedore and pluggy.  Each test shows the trap in the library first, and then that nobody here steps on it;
-where a library has mended its ways, the first half says so."""
+"""Known traps of stevedore and pluggy.  Each test shows the trap in the library first, and then that this project avoids it;
+where a library has fixed it, the first half says so."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_trap_an_assertion_error_escapes_stevedores_failure_callback(install: In
 
 
 @pytest.mark.parametrize("source", ["raise SystemExit(3)", "class Odd(BaseException): pass\nraise Odd('on purpose')"])
-def test_trap_what_is_no_exception_escapes_stevedores_failure_callback(install: Install, source: str) -> None:
+def test_trap_what_is_not_an_exception_escapes_stevedores_failure_callback(install: Install, source: str) -> None:
     install("acme", source)
     with pytest.raises(BaseException, match=r"3|on purpose") as caught:
         stevedore_loads(lambda manager, entry, error: None)
@@ -160,7 +160,7 @@ def test_trap_pluggy_passes_over_an_undecorated_hook_in_silence(install: Install
     )
 
 
-def test_trap_pluggy_loses_everybodys_answers_when_one_plugin_raises(install: Install) -> None:
+def test_trap_pluggy_loses_all_answers_when_one_plugin_raises(install: Install) -> None:
     install("acme", HOOKS + "@hookimpl\ndef lmcache_l2_adapters(): 1 / 0\n")
     install("zeta")
     plugins = manager(module_of("zeta"), module_of("acme"))

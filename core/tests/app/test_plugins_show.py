@@ -1,4 +1,4 @@
-"""`lmcache plugins show`: what a name means, and what is told about it."""
+"""`lmcache plugins show`: what a name means, and what is shown about it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_plugin_and_an_offer_of_another_one_with_the_same_name(install: Instal
     assert find(load_plugins(), "plugin:LRU").row.candidate.distribution == "LRU-dist"
 
 
-def test_a_plugin_of_many_offers_cannot_stand_for_one(install: Install) -> None:
+def test_a_plugin_of_many_offers_cannot_name_one(install: Install) -> None:
     with pytest.raises(ConfigError, match=r"plugin 'builtin' offers l2_adapter:memory and .*; name one of them"):
         find_offer(load_plugins(), "builtin")
     install("acme", "from lmcache_core import hookimpl\n@hookimpl\ndef lmcache_l2_adapters(): return []\n")
@@ -133,7 +133,7 @@ def test_a_broken_plugin_is_found_by_the_name_that_its_offer_would_have(install:
         find_offer(plugins, "acme")
 
 
-# what is told
+# what is shown
 
 
 def shown(name: str) -> tuple[Found, str]:

@@ -138,7 +138,7 @@ def test_what_a_start_imports(child_environment: Environment) -> None:
         assert line(child) == "[]"
 
 
-TOLD_TO_ANOTHER_THREAD = """
+SIGNAL_TO_ANOTHER_THREAD = """
 import signal, threading, time
 from lmcache_core.app.serve import StopSignals
 signals = StopSignals()
@@ -157,6 +157,6 @@ print(signals.wait(), flush=True)
 def test_a_signal_that_the_kernel_gives_to_another_thread_is_heard() -> None:
     """As it may when the main thread has one pending already, for example after SIGCONT."""
     done = subprocess.run(
-        [sys.executable, "-c", TOLD_TO_ANOTHER_THREAD], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", SIGNAL_TO_ANOTHER_THREAD], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "SIGTERM\n"

@@ -16,7 +16,7 @@ from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets, shown_adapter, shown_settings
 
 
-def told(**values: Any) -> ServerSettings:
+def settings_of(**values: Any) -> ServerSettings:
     return ServerSettings(**values)
 
 
@@ -41,8 +41,8 @@ def test_each_says_who_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rows["port"].default == 5555
 
 
-def test_secrets_are_asterisks_wherever_they_stand() -> None:
-    settings = told(
+def test_secrets_are_asterisks_everywhere() -> None:
+    settings = settings_of(
         l2_adapter=(
             {
                 "type": "memory",
@@ -85,7 +85,7 @@ def test_secrets_of_an_adapters_policy_are_known_by_its_model(install: Callable[
     plugins = load_plugins()
     shown = shown_adapter(given, plugins)
     assert shown["eviction"] == {"eviction_policy": {**policy, "phrase": MASK}, "trigger_watermark": 0.5}
-    assert all_secrets(told(l2_adapter=(given,)), plugins, {}) == {"p-secret-1"}
+    assert all_secrets(settings_of(l2_adapter=(given,)), plugins, {}) == {"p-secret-1"}
 
 
 def test_plugins_are_shown_with_their_hooks() -> None:

@@ -59,7 +59,7 @@ def test_values_with_something_inside_are_not_quoted(given: object) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_what_is_not_a_secret_is_shown() -> None:
     with pytest.raises(ConfigError, match=r"^--l2-adapter\[0\]: field 'endpoint' is 'x': .*at least 3"):
         validate(Settings, {"endpoint": "x"}, "--l2-adapter[0]")
 

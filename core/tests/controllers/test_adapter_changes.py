@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from core.tests.controllers.store_harness import OBJECT, TIMEOUT, StoreHarness, chunks
-from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_house
-from core.tests.storage.storage_harness import space as house_space
+from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_storage
+from core.tests.storage.storage_harness import space as storage_space
 from lmcache_core.builtin.policies import open_load_from_first
 from lmcache_core.contracts.events import StoresDropped
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy, StoredObject, StorePlan
@@ -23,11 +23,11 @@ from lmcache_devkit.cue_adapter import CueAdapter
 AMPLE = StoreLimits(1 << 24)
 NARROW = StoreLimits(8 * OBJECT)
 """Two objects are handed over at once, and the others wait."""
-OpenHouse = Callable[..., StorageHarness]
+OpenStorage = Callable[..., StorageHarness]
 
 
 @pytest.fixture
-def depots() -> Iterator[list[StoreHarness]]:
+def harnesses() -> Iterator[list[StoreHarness]]:
     """Those that a test opens, to be closed after it."""
     opened: list[StoreHarness] = []
     yield opened
@@ -36,9 +36,9 @@ def depots() -> Iterator[list[StoreHarness]]:
 
 
 @pytest.fixture
-def harness_of() -> Iterator[OpenHouse]:
+def harness_of() -> Iterator[OpenStorage]:
     with ExitStack() as stack:
-        yield lambda adapters: stack.enter_context(open_house(StorageHarness(adapters=adapters)))
+        yield lambda adapters: stack.enter_context(open_storage(StorageHarness(adapters=adapters)))
 
 
 def new_port(harness: StoreHarness) -> tuple[AdapterClient, CueAdapter]:
@@ -52,8 +52,8 @@ def new_port(harness: StoreHarness) -> tuple[AdapterClient, CueAdapter]:
 # --- stores
 
 
-def test_an_adapter_that_comes_gets_what_comes_after_it(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE))
+def test_an_adapter_that_comes_gets_what_comes_after_it(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE))
     harness.put(chunks(2, prompt=1))
     client, _ = new_port(harness)
     harness.store.add_adapter(client)
@@ -66,8 +66,8 @@ def test_an_adapter_that_comes_gets_what_comes_after_it(depots: list[StoreHarnes
     assert harness.store.drain(0)
 
 
-def test_the_first_adapter_can_come_late(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE, adapters=0))
+def test_the_first_adapter_can_come_late(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE, adapters=0))
     assert not harness.store.active
     client, _ = new_port(harness)
     harness.store.add_adapter(client)
@@ -75,8 +75,8 @@ def test_the_first_adapter_can_come_late(depots: list[StoreHarness]) -> None:
     assert harness.store.active
 
 
-def test_a_drain_finishes_what_waits_and_takes_nothing_new(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(NARROW))
+def test_a_drain_finishes_what_waits_and_takes_nothing_new(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(NARROW))
     harness.put(chunks(6, prompt=1))
     change = harness.store.drain_adapter(harness.clients[0])
     assert not change.wait(0)
@@ -97,40 +97,40 @@ def test_a_drain_finishes_what_waits_and_takes_nothing_new(depots: list[StoreHar
 
 
 class ToAll(StorePolicyContract):
-    """Whatever it is told of them, all adapters get everything, and L1 keeps nothing."""
+    """Whatever their state, all adapters get everything, and L1 keeps nothing."""
 
     def __init__(self) -> None:
-        self.told: list[Sequence[AdapterFacts]] = []
+        self.received: list[Sequence[AdapterFacts]] = []
 
     def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
-        self.told.append(adapters)
+        self.received.append(adapters)
         return StorePlan((tuple(range(len(adapters))),) * len(objects), drop_from_l1=True)
 
 
-def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(depots: list[StoreHarness]) -> None:
+def test_a_store_policy_sees_a_drained_adapter_as_one_that_is_down(harnesses: list[StoreHarness]) -> None:
     policy = ToAll()
-    depots.append(harness := StoreHarness(AMPLE, adapters=2))
+    harnesses.append(harness := StoreHarness(AMPLE, adapters=2))
     harness.store.plan_by(policy)
     harness.store.drain_adapter(harness.clients[0])
     harness.put(chunks(1))
     harness.settle(1)
-    assert [[facts.healthy for facts in told] for told in policy.told] == [[False, True]]
+    assert [[facts.healthy for facts in received] for received in policy.received] == [[False, True]]
     assert (harness.stored(chunks(1), 0), harness.stored(chunks(1), 1)) == ([], [0])
     assert harness.cache.contents.state_counts().free == harness.cache.contents.state_counts().total, (
         "it went to the other one, and left"
     )
 
 
-def test_what_goes_nowhere_stays_in_l1(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE, policy=ToAll()))
+def test_what_goes_nowhere_stays_in_l1(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE, policy=ToAll()))
     harness.store.drain_adapter(harness.clients[0])
     assert harness.put(chunks(1)) == 1, "it is taken in, because the drain is not seen yet"
     harness.turn()
     assert harness.cache.contents.state_counts().cached == 1
 
 
-def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(NARROW, adapters=2))
+def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(NARROW, adapters=2))
     harness.put(chunks(6))
     harness.turn()
     (job,) = harness.adapters[0].waiting
@@ -153,8 +153,10 @@ def test_what_waits_for_a_removed_adapter_is_dropped_and_the_rest_is_answered(de
     assert harness.cache.contents.state_counts().held == 0
 
 
-def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE))
+def test_a_store_that_is_abandoned_keeps_its_slots_until_the_adapter_releases_them(
+    harnesses: list[StoreHarness],
+) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE))
     harness.put(chunks(3))
     harness.turn()
     (job,) = harness.adapters[0].waiting
@@ -165,8 +167,8 @@ def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depo
     harness.clients[0].shut()
     harness.turn()
     assert (harness.clients[0].given_up, harness.clients[0].timeouts) == (3, 0)
-    census = harness.cache.contents.state_counts()
-    assert (census.quarantined, harness.clients[0].borrowed_bytes, harness.clients[0].unanswered) == (3, 3 * OBJECT, 0)
+    counts = harness.cache.contents.state_counts()
+    assert (counts.quarantined, harness.clients[0].borrowed_bytes, harness.clients[0].unanswered) == (3, 3 * OBJECT, 0)
     harness.adapters[0].finish(job)
     harness.turn()
     assert (
@@ -181,8 +183,8 @@ def test_a_store_that_is_given_up_keeps_its_slots_until_the_adapter_lets_go(depo
     assert harness.store.drain(0)
 
 
-def test_limits_apply_to_what_waits_already(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(NARROW))
+def test_limits_apply_to_what_waits_already(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(NARROW))
     harness.put(chunks(8))
     harness.turn()
     harness.store.limit(StoreLimits(4 * OBJECT, drop=DropRule.OLDEST))
@@ -194,8 +196,8 @@ def test_limits_apply_to_what_waits_already(depots: list[StoreHarness]) -> None:
     assert len(harness.stored(chunks(8))) == 4
 
 
-def test_a_port_that_was_shut_answers_for_the_adapter(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE))
+def test_a_port_that_was_shut_answers_for_the_adapter(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE))
     harness.put(chunks(2))
     harness.clients[0].shut()
     harness.turn()
@@ -207,7 +209,7 @@ def test_a_port_that_was_shut_answers_for_the_adapter(depots: list[StoreHarness]
 # --- loads
 
 
-def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(harness_of: OpenHouse) -> None:
+def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(harness_of: OpenStorage) -> None:
     harness = harness_of(2)
     harness.put_in_l2(*CHUNKS[:3], only=1)
     harness.ask(*CHUNKS[:3])
@@ -228,7 +230,7 @@ def test_a_lookup_does_not_wait_for_an_adapter_that_is_removed(harness_of: OpenH
     harness.storage.end_lookup(b"c", "r")
 
 
-def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(harness_of: OpenHouse) -> None:
+def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(harness_of: OpenStorage) -> None:
     harness = harness_of(1)
     harness.put_in_l2(*CHUNKS[:3])
     for how in ("asked", "found", "loading"):
@@ -244,7 +246,7 @@ def test_a_lookup_ends_as_a_miss_when_the_only_adapter_goes(harness_of: OpenHous
 
 
 def test_what_is_under_way_arrives_and_nothing_more_is_asked_for(
-    harness_of: OpenHouse, monkeypatch: pytest.MonkeyPatch
+    harness_of: OpenStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
     monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
@@ -262,7 +264,7 @@ def test_what_is_under_way_arrives_and_nothing_more_is_asked_for(
     harness.storage.end_lookup(b"c", "r")
 
 
-def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(harness_of: OpenHouse) -> None:
+def test_a_load_that_is_abandoned_comes_from_elsewhere_and_its_slots_stay_apart(harness_of: OpenStorage) -> None:
     harness = harness_of(2)
     harness.put_in_l2(*CHUNKS[:4])
     harness.ask(*CHUNKS[:4])
@@ -282,7 +284,7 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
     assert harness.answer() == 4
     stalled.waiting.append(job)
     stalled.fail(job)  # which scribbles on its buffers, as late as this
-    hold = harness.storage.acquire(7, "r", house_space(), CHUNKS[:4], 0)
+    hold = harness.storage.acquire(7, "r", storage_space(), CHUNKS[:4], 0)
     assert hold is not None
     assert [bytes(harness.storage.payload(slot)[:32]) for slot in hold.slots] == list(CHUNKS[:4])
     harness.storage.release(hold)
@@ -292,7 +294,7 @@ def test_a_load_that_is_given_up_comes_from_elsewhere_and_its_slots_stay_apart(h
     stalled.pins.clear()
 
 
-def test_an_adapter_that_comes_is_asked(harness_of: OpenHouse) -> None:
+def test_an_adapter_that_comes_is_asked(harness_of: OpenStorage) -> None:
     harness = harness_of(2)
     first, second = harness.clients
     harness.prefetch.remove_adapter(second)
@@ -318,7 +320,7 @@ class Leave(PrefetchPolicy):
         return PrefetchPlan((None,) * found[0].size)
 
 
-def test_another_prefetch_policy_and_other_bounds(harness_of: OpenHouse) -> None:
+def test_another_prefetch_policy_and_other_bounds(harness_of: OpenStorage) -> None:
     harness = harness_of(1)
     harness.put_in_l2(*CHUNKS[:2])
     harness.prefetch.plan_by(Leave())
@@ -338,8 +340,8 @@ def test_another_prefetch_policy_and_other_bounds(harness_of: OpenHouse) -> None
     assert harness.held() == 0
 
 
-def test_jobs_have_as_long_as_is_said_when_they_begin(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE))
+def test_jobs_have_as_long_as_is_said_when_they_begin(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE))
     harness.clients[0].timeout_seconds = 5.0
     harness.put(chunks(1))
     harness.turn()
@@ -351,8 +353,8 @@ def test_jobs_have_as_long_as_is_said_when_they_begin(depots: list[StoreHarness]
     harness.turn()
 
 
-def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE, adapters=2))
+def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE, adapters=2))
     harness.put(chunks(3))
     harness.turn()
     (kept,), (other,) = harness.adapters[0].waiting, harness.adapters[1].waiting
@@ -374,9 +376,9 @@ def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(d
         harness.settle(number)
 
 
-def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(depots: list[StoreHarness]) -> None:
-    """The other order: the healthy one has answered when the stalled one is given up."""
-    depots.append(harness := StoreHarness(AMPLE, adapters=2))
+def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(harnesses: list[StoreHarness]) -> None:
+    """The other order: the healthy one has answered when the stalled one is abandoned."""
+    harnesses.append(harness := StoreHarness(AMPLE, adapters=2))
     harness.put(chunks(3))
     harness.turn()
     harness.adapters[1].finish(harness.adapters[1].waiting[0])
@@ -391,8 +393,8 @@ def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(depots: li
     assert (harness.store.backlog_bytes, harness.cache.contents.state_counts().held) == (0, 0)
 
 
-def test_what_one_adapter_lets_go_of_is_still_on_its_way_to_another(depots: list[StoreHarness]) -> None:
-    depots.append(harness := StoreHarness(AMPLE, adapters=2))
+def test_what_one_adapter_releases_is_still_on_its_way_to_another(harnesses: list[StoreHarness]) -> None:
+    harnesses.append(harness := StoreHarness(AMPLE, adapters=2))
     harness.put(chunks(3))
     harness.turn()
     harness.clients[0].abandon()

@@ -40,7 +40,7 @@ def test_an_answer_before_submit_has_returned_is_not_lost(harness: AdapterHarnes
     assert harness.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
 
 
-def test_a_late_job_has_timed_out_and_its_release_is_told_apart(harness: AdapterHarness) -> None:
+def test_a_late_job_has_timed_out_and_its_release_is_reported_separately(harness: AdapterHarness) -> None:
     harness.client.submit_lookup(KEYS, harness.inbox, "token")
     assert harness.client.expire(harness.clock.monotonic() + 29) is not None
     harness.client.expire(harness.clock.monotonic() + 30)
@@ -60,7 +60,7 @@ def test_what_a_late_lookup_pinned_is_unpinned(harness: AdapterHarness) -> None:
     assert not any(harness.adapter.pins.values())
 
 
-def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_lets_go(harness: AdapterHarness) -> None:
+def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_releases_them(harness: AdapterHarness) -> None:
     harness.client.submit_lookup(KEYS, harness.inbox, "token")
     job = harness.adapter.waiting[0]
     harness.adapter.time_out(job)
@@ -72,7 +72,7 @@ def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_lets_go(harness: A
 
 
 def test_a_job_that_slips_in_while_its_adapter_is_shut_is_answered(harness: AdapterHarness) -> None:
-    """Nobody looks for its completions or its deadline any more."""
+    """The completion thread no longer looks for its completions or its deadline."""
 
     def submit_as_it_is_shut(keys: Sequence[ObjectKey]) -> JobId:
         harness.client.abandon()

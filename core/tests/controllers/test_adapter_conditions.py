@@ -16,7 +16,7 @@ from lmcache_devkit.cue_adapter import CueAdapter
 from lmcache_devkit.fake_clock import FakeClock
 
 
-class Desk:
+class Watched:
     """A client whose jobs are answered as a test says."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def watched() -> Watched:
+    return Watched()
 
 
 @pytest.mark.parametrize(
@@ -51,55 +51,55 @@ def desk() -> Desk:
 )
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT])
 def test_more_than_one_in_a_hundred_is_too_many(
-    desk: Desk, failed: int, done: int, names: list[str], outcome: Outcome
+    watched: Watched, failed: int, done: int, names: list[str], outcome: Outcome
 ) -> None:
-    assert desk.names() == []
-    desk.answer("delete", *[outcome] * failed, *[Outcome.DONE] * done)
-    assert desk.names() == names
+    assert watched.names() == []
+    watched.answer("delete", *[outcome] * failed, *[Outcome.DONE] * done)
+    assert watched.names() == names
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DAMAGED, Outcome.FOREIGN, Outcome.MISSING, Outcome.REJECTED])
-def test_answers_of_a_backend_that_works_are_no_failures(desk: Desk, outcome: Outcome) -> None:
-    desk.answer("lookup", *[outcome] * 10)
-    assert desk.names() == []
+def test_answers_of_a_backend_that_works_are_not_failures(watched: Watched, outcome: Outcome) -> None:
+    watched.answer("lookup", *[outcome] * 10)
+    assert watched.names() == []
 
 
-def test_failures_without_an_answer_since_last_a_minute(desk: Desk) -> None:
-    desk.answer("lookup", Outcome.FAILED)
-    desk.pass_seconds(58)
-    assert desk.names() == ["adapter_jobs_fail"]
-    desk.pass_seconds(4)
-    assert desk.names() == []
+def test_failures_without_an_answer_since_last_a_minute(watched: Watched) -> None:
+    watched.answer("lookup", Outcome.FAILED)
+    watched.pass_seconds(58)
+    assert watched.names() == ["adapter_jobs_fail"]
+    watched.pass_seconds(4)
+    assert watched.names() == []
 
 
-def test_they_are_over_when_it_has_gone_well_for_a_moment(desk: Desk) -> None:
-    desk.answer("lookup", *[Outcome.FAILED] * 10)
-    desk.pass_seconds(3)
+def test_they_are_over_when_it_has_gone_well_for_a_moment(watched: Watched) -> None:
+    watched.answer("lookup", *[Outcome.FAILED] * 10)
+    watched.pass_seconds(3)
     for _ in range(8):
-        desk.answer("lookup", Outcome.DONE)
-        desk.pass_seconds(1)
-    assert desk.names() == ["adapter_jobs_fail"], "they were a moment ago"
+        watched.answer("lookup", Outcome.DONE)
+        watched.pass_seconds(1)
+    assert watched.names() == ["adapter_jobs_fail"], "they were a moment ago"
     for _ in range(3):
-        desk.answer("lookup", Outcome.DONE)
-        desk.pass_seconds(1)
-    assert desk.names() == []
+        watched.answer("lookup", Outcome.DONE)
+        watched.pass_seconds(1)
+    assert watched.names() == []
 
 
-def test_a_backend_that_flaps_for_an_hour_is_degraded_all_the_time(desk: Desk) -> None:
+def test_a_backend_that_flaps_for_an_hour_is_degraded_all_the_time(watched: Watched) -> None:
     seen = []
     for second in range(3600):
-        desk.answer("lookup", Outcome.FAILED if second % 8 < 4 else Outcome.DONE)
-        desk.clock.advance(1)
-        seen.append(desk.names())
+        watched.answer("lookup", Outcome.FAILED if second % 8 < 4 else Outcome.DONE)
+        watched.clock.advance(1)
+        seen.append(watched.names())
     assert seen[1:] == [["adapter_jobs_fail"]] * 3599
     for _ in range(12):
-        desk.answer("lookup", Outcome.DONE)
-        desk.pass_seconds(1)
-    assert desk.names() == []
+        watched.answer("lookup", Outcome.DONE)
+        watched.pass_seconds(1)
+    assert watched.names() == []
 
 
-def test_an_open_circuit_is_one(desk: Desk) -> None:
-    desk.adapter.circuit = CircuitStatus(CircuitState.CLOSED, 0, 0, None)  # type: ignore[attr-defined]
-    assert desk.names() == []
-    desk.adapter.circuit = CircuitStatus(CircuitState.OPEN, 1, 1, 1.0)  # type: ignore[attr-defined]
-    assert desk.names() == ["adapter_paused"]
+def test_an_open_circuit_is_one(watched: Watched) -> None:
+    watched.adapter.circuit = CircuitStatus(CircuitState.CLOSED, 0, 0, None)  # type: ignore[attr-defined]
+    assert watched.names() == []
+    watched.adapter.circuit = CircuitStatus(CircuitState.OPEN, 1, 1, 1.0)  # type: ignore[attr-defined]
+    assert watched.names() == ["adapter_paused"]

@@ -79,7 +79,7 @@ TestTally.settings = settings(
 
 
 class ReadMeanwhile(FakeClock):
-    """A clock that somebody else looks at the tally by, between the time that it tells and what is made of that."""
+    """A clock during whose reading another thread takes a snapshot of the counters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,9 @@ class ReadMeanwhile(FakeClock):
             self.advance(1)
             self._reader = threading.Thread(target=lambda: self.readings.append(read()))
             self._reader.start()
-            self._reader.join(0.2)  # it waits for whoever asks for the time, if that one has locked the tally
+            self._reader.join(
+                0.2
+            )  # it waits for the thread that asks for the time, if that one has locked the counters
         return now
 
     def all_readings(self) -> list[AdapterCounts]:
@@ -103,24 +105,24 @@ class ReadMeanwhile(FakeClock):
 
 def test_the_time_that_it_was_busy_never_falls() -> None:
     clock = ReadMeanwhile()
-    tally = AdapterCounters(clock)
+    counters = AdapterCounters(clock)
     job = PendingJob("lookup", [KEY], "token", Inbox[object](), clock.monotonic() + 30, clock.monotonic())
-    tally.given(job)
+    counters.given(job)
     clock.advance(5)
-    clock.read = tally.snapshot
-    tally.answered(job, [Outcome.DONE])
+    clock.read = counters.snapshot
+    counters.answered(job, [Outcome.DONE])
     (meanwhile,) = clock.all_readings()
-    assert meanwhile.busy_seconds <= tally.snapshot().busy_seconds
+    assert meanwhile.busy_seconds <= counters.snapshot().busy_seconds
 
 
 def test_time_is_counted_once_where_a_job_begins_before_the_last_one_has_ended() -> None:
     clock = FakeClock()
-    tally = AdapterCounters(clock)
+    counters = AdapterCounters(clock)
     first, second = (PendingJob("lookup", [KEY], "token", Inbox[object](), 30.0, clock.monotonic()) for _ in range(2))
-    tally.given(first)
+    counters.given(first)
     clock.advance(3)
-    tally.answered(first, [Outcome.DONE])
-    tally.given(second)  # begun when the first one was, and given only now
+    counters.answered(first, [Outcome.DONE])
+    counters.given(second)  # begun when the first one was, and given only now
     clock.advance(2)
-    tally.answered(second, [Outcome.DONE])
-    assert tally.snapshot().busy_seconds == 5.0
+    counters.answered(second, [Outcome.DONE])
+    assert counters.snapshot().busy_seconds == 5.0

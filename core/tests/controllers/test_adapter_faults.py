@@ -1,4 +1,4 @@
-"""An adapter is somebody else's code: whatever it says or raises, its jobs are answered exactly once."""
+"""An adapter is third-party code: whatever it says or raises, its jobs are answered exactly once."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_outcomes_that_are_none_are_a_failure(harness: AdapterHarness, outcomes:
     assert harness.client.faults == 1
 
 
-def test_what_is_no_completion_is_counted_and_what_follows_it_delivered(harness: AdapterHarness) -> None:
+def test_what_is_not_a_completion_is_counted_and_what_follows_it_delivered(harness: AdapterHarness) -> None:
     harness.client.submit_lookup(KEYS, harness.inbox, "token")
     harness.adapter._completions.post("nonsense")  # type: ignore[arg-type]
     harness.adapter.finish(harness.adapter.waiting[0])

@@ -1,4 +1,4 @@
-"""Whoever watches a client is told what its adapter has."""
+"""Listeners of a client are notified of what its adapter has."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lmcache_devkit.borrowed_memory import BorrowedMemory
 
 class Diary:
     def __init__(self) -> None:
-        self.notes: list[Any] = []
+        self.notifications: list[Any] = []
 
     def stored(self, objects: Any) -> None:
-        self.notes.append(("stored", list(objects)))
+        self.notifications.append(("stored", list(objects)))
 
     def may_have_stored(self, objects: Any) -> None:
-        self.notes.append(("may have stored", list(objects)))
+        self.notifications.append(("may have stored", list(objects)))
 
     def hit(self, keys: Any) -> None:
-        self.notes.append(("hit", list(keys)))
+        self.notifications.append(("hit", list(keys)))
 
     def deleting(self, keys: Any) -> None:
-        self.notes.append(("deleting", list(keys)))
+        self.notifications.append(("deleting", list(keys)))
 
     def deleted(self, keys: Any, gone: Any) -> None:
-        self.notes.append(("deleted", list(keys), list(gone)))
+        self.notifications.append(("deleted", list(keys), list(gone)))
 
 
-def test_a_watcher_is_told_what_the_adapter_has(harness: AdapterHarness) -> None:
+def test_a_listener_is_notified_of_what_the_adapter_has(harness: AdapterHarness) -> None:
     memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     items = [StoreItem(key, memory.lend(4096)) for key in KEYS[:2]]
@@ -47,21 +47,21 @@ def test_a_watcher_is_told_what_the_adapter_has(harness: AdapterHarness) -> None
     for job in list(harness.adapter.waiting):
         harness.adapter.finish(job)
     answers = harness.answers()
-    assert diary.notes == [("stored", [(KEYS[0], 4096), (KEYS[1], 4096)]), ("hit", KEYS[:2])]
+    assert diary.notifications == [("stored", [(KEYS[0], 4096), (KEYS[1], 4096)]), ("hit", KEYS[:2])]
     assert answers[-1] == JobAnswer("delete", (Outcome.DONE,), released=True)
 
 
-def test_a_store_that_arrives_after_its_deadline_is_told_too(harness: AdapterHarness) -> None:
+def test_a_store_that_arrives_after_its_deadline_is_notified_too(harness: AdapterHarness) -> None:
     memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     harness.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], harness.inbox, "late")
     harness.client.expire(harness.clock.monotonic() + 31)
     harness.adapter.finish(harness.adapter.waiting[0])
     harness.answers()
-    assert diary.notes == [("stored", [(KEYS[0], 4096)])]
+    assert diary.notifications == [("stored", [(KEYS[0], 4096)])]
 
 
-def test_what_an_adapter_gave_up_and_may_have_kept_is_told(harness: AdapterHarness) -> None:
+def test_what_an_adapter_abandoned_and_may_have_kept_is_notified(harness: AdapterHarness) -> None:
     memory, diary = BorrowedMemory(1 << 16), Diary()
     harness.client.watch(diary)
     harness.client.submit_store([StoreItem(KEYS[0], memory.lend(4096))], harness.inbox, "slow")
@@ -70,7 +70,7 @@ def test_what_an_adapter_gave_up_and_may_have_kept_is_told(harness: AdapterHarne
     harness.adapter.time_out(slow)
     harness.adapter.fail(failing)
     harness.answers()
-    assert diary.notes == [("may have stored", [(KEYS[0], 4096)])]
+    assert diary.notifications == [("may have stored", [(KEYS[0], 4096)])]
     assert harness.client.in_use() == {KEYS[0]}, "it is being stored until its buffer is released"
     harness.adapter.let_go(slow)
     harness.answers()

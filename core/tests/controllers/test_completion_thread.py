@@ -25,7 +25,7 @@ from lmcache_devkit.event_recorder import EventRecorder
 
 @contextmanager
 def listening(clients: Sequence[AdapterClient], clock: SystemClock, events: Publisher | None = None) -> Iterator[None]:
-    """The thread runs meanwhile, and ends when it is told to."""
+    """The thread runs meanwhile, and ends on request."""
     thread = CompletionThread(clients, clock, events)
     runner = threading.Thread(target=thread.run, daemon=True)
     runner.start()
@@ -51,11 +51,11 @@ def test_the_thread_delivers_and_times_out_on_its_own() -> None:
         assert answers == [JobAnswer("late", (Outcome.TIMED_OUT,) * 3, released=False)]
 
 
-def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
+def test_an_adapter_that_stops_answering_and_resumes_is_notified() -> None:
     adapter, inbox, clock, events = CueAdapter(), Inbox[Any](), SystemClock(), EventRecorder()
     client = AdapterClient(0, "cue", adapter, adapter.capabilities, clock, 0.05)
 
-    def told(count: int) -> list[AdapterHealthChanged]:
+    def health_events(count: int) -> list[AdapterHealthChanged]:
         deadline = time.monotonic() + 10
         while len(events.of(AdapterHealthChanged)) < count and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -63,9 +63,9 @@ def test_an_adapter_that_does_not_answer_and_answers_again_is_told_of() -> None:
 
     with listening([client], clock, events):
         client.submit_lookup(KEYS, inbox, "late")
-        assert told(1) == [AdapterHealthChanged("cue", False)]
+        assert health_events(1) == [AdapterHealthChanged("cue", False)]
         adapter.finish(adapter.waiting[0])
-        assert told(2) == [AdapterHealthChanged("cue", False), AdapterHealthChanged("cue", True)]
+        assert health_events(2) == [AdapterHealthChanged("cue", False), AdapterHealthChanged("cue", True)]
 
 
 def test_a_deadline_is_kept_while_earlier_jobs_keep_their_buffers() -> None:
@@ -74,7 +74,7 @@ def test_a_deadline_is_kept_while_earlier_jobs_keep_their_buffers() -> None:
     poll = select.poll()
     poll.register(inbox, select.POLLIN)
     with listening([client], clock):
-        for token in ("first", "second"):  # the first one never lets go
+        for token in ("first", "second"):  # the first one never releases its buffers
             client.submit_lookup(KEYS, inbox, token)
             poll.poll(5000)
             assert inbox.drain() == [JobAnswer(token, (Outcome.TIMED_OUT,) * 3, released=False)]

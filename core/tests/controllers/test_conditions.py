@@ -23,7 +23,7 @@ from lmcache_devkit.fake_clock import FakeClock
 
 FULL = Condition("medium_full", Severity.WARNING, "no room", "make room", "adapter fs")
 DOWN = Condition("thread_down", Severity.CRITICAL, "it is down", subject="thread store")
-NEWS = Condition("requests_refused", Severity.INFO, "3 were refused")
+REFUSED = Condition("requests_refused", Severity.INFO, "3 were refused")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_one_that_was_left_out_is_logged_when_it_goes_on(clock: FakeClock, caplo
 
 
 def test_the_severest_decides_and_comes_first(clock: FakeClock) -> None:
-    reported = [NEWS]
+    reported = [REFUSED]
     conditions = Conditions(clock)
     conditions.add(lambda: reported)
     assert (server_state(conditions.active()), state_reason(conditions.active())) == (ServerState.HEALTHY, "")
@@ -104,7 +104,7 @@ def test_the_severest_decides_and_comes_first(clock: FakeClock) -> None:
     assert server_state(conditions.active()) is ServerState.DEGRADED
     reported.append(DOWN)
     active = conditions.active()
-    assert [each.condition for each in active] == [DOWN, FULL, NEWS]
+    assert [each.condition for each in active] == [DOWN, FULL, REFUSED]
     assert server_state(active) is ServerState.UNHEALTHY
     assert state_reason(active) == "thread store: it is down; adapter fs: no room"
     assert [is_well(subject, active) for subject in ("adapter fs", "adapter f", "adapter fs2")] == [False, True, True]
@@ -112,7 +112,7 @@ def test_the_severest_decides_and_comes_first(clock: FakeClock) -> None:
 
 def test_a_source_that_fails_is_a_condition_and_hides_no_other(clock: FakeClock) -> None:
     def failing() -> Iterator[Condition]:
-        yield NEWS
+        yield REFUSED
         raise RuntimeError("boom")
 
     conditions = Conditions(clock)
@@ -154,7 +154,7 @@ def reports_of(clock: FakeClock, *authors: Author, most: Severity = Severity.WAR
     return PluginReports(clock, lambda: named)
 
 
-def test_what_a_plugin_reports_gets_its_subject_and_is_no_severer_than_it_may_be(clock: FakeClock) -> None:
+def test_what_a_plugin_reports_gets_its_subject_and_no_more_severity_than_allowed(clock: FakeClock) -> None:
     reports = reports_of(clock, Author(FULL._replace(subject="")), Author(DOWN._replace(subject="bucket b")))
     assert list(reports.conditions()) == [], "nothing was asked yet"
     reports.refresh()
@@ -176,7 +176,7 @@ def test_what_a_plugin_reports_gets_its_subject_and_is_no_severer_than_it_may_be
         (FULL._replace(counts={"objects": "many"}), "invalid literal"),  # type: ignore[dict-item]
     ],
 )
-def test_what_is_no_condition_is_named(clock: FakeClock, said: object, says: str) -> None:
+def test_what_is_not_a_condition_is_named(clock: FakeClock, said: object, says: str) -> None:
     author = Author(said)
     reports = reports_of(clock, author, Author(FULL))
     reports.refresh()
@@ -194,7 +194,7 @@ def test_one_that_does_not_come_back_is_named_and_holds_up_no_other(
 ) -> None:
     monkeypatch.setattr(condition_sources, "ANSWER_SECONDS", 0.01)
     hanging = Author(FULL._replace(subject=""))
-    named = [Reporter("adapter s3", hanging.conditions), Reporter("adapter fs", Author(NEWS).conditions)]
+    named = [Reporter("adapter s3", hanging.conditions), Reporter("adapter fs", Author(REFUSED).conditions)]
     reports = PluginReports(clock, lambda: named)
     reports.refresh()
     hanging.release.clear()

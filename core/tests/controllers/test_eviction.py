@@ -153,7 +153,7 @@ class Watchful(ScriptedPolicy):
         return named
 
 
-def test_what_is_hit_while_others_leave_is_no_victim(cache: L1Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_hit_while_others_leave_is_not_a_victim(cache: L1Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_core.controllers.eviction.STEP_OBJECTS", 5)
     for number in range(90):
         store(cache, number)

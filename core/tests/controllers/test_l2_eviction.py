@@ -269,7 +269,7 @@ def test_what_an_operator_has_deleted_is_forgotten(open_harness: Callable[..., E
     eviction_harness.store(*range(10))
     keys = [key(number) for number in range(6)]
     eviction_harness.eviction.deleting(keys)
-    eviction_harness.store(2)  # it has come again before the deletion is told
+    eviction_harness.store(2)  # it is stored again before the deletion is notified
     eviction_harness.look(3)  # it was there after the deletion had begun: of another server, perhaps
     eviction_harness.eviction.deleted(keys, [name for name in keys if name != key(4)])
     eviction_harness.turn()

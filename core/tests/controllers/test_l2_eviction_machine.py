@@ -1,4 +1,4 @@
-"""Whatever stores, lookups, others and the adapter do in whatever order: nothing in use is deleted, no object that is there is
+"""Stores, lookups, other clients and the adapter act in any order: nothing in use is deleted, no object that is there is
 forgotten, and in the end the watermark is kept."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
         self.patch.setattr(l2_eviction, "SLICE", 7)
         self.harness = EvictionHarness()
         self.held_back: list[Completion] = []
-        self.untold: list[tuple[list[ObjectKey], list[ObjectKey]]] = []
+        self.unreported: list[tuple[list[ObjectKey], list[ObjectKey]]] = []
         self.buffers = {size: self.harness.buffer(size) for size in (OBJECT, 2 * OBJECT)}
         self.store(list(range(80)), OBJECT)
 
@@ -54,7 +54,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(("delete", "delete", "store", "lookup")), how=OUTCOMES, held_back=st.booleans())
     def answer(self, verb: str, how: Outcome, held_back: bool) -> None:
-        """What is held back is done and not told yet: adapters answer in any order."""
+        """Deletions that are done and not reported yet: adapters answer in any order."""
         adapter = self.harness.adapter
         job = next((job for job in adapter.waiting if job.verb == verb), None)
         if job is None:
@@ -66,7 +66,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
             self.turn()
 
     @rule(size=SIZES)
-    def store_again_what_is_gone_before_that_is_told(self, size: int) -> None:
+    def store_again_what_is_gone_before_that_is_reported(self, size: int) -> None:
         if doomed := self.harness.deletes():
             self.answer("delete", Outcome.DONE, held_back=True)
             self.store(doomed, size)
@@ -81,24 +81,24 @@ class L2EvictionMachine(RuleBasedStateMachine):
             self.harness.adapter._completions.post(self.held_back.pop())
 
     @rule(number=st.integers(0, 179))
-    def somebody_else_deletes(self, number: int) -> None:
+    def another_client_deletes(self, number: int) -> None:
         self.harness.adapter.objects.pop(key(number).object_id, None)
 
     @rule(numbers=RANGES)
     def an_operator_deletes(self, numbers: list[int]) -> None:
-        """One deletion at a time, as it is there.  What came of it is told later."""
-        if not self.untold:
+        """One deletion at a time.  Its result is reported later."""
+        if not self.unreported:
             keys = [key(number) for number in numbers]
             self.harness.eviction.deleting(keys)
             gone = keys[: len(keys) // 2 + 1]
             for name in gone:
                 self.harness.adapter.objects.pop(name.object_id, None)
-            self.untold.append((keys, gone))
+            self.unreported.append((keys, gone))
 
     @rule()
-    def that_is_told(self) -> None:
-        if self.untold:
-            self.harness.eviction.deleted(*self.untold.pop())
+    def a_deletion_is_reported(self) -> None:
+        if self.unreported:
+            self.harness.eviction.deleted(*self.unreported.pop())
         self.turn()
 
     @rule(number=st.integers(0, 179))
@@ -155,7 +155,7 @@ class L2EvictionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.count(lags=False)
         self.tell_what_was_held_back()
-        self.that_is_told()
+        self.a_deletion_is_reported()
         harness = self.harness
         for _ in range(100):
             waiting: list[CueJob] = list(harness.adapter.waiting)

@@ -80,7 +80,7 @@ def test_a_wrong_guess_of_sizes_does_not_empty_the_adapter(
     assert len(eviction_harness.adapter.objects) == 70
 
 
-def test_a_listing_that_fails_is_tried_again_and_then_given_up(
+def test_a_listing_that_fails_is_tried_again_and_then_abandoned(
     eviction_harness: EvictionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
@@ -92,7 +92,7 @@ def test_a_listing_that_fails_is_tried_again_and_then_given_up(
 
 
 @pytest.mark.parametrize("back_to", ["1", "0", b"1", 1])
-def test_a_listing_that_goes_in_circles_is_given_up(
+def test_a_listing_that_goes_in_circles_is_abandoned(
     eviction_harness: EvictionHarness, monkeypatch: pytest.MonkeyPatch, back_to: object
 ) -> None:
     pages = (KeyPage((), "1"), KeyPage((key(1),), "2"), KeyPage((key(2),), back_to))  # type: ignore[arg-type]

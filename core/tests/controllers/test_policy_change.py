@@ -27,28 +27,28 @@ def name(number: int) -> bytes:
 
 
 class Recording(EvictionPolicy):
-    """Notes what it is told, and evicts nothing."""
+    """Records its calls, and evicts nothing."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[int]]] = []
+        self.calls: list[tuple[str, list[int]]] = []
         self.facts: list[InsertFacts] = []
 
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
-        self.told.append(("insert", list(slots)))
+        self.calls.append(("insert", list(slots)))
         self.facts.append(facts)
 
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
-        self.told.append(("access", list(slots)))
+        self.calls.append(("access", list(slots)))
 
     def on_remove(self, slots: Sequence[int]) -> None:
-        self.told.append(("remove", list(slots)))
+        self.calls.append(("remove", list(slots)))
 
     def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
         return ()
 
 
 class Broken(Recording):
-    """Raises when it is told of anything, and when it is asked."""
+    """Raises in every call."""
 
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
         raise RuntimeError("injected")
@@ -91,7 +91,7 @@ class Bench:
 
 @pytest.fixture
 def open_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
-    """Policies are told of two slots at once."""
+    """Policies are notified of two slots at once."""
     monkeypatch.setattr(policies, "STEP_SLOTS", 2)
     monkeypatch.setattr(policies, "_SLICE", 2)
     benches: list[Bench] = []
@@ -163,13 +163,13 @@ def test_places_in_prompts_are_not_made_up(open_bench: Callable[..., Bench]) -> 
     bench.put(*range(3))
     bench.eviction.change_policy(policy)
     go_on(bench)
-    assert policy.told == [("insert", [bench.slots[number]]) for number in range(3)]
+    assert policy.calls == [("insert", [bench.slots[number]]) for number in range(3)]
     record = bench.cache.intern(SPACE, PAYLOAD)
     assert [facts.keys for facts in policy.facts] == [(record.prefix + name(number),) for number in range(3)]
     assert {(facts.first_chunk, facts.slot_bytes, facts.space) for facts in policy.facts} == {(0, 2 * PAYLOAD, SPACE)}
 
 
-def test_what_comes_and_goes_with_its_readers_is_not_told(open_bench: Callable[..., Bench]) -> None:
+def test_a_temporary_object_is_not_reported_to_the_policy(open_bench: Callable[..., Bench]) -> None:
     bench, policy = open_bench(), Recording()
     bench.put(0)
     record = bench.cache.intern(SPACE, PAYLOAD)
@@ -179,7 +179,7 @@ def test_what_comes_and_goes_with_its_readers_is_not_told(open_bench: Callable[.
     bench.cache.reserve(OWNER, record, [name(2)], None)  # being written
     bench.eviction.change_policy(policy)
     go_on(bench)
-    assert policy.told == [("insert", [bench.slots[0]])]
+    assert policy.calls == [("insert", [bench.slots[0]])]
 
 
 def test_a_policy_that_cannot_learn_is_not_taken(open_bench: Callable[..., Bench]) -> None:
@@ -219,7 +219,7 @@ def test_limits_change(open_bench: Callable[..., Bench]) -> None:
 
 
 class Babbling(Recording):
-    """Names what is no slot."""
+    """Names what is not a slot."""
 
     def victims(self, demand: EvictionDemand, may_evict: Callable[[int], bool]) -> Sequence[int]:
         return ["x", None, -1, 1 << 40]  # type: ignore[list-item]

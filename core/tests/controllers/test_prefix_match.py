@@ -35,9 +35,9 @@ def test_the_longest_prefix_of_which_every_shard_has_what_it_needs(
 
     expected = max(end for end in range(chunks + 1) if is_hit(end))
     assert longest_prefix(shards, windows, chunks) == expected
-    reach = match_of(shards, windows, chunks, sparse=False)
-    assert reach == prefix_of(expected, windows)
-    for needed, window in zip(reach.needed, windows, strict=True):
+    match = match_of(shards, windows, chunks, sparse=False)
+    assert match == prefix_of(expected, windows)
+    for needed, window in zip(match.needed, windows, strict=True):
         assert list(needed) == list(range(needed_from(expected, window), expected))
 
 
@@ -46,9 +46,9 @@ def test_a_sparse_lookup_has_what_every_shard_has(table: tuple[list[bytearray], 
     shards, _, chunks = table
     expected = [chunk for chunk in range(chunks) if all(flags[chunk] for flags in shards)]
     assert in_every(shards, chunks) == expected
-    reach = match_of(shards, [None] * len(shards), chunks, sparse=True)
-    assert reach.answer == Bitmap(chunks, expected)
-    assert all(list(needed) == expected for needed in reach.needed)
+    match = match_of(shards, [None] * len(shards), chunks, sparse=True)
+    assert match.answer == Bitmap(chunks, expected)
+    assert all(list(needed) == expected for needed in match.needed)
 
 
 def test_without_shards_nothing_is_there() -> None:

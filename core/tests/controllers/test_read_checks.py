@@ -74,8 +74,8 @@ def test_a_job_of_which_nothing_is_left_is_not_handed_over(harness: CheckedStore
 
 
 def test_an_object_is_dropped_once_however_many_readers_find_it(harness: CheckedStoreHarness) -> None:
-    let_go: list[int] = []
-    harness.checks.unpin = let_go.extend
+    unpinned: list[int] = []
+    harness.checks.unpin = unpinned.extend
     harness.put(chunks(2))
     for number in (0, 1):
         harness.settle(number)
@@ -86,7 +86,7 @@ def test_an_object_is_dropped_once_however_many_readers_find_it(harness: Checked
     assert harness.checks.changed(slots) == [slots[1]]
     harness.put(chunks(2)[1:])  # the right one, in another slot
     assert harness.checks.changed(slots) == [slots[1]]
-    assert (harness.checks.overwritten, let_go, len(harness.lines)) == (1, [slots[1]], 1)
+    assert (harness.checks.overwritten, unpinned, len(harness.lines)) == (1, [slots[1]], 1)
     third, anew = harness.hold(chunks(2))
     assert anew[1] != slots[1]
     assert harness.checks.changed(anew) == []

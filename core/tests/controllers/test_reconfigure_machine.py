@@ -2,7 +2,7 @@
 change, and one eviction policy follows another.
 
 What that machine promises holds all the time.  Beside it: an adapter that is being drained is given no new stores, one that
-was removed is asked for nothing, whatever it does later with what it has borrowed harms nobody, and a policy that took over
+was removed is asked for nothing, whatever it does later with its borrowed buffers does no harm, and a policy that took over
 knows exactly what L1 holds.
 """
 
@@ -116,7 +116,7 @@ class ReconfigureMachine(StorageMachine):
         self.leaving[client] = (self.store.remove_adapter(client), self.prefetch.remove_adapter(client))
 
     @rule()
-    def what_is_removed_is_given_up(self) -> None:
+    def removed_adapters_are_abandoned(self) -> None:
         """The deadline of all removals is over."""
         self.turn()
         for client in [client for client, changes in self.leaving.items() if all(change.wait(0) for change in changes)]:
@@ -130,13 +130,13 @@ class ReconfigureMachine(StorageMachine):
 
     @rule()
     def a_stalled_adapter_is_removed_under_loads(self) -> None:
-        """The worst case: everything that it was asked for is under way, and done when nobody waits any more."""
+        """The worst case: all of its jobs are under way, and end after their callers have stopped waiting."""
         if not self.serving:
             return
         client = self.serving.pop(0)
         self.closed.pop(client, None)
         self.leaving[client] = (self.store.remove_adapter(client), self.prefetch.remove_adapter(client))
-        self.what_is_removed_is_given_up()
+        self.removed_adapters_are_abandoned()
         adapter = self.adapter_of(client)
         for job in list(adapter.waiting):
             adapter.finish(job)
@@ -215,7 +215,7 @@ class ReconfigureMachine(StorageMachine):
 
     def teardown(self) -> None:
         self.prefetch.bound(l1_max_bytes=PREFETCH_BYTES)
-        self.what_is_removed_is_given_up()
+        self.removed_adapters_are_abandoned()
         for client in self.clients:
             if client not in self.serving:
                 self.adapter_of(client).pins.clear()  # what it found since has gone with it

@@ -154,8 +154,8 @@ def test_chunks_that_are_used_stay_when_another_model_comes(arena: Arena) -> Non
     assert new.share > 0.2
 
 
-def test_slots_that_somebody_holds_are_never_handed_over(arena: Arena) -> None:
-    """Every slab has a slot that is read and one that is being written; the arena changes hands when they are let go."""
+def test_slots_that_are_referenced_are_never_handed_over(arena: Arena) -> None:
+    """Every slab has a slot that is read and one that is being written; the arena changes hands when they are released."""
     cache, eviction = start(arena)
     old, new = Model(cache, "old", SMALL), Model(cache, "new", LARGE)
     slots = old.store(L1_BYTES // SMALL)
@@ -290,12 +290,12 @@ def test_bytes_are_right_while_slabs_move_under_full_load(arena: Arena) -> None:
     assert wrong == []
     assert min(read[SMALL], read[LARGE], read[HUGE]) > 0
     audit(cache)
-    census = cache.contents.state_counts()
-    assert (census.held, census.leases) == (0, 0)
+    counts = cache.contents.state_counts()
+    assert (counts.held, counts.leases) == (0, 0)
 
 
 def test_a_stretch_with_something_pinned_in_it_does_not_move(arena: Arena) -> None:
-    """It would serve nobody until the pin goes, and what waits for it would wait as long."""
+    """It would be of no use until the pin is removed, and its waiters would wait as long."""
     cache, eviction = start(arena)
     small, large = Model(cache, "small", SMALL), Model(cache, "large", LARGE)
     small.load(eviction, L1_BYTES // 16, 32)

@@ -18,7 +18,7 @@ AMPLE = StoreLimits(1 << 24)
 
 
 @pytest.fixture
-def open_depot() -> Iterator[Open]:
+def open_harness() -> Iterator[Open]:
     depots: list[StoreHarness] = []
 
     def start(limits: StoreLimits = AMPLE, adapters: int = 1, policy: StorePolicy | None = None) -> StoreHarness:
@@ -30,8 +30,8 @@ def open_depot() -> Iterator[Open]:
         harness.close()
 
 
-def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -> None:
-    harness = open_depot()
+def test_everything_that_is_stored_is_sealed_and_then_released(open_harness: Open) -> None:
+    harness = open_harness()
     harness.put(chunks(40))
     harness.turn()
     assert harness.cache.contents.state_counts().held == 40
@@ -42,8 +42,8 @@ def test_everything_that_is_stored_is_sealed_and_then_let_go(open_depot: Open) -
     assert harness.store.drain(0)
 
 
-def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_meanwhile(open_depot: Open) -> None:
-    harness = open_depot(adapters=2)
+def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_meanwhile(open_harness: Open) -> None:
+    harness = open_harness(adapters=2)
     harness.put(chunks(3))
     harness.turn()
     harness.settle(1)
@@ -61,8 +61,8 @@ def test_one_object_goes_out_once_to_each_adapter_however_often_it_is_stored_mea
     assert harness.cache.contents.state_counts().held == 0
 
 
-def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(8 * OBJECT), adapters=2)
+def test_a_slow_adapter_makes_no_other_one_drop(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(8 * OBJECT), adapters=2)
     for prompt in range(8):
         harness.put(chunks(6, prompt))
         harness.turn()
@@ -89,10 +89,10 @@ def test_a_slow_adapter_makes_no_other_one_drop(open_depot: Open) -> None:
     ],
 )
 def test_the_rule_says_which_waiting_chunks_go(
-    open_depot: Open, rule: DropRule, first: Sequence[int], second: Sequence[int]
+    open_harness: Open, rule: DropRule, first: Sequence[int], second: Sequence[int]
 ) -> None:
     """Two chunks are with the adapter already; of each prompt the head stays."""
-    harness = open_depot(StoreLimits(8 * OBJECT, drop=rule))
+    harness = open_harness(StoreLimits(8 * OBJECT, drop=rule))
     for prompt in (1, 2):
         harness.put(chunks(6, prompt))
         harness.turn()
@@ -102,8 +102,8 @@ def test_the_rule_says_which_waiting_chunks_go(
     assert harness.snapshot().dropped == 4
 
 
-def test_a_prompt_that_comes_in_parts_loses_its_end(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(8 * OBJECT))
+def test_a_prompt_that_comes_in_parts_loses_its_end(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(8 * OBJECT))
     prompt = chunks(16)
     harness.put(prompt[8:], first_chunk=8)
     harness.turn()
@@ -112,8 +112,8 @@ def test_a_prompt_that_comes_in_parts_loses_its_end(open_depot: Open) -> None:
     assert harness.stored(prompt) == [0, 1, 2, 3, 4, 5, 8, 9], "8 and 9 were with the adapter when the others came"
 
 
-def test_what_an_adapter_takes_too_long_for_is_dropped(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(64 * OBJECT, backlog_seconds=4.0))
+def test_what_an_adapter_takes_too_long_for_is_dropped(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(64 * OBJECT, backlog_seconds=4.0))
     for part in range(4):
         harness.put(chunks(16, part))
         harness.turn()
@@ -135,15 +135,15 @@ def test_what_an_adapter_takes_too_long_for_is_dropped(open_depot: Open) -> None
     assert harness.snapshot().stored == 32
 
 
-def test_a_batch_that_is_larger_than_the_backlog_keeps_its_head(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(4 * OBJECT))
+def test_a_batch_that_is_larger_than_the_backlog_keeps_its_head(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(4 * OBJECT))
     harness.put(chunks(30))
     harness.settle()
     assert harness.stored(chunks(30)) == [0, 1, 2, 3]
 
 
-def test_a_controller_that_is_far_behind_takes_nothing_in(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(4 * OBJECT))
+def test_a_controller_that_is_far_behind_takes_nothing_in(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(4 * OBJECT))
     assert harness.put(chunks(4, 1))
     assert not harness.put(chunks(4, 2))
     assert harness.store.status()["refused"] == 4
@@ -155,8 +155,8 @@ def test_a_controller_that_is_far_behind_takes_nothing_in(open_depot: Open) -> N
     assert harness.snapshot().stored == 8
 
 
-def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
-    harness = open_depot(adapters=2)
+def test_a_failure_is_final_and_one_adapters_own(open_harness: Open) -> None:
+    harness = open_harness(adapters=2)
     harness.put(chunks(5))
     harness.settle(0, Outcome.FAILED)
     harness.settle(1)
@@ -169,8 +169,8 @@ def test_a_failure_is_final_and_one_adapters_own(open_depot: Open) -> None:
     assert harness.cache.contents.state_counts().held == 0
 
 
-def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(16 * OBJECT), adapters=2)
+def test_what_waits_for_an_adapter_that_does_not_answer_is_dropped(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(16 * OBJECT), adapters=2)
     harness.put(chunks(12))
     harness.turn()
     harness.clock.advance(TIMEOUT + 1)
@@ -194,8 +194,8 @@ class BufferOnly(StorePolicy):
         return StorePlan(((0,),) * len(objects), drop_from_l1=True)
 
 
-def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice(open_depot: Open) -> None:
-    harness = open_depot(StoreLimits(8 * OBJECT), policy=BufferOnly())
+def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice(open_harness: Open) -> None:
+    harness = open_harness(StoreLimits(8 * OBJECT), policy=BufferOnly())
     harness.put(chunks(12))
     harness.turn()
     harness.settle()
@@ -205,12 +205,12 @@ def test_objects_leave_l1_when_they_have_arrived_were_dropped_or_are_there_twice
 
 @pytest.mark.parametrize("method", ["fetch", "seal", "publish", "submit_store"])
 def test_a_submission_that_trips_is_a_failure_of_its_objects(
-    open_depot: Open, monkeypatch: pytest.MonkeyPatch, method: str
+    open_harness: Open, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("injected")
 
-    harness = open_depot(adapters=2)
+    harness = open_harness(adapters=2)
     harness.put(chunks(3))
     owner = {"seal": "lmcache_core.controllers.store_units.seal"}.get(method)
     with monkeypatch.context() as patch:
@@ -228,8 +228,10 @@ def test_a_submission_that_trips_is_a_failure_of_its_objects(
     assert harness.store.drain(0)
 
 
-def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = open_depot(adapters=2)
+def test_a_batch_that_raises_is_counted_as_dropped_and_released(
+    open_harness: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = open_harness(adapters=2)
 
     def fail(units: object) -> None:
         raise RuntimeError("injected")
@@ -251,8 +253,8 @@ def test_a_batch_that_trips_is_counted_as_dropped_and_let_go(open_depot: Open, m
         assert harness.stored(chunks(8), number) == list(range(8))
 
 
-def test_what_adapters_are_given_is_named_by_its_key(open_depot: Open) -> None:
-    harness = open_depot()
+def test_what_adapters_are_given_is_named_by_its_key(open_harness: Open) -> None:
+    harness = open_harness()
     harness.put(chunks(2))
     harness.turn()
     assert harness.clients[0].in_use() == {ObjectKey(SPACE, chunk) for chunk in chunks(2)}

@@ -1,4 +1,4 @@
-"""Whatever adapters, threads and operators do in whatever order: every object is accounted for, what arrives is whole, and
+"""Adapters, threads and operators act in any order: every object is accounted for, what arrives is whole, and
 in the end nothing is held."""
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class StoreMachine(RuleBasedStateMachine):
     def put(self, prompt: list[bytes], first: int, count: int) -> None:
         self.taken_in += self.harness.put(prompt[first : first + count], first)
 
-    @rule(number=st.integers(0, 1), how=st.sampled_from(("finish", "finish", "fail", "time out", "let go")))
+    @rule(number=st.integers(0, 1), how=st.sampled_from(("finish", "finish", "fail", "time out", "release")))
     def adapter_acts(self, number: int, how: str) -> None:
         adapter = self.harness.adapters[number]
-        if how == "let go" and adapter.keeping:
+        if how == "release" and adapter.keeping:
             adapter.let_go(adapter.keeping[0])
-        elif how != "let go" and adapter.waiting:
+        elif how != "release" and adapter.waiting:
             job = adapter.waiting[0]
             {"finish": adapter.finish, "fail": adapter.fail, "time out": adapter.time_out}[how](job)
 
@@ -90,8 +90,8 @@ class StoreMachine(RuleBasedStateMachine):
         for number in (0, 1):
             account = self.harness.snapshot(number)
             assert (account.waiting, account.in_flight, account.backlog_bytes) == (0, 0, 0), account
-        census = self.harness.cache.contents.state_counts()
-        assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
+        counts = self.harness.cache.contents.state_counts()
+        assert (counts.held, counts.quarantined, counts.leases) == (0, 0, 0), counts
         assert self.harness.store.drain(0), self.harness.store.status()
         self.harness.close()
 

@@ -10,19 +10,19 @@ from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.controllers.supervisor import Supervisor
 
 
-def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_thread_is_red_while_it_is_down_and_green_again(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor()
     begun, fail, end = threading.Semaphore(0), threading.Event(), threading.Event()
     reds: list[list[Condition]] = []
 
-    def charge() -> None:
+    def worker() -> None:
         begun.release()
         if not fail.is_set():
             fail.set()
             raise RuntimeError("tripped")
         end.wait(10)
 
-    supervisor.start("charge", charge)
+    supervisor.start("worker", worker)
     assert begun.acquire(timeout=5)
     while not list(supervisor.conditions()) and not begun.acquire(blocking=False):
         pass
@@ -30,19 +30,19 @@ def test_a_failed_charge_is_red_while_it_is_down_and_green_again(caplog: pytest.
     assert begun.acquire(timeout=5) or reds
     end.set()
     assert supervisor.join(5) == []
-    assert supervisor.status()["charge"] == {"running": False, "restarts": 1, "last_error": "RuntimeError: tripped"}
-    assert "thread failed name=charge" in caplog.text
+    assert supervisor.status()["worker"] == {"running": False, "restarts": 1, "last_error": "RuntimeError: tripped"}
+    assert "thread failed name=worker" in caplog.text
 
 
 def test_a_condition_names_who_is_down_and_why() -> None:
     supervisor = Supervisor()
     failed = threading.Event()
 
-    def charge() -> None:
+    def worker() -> None:
         failed.set()
         raise OSError("disk on fire")
 
-    supervisor.start("store", charge)
+    supervisor.start("store", worker)
     failed.wait(5)
     seen = set[tuple[Severity, str]]()
     for _ in range(2000):
@@ -53,7 +53,7 @@ def test_a_condition_names_who_is_down_and_why() -> None:
     assert supervisor.join(10) == []
 
 
-def test_a_charge_that_ends_is_not_started_again() -> None:
+def test_a_thread_that_ends_is_not_started_again() -> None:
     supervisor = Supervisor()
     runs: list[None] = []
     supervisor.start("once", lambda: runs.append(None))
@@ -85,7 +85,7 @@ def test_one_that_is_dismissed_is_not_known_any_more_and_its_name_is_free() -> N
     end.set()
     supervisor.start("client", lambda: None)
     assert supervisor.dismiss("client", 5)
-    assert supervisor.dismiss("client", 5), "nobody of that name is there"
+    assert supervisor.dismiss("client", 5), "no thread has that name"
     assert supervisor.join(5) == []
 
 
@@ -93,12 +93,12 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
     supervisor, fail = Supervisor(), threading.Event()
     runs: list[None] = []
 
-    def charge() -> None:
+    def worker() -> None:
         runs.append(None)
         fail.wait(30)
         raise RuntimeError("tripped")
 
-    supervisor.start("client", charge)
+    supervisor.start("client", worker)
     thread = supervisor._entries["client"].thread
     assert thread is not None
     supervisor.dismiss("client", 0.0)
@@ -108,14 +108,14 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
     assert (len(runs), list(supervisor.conditions())) == (1, [])
 
 
-def test_a_charge_can_dismiss_itself() -> None:
+def test_a_thread_can_dismiss_itself() -> None:
     supervisor, done = Supervisor(), threading.Event()
 
-    def charge() -> None:
+    def worker() -> None:
         assert not supervisor.dismiss("client", 5), "it is still running, and does not wait for itself"
         done.set()
 
-    supervisor.start("client", charge)
+    supervisor.start("client", worker)
     assert done.wait(5)
     assert (supervisor.status(), list(supervisor.conditions())) == ({}, [])
 
@@ -127,13 +127,13 @@ def test_an_error_that_cannot_be_shown_ends_no_thread() -> None:
 
     supervisor, again, starts = Supervisor(), threading.Event(), list[None]()
 
-    def charge() -> None:
+    def worker() -> None:
         starts.append(None)
         if len(starts) == 1:
             raise MuteError
         again.set()
 
-    supervisor.start("charge", charge)
+    supervisor.start("worker", worker)
     assert again.wait(5)
     assert supervisor.join(5) == []
-    assert supervisor.restarts() == {"charge": 1}
+    assert supervisor.restarts() == {"worker": 1}

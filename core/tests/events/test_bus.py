@@ -48,7 +48,7 @@ def test_a_subscription_to_the_root_is_one_to_everything() -> None:
     assert len(all_of_them.heard) == 2
 
 
-def test_what_nobody_wants_is_not_kept() -> None:
+def test_an_event_without_subscribers_is_not_kept() -> None:
     bus = bus_of({"one": Listener(StoresDropped)}, 1)
     assert bus.wants(StoresDropped)
     assert not bus.wants(LeasesExpired)
@@ -70,7 +70,7 @@ def test_a_full_queue_drops_the_newest_and_counts_by_type() -> None:
     assert listener.heard == [expired(0), expired(1), expired(2)]
 
 
-def test_one_that_fails_harms_nobody_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_fails_harms_no_other_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: Event) -> None:
         raise ValueError("cannot count")
 
@@ -102,7 +102,7 @@ def test_one_that_subscribes_wrongly_is_left_out(subscriptions: Any, caplog: pyt
     assert "subscriber=wrong event=subscriptions" in caplog.text
 
 
-def test_a_close_delivers_what_waits_closes_everybody_once_and_ends_the_thread() -> None:
+def test_a_close_delivers_what_waits_closes_each_once_and_ends_the_thread() -> None:
     def fail() -> None:
         raise OSError("disk full")
 
@@ -144,7 +144,7 @@ def test_publishing_from_many_threads_loses_nothing() -> None:
         assert own == sorted(own)
 
 
-def test_a_subscriber_is_told_about_the_server_before_its_first_event_and_after_each_batch() -> None:
+def test_a_subscriber_gets_the_server_before_its_first_event_and_is_called_after_each_batch() -> None:
     story: list[Any] = []
 
     class Tells(Listener):

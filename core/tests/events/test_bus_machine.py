@@ -40,7 +40,7 @@ class ScriptedSubscriber(Subscriber):
     def fail_perhaps(self) -> None:
         if self.raises:
             self.failed += 1
-            raise ValueError("moody")
+            raise ValueError("scripted")
 
 
 class BusMachine(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""How long somebody rests who used more than its share."""
+"""How long a thread that used more than its share rests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_another_thread_begins_with_what_the_first_had() -> None:
     ratio=st.floats(0.01, 1.0),
     works=st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=40),
 )
-def test_nobody_gets_more_than_the_share_and_one_burst(ratio: float, works: list[tuple[float, float]]) -> None:
+def test_no_thread_gets_more_than_the_share_and_one_burst(ratio: float, works: list[tuple[float, float]]) -> None:
     budget, times = budget_of(ratio)
     for seconds, share in works:
         times.work(seconds, seconds * share)

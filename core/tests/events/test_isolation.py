@@ -79,7 +79,7 @@ def test_one_that_came_back_is_not_stuck_while_its_thread_rests() -> None:
     assert not calls.is_stuck
 
 
-def test_one_that_raises_what_is_no_exception_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_raises_what_is_not_an_exception_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     def leave(event: Event) -> None:
         raise SystemExit(3)
 

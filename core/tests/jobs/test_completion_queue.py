@@ -70,7 +70,7 @@ def test_after_close_what_is_posted_is_kept_and_no_descriptor_is_touched() -> No
     os.close(writer)
 
 
-def test_a_queue_that_nobody_holds_gives_its_descriptor_back() -> None:
+def test_a_queue_without_references_closes_its_descriptor() -> None:
     queue = CompletionQueue()
     fd = queue.fileno()
     del queue

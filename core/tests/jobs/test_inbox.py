@@ -1,4 +1,4 @@
-"""Nothing that is posted stays unseen by whoever polls."""
+"""Every message that is posted is seen by the thread that polls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_post_is_missed_by_one_who_waits_for_ever() -> None:
         thread.start()
     seen: list[tuple[int, int]] = []
     while len(seen) < POSTERS * POSTS:
-        assert select.select([inbox.fileno()], [], [], 10)[0], "something was posted and nobody was woken"
+        assert select.select([inbox.fileno()], [], [], 10)[0], "a message was posted and the poller did not wake"
         seen += inbox.drain()
     for thread in threads:
         thread.join()
@@ -78,7 +78,7 @@ def test_no_post_is_missed_by_one_who_waits_for_ever() -> None:
     inbox.close()
 
 
-def test_an_inbox_that_nobody_closed_gives_its_descriptor_back() -> None:
+def test_an_inbox_that_was_not_closed_closes_its_descriptor() -> None:
     inbox: Inbox[int] = Inbox()
     descriptor = inbox.fileno()
     del inbox

@@ -13,7 +13,7 @@ DONE, FAILED, TIMED_OUT = Outcome.DONE, Outcome.FAILED, Outcome.TIMED_OUT
 
 @given(st.integers(1, 4), st.booleans(), st.data())
 def test_in_any_order(size: int, lends_buffers: bool, data: st.DataObject) -> None:
-    """Each object may be given up before it is settled, and the table may be abandoned at any time."""
+    """Each object may be abandoned before it has an outcome, and the table may be abandoned at any time."""
     queue = CompletionQueue()
     table = JobTable(queue)
     job = table.open(size, lends_buffers=lends_buffers)

@@ -1,4 +1,4 @@
-"""Which twin is taken, and what is said when that cannot be."""
+"""Which implementation is taken, and what is said when that is not possible."""
 
 from __future__ import annotations
 

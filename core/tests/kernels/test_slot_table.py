@@ -33,12 +33,12 @@ def table(kernels: Kernels) -> SlotTable:
 
 
 def fill(table: SlotTable, *slots: int, space: int = 0) -> None:
-    """Ready objects, held by nobody; each has the hash of its slot's number."""
+    """Ready objects without references; each has the hash of its slot's number."""
     table.begin(space, [chunk_hash(slot) for slot in slots], slots)
     table.publish(slots, 0, False)
 
 
-def test_spaces_and_hashes_are_told_apart(table: SlotTable) -> None:
+def test_spaces_and_hashes_are_distinguished(table: SlotTable) -> None:
     fill(table, 1, 2, space=7)
     fill(table, 3, space=2**32 - 2)
     assert table.acquire(7, [chunk_hash(2), chunk_hash(3), chunk_hash(1)]) == [2, -1, 1]
@@ -73,7 +73,7 @@ def test_all_or_none(table: SlotTable) -> None:
     assert table.held == 2
 
 
-def test_release_from_takes_every_mention_and_ignores_strangers(table: SlotTable) -> None:
+def test_release_from_takes_every_mention_and_ignores_other_slots(table: SlotTable) -> None:
     fill(table, 1, 2, 3)
     table.hold([1, 2, 1, 3])
     assert table.release_from([1, 2, 1, 3], [1, -1, 10**9, 3, 23]) == ([2], [])
@@ -95,7 +95,7 @@ def test_a_hash_of_another_length_gets_no_slot(table: SlotTable, bad: bytes) -> 
     assert table.acquire(0, [bytes(32)]) == [-1]
 
 
-def test_what_is_no_slot_may_not_be_evicted(table: SlotTable) -> None:
+def test_what_is_not_a_slot_may_not_be_evicted(table: SlotTable) -> None:
     fill(table, 1)
     assert [table.may_evict(slot) for slot in (-1, 0, 1, SLOTS, 2**31, 2**63, 10**30)] == [False] * 2 + [True] + [
         False

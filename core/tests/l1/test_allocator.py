@@ -26,10 +26,10 @@ def carve(slots: Allocator, slot_bytes: int, count: int) -> list[int]:
     return slots.allocate(slot_bytes, count)
 
 
-def move_cheapest(slots: Allocator, heir: int) -> bool:
+def move_cheapest(slots: Allocator, to: int) -> bool:
     """Hand over the stretch with the fewest occupied bytes.  False when there is none."""
-    candidates = windows(*slots.pieces(), heir)
-    return bool(candidates) and slots.begin_move(candidates[0].extent, candidates[0].slabs, heir) is not None
+    candidates = windows(*slots.pieces(), to)
+    return bool(candidates) and slots.begin_move(candidates[0].extent, candidates[0].slabs, to) is not None
 
 
 class SlotsMachine(RuleBasedStateMachine):
@@ -73,16 +73,16 @@ class SlotsMachine(RuleBasedStateMachine):
             del self.taken[slot]
             self.slots.free(slot)
 
-    @rule(heir=st.sampled_from(SIZES))
-    def move(self, heir: int) -> None:
+    @rule(to=st.sampled_from(SIZES))
+    def move(self, to: int) -> None:
         slots = self.slots
-        candidates = windows(*slots.pieces(), heir)
+        candidates = windows(*slots.pieces(), to)
         assume(candidates)
-        window, available = candidates[0], slots.available(heir)
-        sure = [slab.extent.length // heir for slab in window.slabs if not window.occupied_bytes]
-        assert slots.begin_move(window.extent, window.slabs, heir)
-        assert slots.available(heir) - available >= sum(sure)
-        assert slots.begin_move(window.extent, window.slabs, heir) is None, "twice"
+        window, available = candidates[0], slots.available(to)
+        sure = [slab.extent.length // to for slab in window.slabs if not window.occupied_bytes]
+        assert slots.begin_move(window.extent, window.slabs, to)
+        assert slots.available(to) - available >= sum(sure)
+        assert slots.begin_move(window.extent, window.slabs, to) is None, "twice"
 
     @rule()
     def give_everything(self) -> None:
@@ -162,7 +162,7 @@ def test_slots_come_back_in_the_order_of_their_addresses() -> None:
     assert offsets == sorted(offsets)
 
 
-def test_a_stretch_with_a_held_slot_moves_when_it_is_let_go() -> None:
+def test_a_stretch_with_a_referenced_slot_moves_when_it_is_released() -> None:
     slots = Allocator(ARENA)
     held, *others = carve(slots, 8192, ARENA // 8192)
     for slot in others:

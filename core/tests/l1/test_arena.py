@@ -1,4 +1,4 @@
-"""L1's memory: private to its owner, marked as alive, and an error where it cannot be had."""
+"""L1's memory: private to its owner, marked as alive, and an error where it is not available."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_full_file_system_of_huge_pages_is_an_answer_too(mount_tmpfs: Callable
     arena.close()
 
 
-def test_huge_pages_that_cannot_be_had_are_named_with_the_remedy(
+def test_huge_pages_that_are_not_available_are_named_with_the_remedy(
     mount_tmpfs: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = mount_tmpfs("size=16m,huge=never")

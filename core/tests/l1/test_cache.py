@@ -149,7 +149,7 @@ def test_a_temporary_object_whose_readers_are_gone_does_not_stay(cache: L1Cache,
     assert cache.objects == 0
 
 
-def test_an_overdue_lookup_is_let_go(cache: L1Cache, space: SpaceRecord) -> None:
+def test_an_overdue_lookup_is_released(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, 1)
     lease = cache.leases.open(LOOKUP, 10.0)
     cache.leases.acquire(lease, space, hashes(1))
@@ -159,13 +159,13 @@ def test_an_overdue_lookup_is_let_go(cache: L1Cache, space: SpaceRecord) -> None
     assert lease.state is LeaseState.ENDED
 
 
-def test_an_overdue_worker_keeps_its_slots_and_nobody_gets_them(cache: L1Cache, space: SpaceRecord) -> None:
+def test_an_overdue_worker_keeps_its_slots_and_no_other_gets_them(cache: L1Cache, space: SpaceRecord) -> None:
     write, _ = cache.reserve(WORKER, space, hashes(1), 10.0)
     (late,) = write.slots
     assert cache.leases.expire(10.0) == (0, 1)
     assert cache.contents.state_counts().quarantined == 1
     assert not cache.publish(write, [late]), "it came too late"
-    # The chunk can be stored by somebody else meanwhile, in another slot, as often as there is room.
+    # Another worker can store the chunk meanwhile, in another slot, as often as there is space.
     others = store(cache, space, *range(1, 64))
     assert late not in others
     assert cache.reserve(OTHER, space, hashes(1000), None)[0].slots == []
@@ -237,22 +237,22 @@ def test_a_victim_that_has_become_another_object_is_left_alone(cache: L1Cache, s
     assert cache.evict([slot]) == (1, SLOT)
 
 
-def test_notes_tell_the_policy_everything(cache: L1Cache, space: SpaceRecord) -> None:
+def test_the_access_log_has_everything_for_the_policy(cache: L1Cache, space: SpaceRecord) -> None:
     slots = store(cache, space, 1, 2)
     lease, hit = find(cache, space, 1)
     cache.log_access(hit, AccessFacts())
     cache.leases.end(lease)
     cache.contents.clear(force=False)
-    notes = cache.take_access_log()
-    assert [type(note) for note in notes] == [Inserted, Accessed, Removed]
-    assert isinstance(notes[0], Inserted)
-    assert notes[0].facts.keys == tuple(keys(space, 1, 2))
-    assert notes[0].slots == slots
-    assert notes[1].slots == slots[:1]
-    assert sorted(notes[2].slots) == sorted(slots)
+    entries = cache.take_access_log()
+    assert [type(entry) for entry in entries] == [Inserted, Accessed, Removed]
+    assert isinstance(entries[0], Inserted)
+    assert entries[0].facts.keys == tuple(keys(space, 1, 2))
+    assert entries[0].slots == slots
+    assert entries[1].slots == slots[:1]
+    assert sorted(entries[2].slots) == sorted(slots)
 
 
-def test_a_slab_changes_hands_when_nobody_holds_it(cache: L1Cache, space: SpaceRecord) -> None:
+def test_a_slab_changes_hands_when_it_has_no_references(cache: L1Cache, space: SpaceRecord) -> None:
     store(cache, space, *range(64))
     big = cache.intern(KeySpace("b", 1, 0, "", 16, HashChain.BLAKE3, bytes(16)), 5 * PAYLOAD)
     lease, _ = cache.reserve(WORKER, big, hashes(1), None)
@@ -362,7 +362,7 @@ def test_buffers_are_exactly_as_long_as_the_object(cache: L1Cache) -> None:
 
 
 def test_a_hold_that_is_in_use_ends_with_its_use(cache: L1Cache, space: SpaceRecord) -> None:
-    """The server copies into slots for a worker that is reaped meanwhile: nobody gets them before the copy is over."""
+    """The server copies into slots for a worker that is reaped meanwhile: they are not reused before the copy is over."""
     write, _ = cache.reserve(WORKER, space, hashes(1), None)
     (slot,) = write.slots
     with cache.leases.using(write) as alive:

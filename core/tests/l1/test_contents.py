@@ -95,7 +95,7 @@ def test_a_slice_shows_its_own_slots(cache: L1Cache, record: SpaceRecord) -> Non
     assert cache.contents.views(end, end + 100) == []
 
 
-def test_what_nobody_holds_is_dropped_and_the_rest_stays(cache: L1Cache, record: SpaceRecord) -> None:
+def test_what_has_no_references_is_dropped_and_the_rest_stays(cache: L1Cache, record: SpaceRecord) -> None:
     store(cache, record, 1, 2, 3)
     reader = hold(cache, record, 2, 2)
     dropped = cache.contents.drop(SPACE, hashes(1, 1, 2, 9), force=False)
@@ -117,7 +117,7 @@ def test_by_force_what_is_held_is_found_no_more_and_leaves_with_its_last_hold(
     assert found(cache, record, 1, 2) == [False, False]
     assert (cache.contents.state_counts().cached, cache.contents.state_counts().held) == (0, 1)
     removed = [slot for note in cache.take_access_log() if isinstance(note, Removed) for slot in note.slots]
-    assert len(set(removed)) == 2, "the policy is told of both at once"
+    assert len(set(removed)) == 2, "the policy is notified of both at once"
     store(cache, record, 2)  # another object under the same key has another slot
     assert found(cache, record, 2) == [True]
     cache.leases.end(reader)
@@ -126,8 +126,8 @@ def test_by_force_what_is_held_is_found_no_more_and_leaves_with_its_last_hold(
 
 def test_what_is_not_there_cannot_be_dropped(cache: L1Cache, record: SpaceRecord) -> None:
     writer, _ = cache.reserve(WORKER, record, hashes(1), None)
-    stranger = KeySpace("other", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
-    for space in (SPACE, stranger):
+    other_space = KeySpace("other", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
+    for space in (SPACE, other_space):
         dropped = cache.contents.drop(space, hashes(1), force=True)
         assert (dropped.dropped, dropped.held, list(dropped.leaving)) == (0, 0, [])
     assert cache.publish(writer, list(writer.slots))

@@ -31,7 +31,7 @@ def test_private_memory_gets_them_where_they_are_allowed(tmp_path: Path, enabled
     assert anonymous_huge_pages_refusal(thp(tmp_path, enabled)) is None
 
 
-def test_private_memory_is_told_how_to_get_them(tmp_path: Path) -> None:
+def test_private_memory_names_how_to_get_them(tmp_path: Path) -> None:
     text = anonymous_huge_pages_refusal(thp(tmp_path, "never"))
     assert text is not None
     assert "enabled is 'never'; write madvise into it" in text
@@ -45,7 +45,7 @@ def test_shared_memory_gets_them_by_its_mount_option(tmp_path: Path, option: str
 
 
 @pytest.mark.parametrize("options", [("size=4096k",), ("huge=never",), ("huge=advise", "size=1m"), ()])
-def test_shared_memory_is_told_how_to_be_mounted(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_shared_memory_names_how_to_mount_it(tmp_path: Path, options: tuple[str, ...]) -> None:
     text = shared_huge_pages_refusal(SHM, thp(tmp_path), mounts(tmp_path, *options))
     assert text == "/dev/shm is mounted without huge pages; mount -o remount,huge=advise /dev/shm"
 

@@ -1,4 +1,4 @@
-"""Pages are there before stores need them, and stores go on where they cannot be had."""
+"""Pages are there before stores need them, and stores go on where they are not available."""
 
 from __future__ import annotations
 

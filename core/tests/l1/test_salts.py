@@ -80,7 +80,7 @@ def test_a_reservation_gets_a_prefix_within_the_limit_and_the_rest_is_due_from_i
     assert excess.due_bytes == 4 * SLOT[SMALL]
     assert cache.salts.take_excess() == []
     assert not cache.salts.any_over
-    assert cache.take_demand() == {}, "room that a limit refuses is not asked of everybody"
+    assert cache.take_demand() == {}, "space that a limit refuses is not demanded of all salts"
 
 
 def test_a_lowered_limit_is_due_until_it_is_kept(cache: L1Cache) -> None:
@@ -101,7 +101,7 @@ def test_a_lowered_limit_is_due_until_it_is_kept(cache: L1Cache) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, SLOT[SMALL] - 1])
-def test_what_can_never_fit_is_refused_and_empties_nobody(cache: L1Cache, limit: int) -> None:
+def test_what_can_never_fit_is_refused_and_evicts_nothing(cache: L1Cache, limit: int) -> None:
     cache.salts.limit(SaltLimits({"a": limit}), ["a"])
     assert store(cache, "a", range(3)) == []
     assert cache.salts.take_excess() == []
@@ -140,7 +140,7 @@ operations = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(operations)
-def test_nobody_ever_takes_more_than_its_limit(steps: list[tuple[str, str, int, int]]) -> None:
+def test_no_salt_ever_takes_more_than_its_limit(steps: list[tuple[str, str, int, int]]) -> None:
     arena = anonymous_arena(1 << 20)
     cache, limits, ceiling = L1Cache(arena, 4096), SaltLimits(), dict.fromkeys(SALTS, 1 << 30)
     for verb, salt, number, count in steps:

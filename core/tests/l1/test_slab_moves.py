@@ -1,4 +1,4 @@
-"""The stretch that is handed over costs the fewest objects, and none that somebody holds if that can be helped."""
+"""The stretch that is handed over costs the fewest objects, and none that is referenced if there is another choice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_room_that_needs_no_move_is_not_part_of_one() -> None:
     assert window.extent.length == SLAB
 
 
-def test_slabs_of_the_heirs_own_size_do_not_move() -> None:
+def test_slabs_of_the_target_class_do_not_move() -> None:
     slots, _ = full()
     assert windows(*slots.pieces(), SLOT) == []
 

@@ -41,7 +41,7 @@ def test_any_text_is_a_name(name: str) -> None:
     assert registered_name(name) == parts.served + identity
 
 
-def test_whom_somebody_means() -> None:
+def test_which_model_a_name_means() -> None:
     name = f"m##{ENGINE}%%{ADAPTER}"
     assert all(names_model(asked, name) for asked in (name, f"m##{ENGINE}", "m"))
     assert not any(names_model(asked, name) for asked in (f"m##{ADAPTER}", f"m##{ADAPTER}%%{ADAPTER}", "n", "", "m##"))

@@ -103,7 +103,7 @@ def test_an_object_under_another_name_is_foreign() -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "names"),
-    [(0, b"SOMEBODY", "magic"), (8, struct.pack("<H", FORMAT_VERSION + 1), "version"), (10, b"\x01\0", "flags"),
+    [(0, b"NOTMAGIC", "magic"), (8, struct.pack("<H", FORMAT_VERSION + 1), "version"), (10, b"\x01\0", "flags"),
      (12, b"\x02", "digest"), (14, b"\x01", "serdes")],
 )  # fmt: skip
 def test_what_another_writer_made_is_foreign_and_not_damaged(at: int, value: bytes, names: str) -> None:
@@ -124,7 +124,7 @@ def test_a_later_version_is_foreign_wherever_it_keeps_its_digest() -> None:
 @pytest.mark.parametrize(
     ("at", "value"), [(13, b"\x09"), (13, b"\x02"), (71, b"\xff\xff"), (71, b"\x01\0"), (73 + 32, b"\xff\xff")]
 )
-def test_a_page_that_contradicts_itself_is_no_header(at: int, value: bytes) -> None:
+def test_a_page_that_contradicts_itself_is_not_a_header(at: int, value: bytes) -> None:
     run = sealed()
     run[at : at + len(value)] = value
     assert isinstance(inspect(bytes(resealed(run)[:HEADER_BYTES])), Check)

@@ -66,7 +66,7 @@ def state_of(server: Server, name: str) -> str:
 
 
 def nothing_is_left(server: Server) -> None:
-    """Soon: a port has done with a job before the controller that gave it lets go of L1."""
+    """Eventually: an adapter client ends a job before the controller that submitted it releases L1."""
     deadline = time.monotonic() + 10
     while any((left := still_there(server)).values()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -77,7 +77,7 @@ def nothing_is_left(server: Server) -> None:
 
 
 def still_there(server: Server) -> dict[str, int]:
-    """What has no business in a server that nobody uses, all of one moment."""
+    """What must be zero in an idle server, read at one moment."""
     status = server.status()
     l1 = {name: status["l1"][name] for name in ("held", "quarantined", "leases")}
     return {"backlog_bytes": status["store"]["backlog_bytes"], "lookups_open": status["lookups_open"], **l1}

@@ -1,4 +1,4 @@
-"""A store that finds L1 full waits for room, and nobody else waits for it."""
+"""A store that finds L1 full waits for space, and no other request waits for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_waiting(server: Server, prepared: Future[list[int]]) -> bool:
 
 
 def test_a_store_waits_until_eviction_has_made_room(start_server: StartServer, threads: ThreadPoolExecutor) -> None:
-    """Nothing can be evicted when it comes; later there is, and nobody but the waiting store has a use for that."""
+    """Nothing can be evicted when it comes; later there is, and only the waiting store has a use for that."""
     server = start_server(l1_size_gb=L1_GB, l1_allocation_wait_ms=FOR_EVER_MS, eviction_trigger_watermark=1.0)
     with FakeEngine(server.info.engine_endpoint) as first, FakeEngine(server.info.engine_endpoint) as second:
         occupy(first)
@@ -79,7 +79,7 @@ def test_a_store_that_waits_makes_way_for_those_behind_it(
         time.sleep(0.05)
         assert is_waiting(server, prepared)
         behind = threads.submit(third.store, THIRD, "third", 0, 16 * 20)
-        assert prepared.result(10) == [], "it gave up when the third one came"
+        assert prepared.result(10) == [], "it stopped waiting when the third one came"
         assert not behind.done()
         assert third.lookup(FULL[:320], "lookup") == 0, "the router's thread does not wait"
         first.worker.unregister_engine_driven(first.instance_id)

@@ -27,7 +27,7 @@ WAIT = Operation("wait", 102, (float,), int | None, -1)
 
 
 class Site:
-    """A router with handlers that fail when they are told to."""
+    """A router with handlers that fail on request."""
 
     def __init__(self) -> None:
         self.events, self.gate = EventRecorder(), threading.Event()
@@ -82,7 +82,7 @@ def counted(site: Site) -> dict[tuple[str, str], int]:
     return {what: sum(histogram.counts) for what, histogram in site.router.answered().items()}
 
 
-def test_outcomes_are_told_apart(site: Site) -> None:
+def test_outcomes_are_distinguished(site: Site) -> None:
     for value in (0, 1, 2, 3):
         site.client.call(ECHO, value)
     site.client.call(Operation("no_such_thing", None, (), None))
@@ -92,8 +92,8 @@ def test_outcomes_are_told_apart(site: Site) -> None:
         ("echo", "error"): 1,
         ("unknown", "refused"): 1,
     }
-    told = [(event.operation, event.outcome) for event in site.events.of(RequestAnswered)]
-    assert told == [("echo", "ok"), ("echo", "refused"), ("echo", "error"), ("echo", "ok")]
+    answered = [(event.operation, event.outcome) for event in site.events.of(RequestAnswered)]
+    assert answered == [("echo", "ok"), ("echo", "refused"), ("echo", "error"), ("echo", "ok")]
 
 
 def test_a_deferred_call_counts_when_it_is_answered(site: Site) -> None:

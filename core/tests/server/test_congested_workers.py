@@ -24,7 +24,7 @@ HIDDEN = 8192
 
 
 class SlowWorker:
-    """Asks at once, and reads when it is told to."""
+    """Asks at once, and reads on request."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self._dealer = context.socket(zmq.DEALER)

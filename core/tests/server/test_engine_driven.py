@@ -22,9 +22,9 @@ CHUNKS = 62
 
 def quiet(server: Server) -> None:
     """Nothing is held once every owner has ended."""
-    census = server.status()["l1"]
-    assert (census["held"], census["quarantined"]) == (0, 0), census
-    assert census["state_counts_add_up"]
+    counts = server.status()["l1"]
+    assert (counts["held"], counts["quarantined"]) == (0, 0), counts
+    assert counts["state_counts_add_up"]
 
 
 def settle(server: Server) -> None:
@@ -216,7 +216,7 @@ def test_a_deadline_quarantines_and_the_late_commit_is_refused(start_server: Sta
         deadline = time.monotonic() + 10
         while server.status()["l1"]["quarantined"] != 20 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert other.store(TOKENS, end=320), "somebody else may store the same chunks meanwhile"
+        assert other.store(TOKENS, end=320), "another worker may store the same chunks meanwhile"
         for slot in slots:  # type: ignore[union-attr]
             engine.write(slot, b"\xee" * slot.length)
         assert engine.worker.commit_store(key, engine.instance_id) is False
@@ -273,7 +273,7 @@ def test_a_registration_that_cannot_be_kept_is_answered_empty_and_explained(
     engine.close()
 
 
-def test_nobody_can_pass_for_those_without_a_salt(server: Server, endpoint: str) -> None:
+def test_no_salt_can_pass_for_the_empty_one(server: Server, endpoint: str) -> None:
     with FakeEngine(endpoint) as unsalted, FakeEngine(endpoint, salt="_default") as other:
         assert unsalted.store(TOKENS)
         other.store(TOKENS)  # is answered that there is nothing to do

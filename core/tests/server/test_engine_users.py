@@ -107,7 +107,7 @@ def engine(endpoint: str) -> Iterator[FakeEngine]:
 
 @contextmanager
 def free_descriptors(count: int) -> Iterator[None]:
-    """This process has so many and no more."""
+    """The process has a fixed number of them."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256 + max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
     held: list[int] = []
@@ -192,7 +192,7 @@ def test_names_of_forbidden_users_are_looked_up_for_lines_that_are_written(
 
 
 @needs_root
-def test_another_user_is_refused_and_told_how_it_is_admitted(
+def test_another_user_is_refused_with_the_remedy(
     server: Server, endpoint: str, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert result_of(peer_of(OTHER, endpoint)) == "closed"
@@ -278,13 +278,14 @@ def server_process(log: Path, *prefix: str, options: tuple[str, ...] = ()) -> It
 
 @needs_root
 def test_a_server_in_a_user_namespace_refuses_users_that_it_does_not_know(tmp_path: Path) -> None:
-    """It sees them all as one user, the kernel's substitute for those that have no number in there: 65534, often nobody's."""
+    """It sees them all as one user, the kernel's substitute for those that have no number in there: 65534, often the user
+    `nobody`."""
     log = tmp_path / "log"
     options = ("--engine-users", "65534")
     with server_process(log, "unshare", "--user", "--map-root-user", options=options) as endpoint:
         assert result_of(peer_of(0, endpoint)) == "answered"
-        for stranger in (OTHER, 65534):
-            assert result_of(peer_of(stranger, endpoint)) == "closed"
+        for unknown in (OTHER, 65534):
+            assert result_of(peer_of(unknown, endpoint)) == "closed"
         assert until(lambda: "--engine-users" in log.read_text())
 
 
@@ -336,7 +337,7 @@ def test_owners_of_sockets_are_the_kernels_word(tmp_path: Path) -> None:
         with accepted:
             assert owner_of(accepted) == Owner(os.geteuid())
             client.close()
-            assert owner_of(accepted) is None, "a socket without an inode has user 0 and is nobody's"
+            assert owner_of(accepted) is None, "a socket without an inode has user 0 and no owner"
     near, far = socket.socketpair()
     with near, far:
         assert owner_of(near) == Owner(os.geteuid())

@@ -36,7 +36,7 @@ def test_each_subscriber_is_in_the_status(start_server: StartServer) -> None:
     assert events["delivered"] == sum(queue["delivered"] for queue in events["subscribers"].values())
 
 
-def test_without_observability_nobody_listens_and_nothing_is_published(start_server: StartServer) -> None:
+def test_without_observability_there_are_no_subscribers_and_nothing_is_published(start_server: StartServer) -> None:
     server = start_server(disable_observability=True)
     assert not server._parts.bus.wants(LeasesExpired)
     assert server.status()["events"]["subscribers"] == {}

@@ -176,7 +176,7 @@ def test_while_the_thread_is_down_nothing_is_admitted_and_afterwards_everything_
         assert server.status()["connections"]["accepted"] == 1, "it was connected all the time"
 
 
-def test_a_server_that_speaks_an_old_protocol_is_no_server_for_a_client() -> None:
+def test_a_server_that_speaks_an_old_protocol_is_not_a_server_for_a_client() -> None:
     """Its answers could be anybody's, such as an HTTP server's error page."""
     with socket.create_server(("127.0.0.1", 0)) as listener, EngineClient(
         f"tcp://127.0.0.1:{listener.getsockname()[1]}", timeout_seconds=0.5

@@ -80,7 +80,7 @@ def test_what_is_remembered_changes_no_hash(kind: HashChain, requests: list[tupl
 @pytest.mark.parametrize("kind", CHAINS)
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("bad", [b"\xff", b"\xcf" + b"\xff" * 8, b"\xc0", b"\xa11", b"\x91\x01", b"\xcb" + bytes(8)])
-def test_what_is_no_token_is_refused(kind: HashChain, known: bool, bad: bytes) -> None:
+def test_what_is_not_a_token_is_refused(kind: HashChain, known: bool, bad: bytes) -> None:
     memory = hasher(4, kind)
     if known:
         memory.chunk_hashes("r", TokenSequence.of(encode_tokens([1] * 4)), 4)
@@ -130,8 +130,8 @@ def test_only_what_is_new_is_read() -> None:
     assert len(read) == 3
 
 
-def test_nobody_learns_from_tokens_that_name_no_tenant() -> None:
-    """Whoever times a lookup could tell what another tenant's prompt begins with."""
+def test_no_tenant_learns_from_tokens_that_name_no_tenant() -> None:
+    """A client that times a lookup could find out what another tenant's prompt begins with."""
     memory, read = counting_hasher()
     tokens = encode_tokens(range(1000))
     for _ in range(2):

@@ -88,18 +88,18 @@ def test_a_heartbeat_sees_a_restart_that_no_ping_saw(start_server: StartServer) 
     server = start_server()
     port = int(server.info.engine_endpoint.rpartition(":")[2])
     changes: list[ServerChange] = []
-    told = threading.Event()
+    answered = threading.Event()
 
     def note(change: ServerChange) -> None:
         changes.append(change)
-        told.set()
+        answered.set()
 
     with EngineChannel(server.info.engine_endpoint) as channel:
         heart = Heartbeat(channel, note, interval_seconds=5, hello=channel.hello())
         server.stop(5.0)
         start_server(port=port)
         heart.start()
-        assert told.wait(20)
+        assert answered.wait(20)
         heart.stop()
     assert changes == [ServerChange.RESTARTED]
 

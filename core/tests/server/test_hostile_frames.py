@@ -1,4 +1,4 @@
-"""Whatever comes in on the engine port, the server goes on serving whoever behaves."""
+"""Whatever comes in on the engine port, the server goes on serving well-behaved clients."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_random_frames(peer: Peer, healthy: FakeEngine, parts: list[bytes]) -> N
 def test_every_readable_envelope_is_answered(
     peer: Peer, healthy: FakeEngine, request: object, by_name: bool, payload: list[object]
 ) -> None:
-    """Wrong arity, wrong types, operations that nobody handles: an answer comes, and it is the request's."""
+    """Wrong arity, wrong types, operations without a handler: an answer comes, and it is the request's."""
     code = request.wire_id if request.wire_id and not by_name else request.name  # type: ignore[attr-defined]
     if request.name == "wait_prefetch_status":  # type: ignore[attr-defined]
         payload = payload[:1]  # with a proper time-out it would rightly wait
@@ -152,7 +152,7 @@ def test_names_that_no_object_has_room_for_are_refused_and_kept_nowhere(server: 
         healthy.scheduler.lookup(key)
         assert healthy.scheduler.query_prefetch_status(key.request_id) == 0
     healthy.scheduler.end_session("r" * 4096)
-    assert healthy.store(TOKENS, "r" * 4096), "it is told that there is nothing to store"
+    assert healthy.store(TOKENS, "r" * 4096), "the answer is that there is nothing to store"
     found = {(sample.name, sample.labels): sample.value for sample in server.view.samples()}
     assert not [labels for _, labels in found if any(len(label) >= 2048 for label in labels)]
     for operation, refused in (("lookup", 3), ("end_session", 1), ("prepare_store", 1)):

@@ -28,10 +28,10 @@ encode = msgspec.msgpack.encode
 
 
 class Side:
-    """A reader and a hasher; with `swift`, as with the compiled kernel."""
+    """A reader and a hasher; with `native`, as with the compiled kernel."""
 
-    def __init__(self, swift: bool = False, kind: HashChain = HashChain.BLAKE3) -> None:
-        chain = open_chain(kind, CHUNK, "seed", replace(PURE, native=swift))
+    def __init__(self, native: bool = False, kind: HashChain = HashChain.BLAKE3) -> None:
+        chain = open_chain(kind, CHUNK, "seed", replace(PURE, native=native))
         self.memory = PromptMemory(600, FakeClock())
         self.hasher = PromptHasher(chain, self.memory)
         self.codec = OperationCodec(LOOKUP, {EngineKey: KeyReader(chain, self.memory)})
@@ -115,10 +115,10 @@ def frames(draw: st.DrawFn) -> bytes:
     return b"".join([bytes((0x80 | len(fields),)), *(encode(name) + value for name, value in fields)])
 
 
-@pytest.mark.parametrize("swift", [False, True])
+@pytest.mark.parametrize("native", [False, True])
 @given(st.lists(st.tuples(frames(), st.booleans()), max_size=8), st.lists(st.integers(0, 7), max_size=5))
-def test_a_memory_changes_nothing_that_is_read(swift: bool, asked: list[tuple[bytes, bool]], again: list[int]) -> None:
-    kept = Side(swift)
+def test_a_memory_changes_nothing_that_is_read(native: bool, asked: list[tuple[bytes, bool]], again: list[int]) -> None:
+    kept = Side(native)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_hashing, "DECODED_BYTES_MAX", 8)
         for frame, hashing in [*asked, *(asked[number] for number in again if number < len(asked))]:
@@ -143,10 +143,10 @@ def unread(side: Side, frame: bytes) -> int:
     return side.codec.open_payload([frame, b"\x01"])[1]
 
 
-@pytest.mark.parametrize("swift", [False, True])
+@pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("salt", ["", "tenant", "t" * 31, "t" * 64, "t" * 127])
-def test_a_known_prompt_is_compared_and_not_decoded(swift: bool, salt: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = Side(swift)
+def test_a_known_prompt_is_compared_and_not_decoded(native: bool, salt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side(native)
     first = frame_of(TOKENS, salt=salt)
     side.ask(first)
     assert unread(side, first) < 300
@@ -165,9 +165,9 @@ def test_a_known_prompt_is_compared_and_not_decoded(swift: bool, salt: str, monk
     assert max(decoded) < 400
 
 
-@pytest.mark.parametrize("swift", [False, True])
-def test_a_prompt_that_parts_from_a_known_one_is_read_from_there(swift: bool) -> None:
-    side = Side(swift)
+@pytest.mark.parametrize("native", [False, True])
+def test_a_prompt_that_parts_from_a_known_one_is_read_from_there(native: bool) -> None:
+    side = Side(native)
     side.ask(frame_of(TOKENS))
     other = frame_of([*TOKENS[:3000], *range(1000)])
     assert unread(side, other) < 4000

@@ -40,7 +40,7 @@ def test_one_part_makes_the_objects_of_the_stock_registration(endpoint: str) -> 
 @pytest.mark.parametrize(
     "other", [LayoutPart(1, 2, 16, 64, "float32"), replace(PART, block_slots=8), replace(PART, order="a")]
 )
-def test_chunks_of_other_blocks_and_orders_are_no_hit(endpoint: str, other: LayoutPart) -> None:
+def test_chunks_of_other_blocks_and_orders_are_not_a_hit(endpoint: str, other: LayoutPart) -> None:
     first, second = FakeEngine(endpoint), FakeEngine(endpoint)
     assert mapping(first, PART).shm_name
     assert first.store(TOKENS)
@@ -77,7 +77,7 @@ def test_an_abandoned_store_publishes_nothing_and_holds_nothing(server: Server, 
         assert engine.lookup(TOKENS) == CHUNKS
 
 
-def test_abandoning_for_a_stranger_does_nothing(endpoint: str) -> None:
+def test_abandoning_for_an_unknown_worker_does_nothing(endpoint: str) -> None:
     with FakeEngine(endpoint) as engine:
         assert isinstance(engine.worker.prepare_store(engine.key(TOKENS, "r", 0, 32), 77), PrepareStoreReply)
         assert engine.worker.call(ABANDON_STORE, engine.key(TOKENS, "r", 0, 32), 77) is False

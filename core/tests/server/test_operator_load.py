@@ -1,4 +1,4 @@
-"""Operators list, pin, prefetch and delete while engines store and read: nobody reads a wrong byte, and nothing is left."""
+"""Operators list, pin, prefetch and delete while engines store and read: no wrong byte is read, and nothing is left."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_no_more_chunks_are_given_than_asked_for(prompt: bytes, chunks: int) -> 
     assert found.end == CHUNK * len(found.hashes)
 
 
-def test_what_stands_behind_the_integers_does_not_matter() -> None:
+def test_bytes_behind_the_integers_do_not_matter() -> None:
     memory = PromptMemory(600, FakeClock())
     prompt = bytes(range(20))
     remember(memory, prompt)
@@ -174,7 +174,7 @@ def test_a_tenant_with_much_is_forgotten_slice_by_slice(monkeypatch: pytest.Monk
     assert memory.status() == {"tenants": 1, "bytes": memory.size_bytes, "bytes_max": 128 << 20}
 
 
-def test_nobody_waits_until_all_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_waits_until_all_that_is_old_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_core.server.prompt_memory.FORGOTTEN_AT_ONCE", 10)
     clock = FakeClock()
     memory = PromptMemory(600, clock)

@@ -45,7 +45,7 @@ def worker(instance_id: int, layout: ObjectLayout = SMALL, shard: int | None = N
     return Worker(instance_id, "m", world_size, (ObjectGroup(layout),), shard, inline=False)
 
 
-def test_a_stranger_is_told_once_and_then_left_in_peace() -> None:
+def test_an_unknown_worker_is_notified_once_and_then_left_alone() -> None:
     desk = Desk()
     assert [desk.seen(7, pinged=True) for _ in range(3)] == [False, True, True]
     desk.register(worker(7))
@@ -54,7 +54,7 @@ def test_a_stranger_is_told_once_and_then_left_in_peace() -> None:
     assert [desk.seen(7, pinged=True) for _ in range(2)] == [False, True]
 
 
-def test_strangers_do_not_fill_the_memory() -> None:
+def test_unknown_workers_do_not_fill_the_memory() -> None:
     desk = Desk()
     for instance_id in range(2 * UNKNOWN_IDS_MAX):
         desk.seen(instance_id, pinged=True)
@@ -115,7 +115,7 @@ def test_traffic_is_a_sign_of_life() -> None:
     assert desk.find(1)
 
 
-def test_whoever_wants_to_know_is_told_after_the_holds_have_ended() -> None:
+def test_listeners_are_notified_after_the_leases_have_ended() -> None:
     desk = Desk()
     order: list[tuple[str, int]] = []
     desk.on_leave(lambda left: order.append((f"ended={desk.ended}", left.token)))
@@ -137,7 +137,7 @@ def test_ending_one_registration_does_not_touch_the_next_of_the_same_id() -> Non
 
 
 def test_a_worker_that_speaks_while_the_dead_are_counted_lives() -> None:
-    """The reaper looks and drops under one lock; whoever speaks afterwards is told that it is not registered."""
+    """The reaper looks and drops under one lock; a worker that speaks afterwards gets the answer that it is not registered."""
     desk = Desk()
     one = desk.register(worker(1))
     desk.seen(1, pinged=True)
@@ -147,10 +147,10 @@ def test_a_worker_that_speaks_while_the_dead_are_counted_lives() -> None:
     assert desk.find(1) is one
     desk.pass_time(120)
     assert not desk.touch(one)
-    assert not desk.seen(1, pinged=True), "touching is not being told"
+    assert not desk.seen(1, pinged=True), "a touch is not a notification"
 
 
-def test_time_for_which_the_server_stood_still_is_nobodys_silence() -> None:
+def test_time_for_which_the_server_was_frozen_is_not_a_workers_silence() -> None:
     """What workers sent meanwhile is still to be read."""
     desk = Desk()
     lively = desk.register(worker(1))

@@ -206,7 +206,7 @@ def test_a_deferred_call_is_answered_later_or_by_its_fallback(serve: Serve, mode
     assert client.call(WAIT, 0.0) == 1, "a connection that has waited is served like any other"
 
 
-def test_who_asks_alone_is_told_so_on_the_routers_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_request_is_answered_on_the_routers_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another connection that has just asked is taken for one that waits."""
     monkeypatch.setattr("lmcache_core.server.router.CROWDED_SECONDS", 60.0)
     first = serve(handler(ECHO, HandlerMode.INLINE, lambda call, value: int(call.others_wait)))
@@ -298,7 +298,7 @@ def test_a_fallback_that_cannot_be_sent_is_refused_when_it_is_given(serve: Serve
     assert client.call(ECHO, 1) == 1
 
 
-def test_a_time_beyond_all_clocks_stops_nobody(serve: Serve) -> None:
+def test_a_time_beyond_all_clocks_stops_no_client(serve: Serve) -> None:
     calls: list[Call] = []
 
     def wait(call: Call, seconds: float) -> object:

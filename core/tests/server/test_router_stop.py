@@ -1,4 +1,4 @@
-"""A server that is told to stop answers what it was asked before it closes its port: engines do not survive a lost answer."""
+"""A server that is asked to stop answers its open requests before it closes its port: engines do not survive a lost answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Connect = Callable[[str], "zmq.Socket[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """`start(port)` runs a router that echoes, at once, slowly on its connection's thread, or when it is told to."""
+    """`start(port)` runs a router that echoes, at once, slowly on its connection's thread, or on request."""
     ends: list[Callable[[], None]] = []
 
     def start(port: int = 0) -> Served:
@@ -114,7 +114,7 @@ def ask(dealer: zmq.Socket[bytes], number: int, operation: Operation) -> None:
 
 
 def answers(dealer: zmq.Socket[bytes], count: int, seconds: float = 10.0) -> list[tuple[int, int]]:
-    """(request, result) of so many answers, fewer when they do not come."""
+    """(request, result) of that number of answers, fewer when they do not come."""
     found: list[tuple[int, int]] = []
     while len(found) < count and dealer.poll(int(seconds * 1000)):
         uid, _, result = dealer.recv_multipart()

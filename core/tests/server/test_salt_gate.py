@@ -15,7 +15,7 @@ from lmcache_devkit.fake_engine import FakeEngine
 TOKENS = list(range(160))
 
 
-def test_every_salt_is_admitted_unless_told_otherwise() -> None:
+def test_every_salt_is_admitted_by_default() -> None:
     gate = SaltGate(False, FakeClock())
     assert gate.admits("")
     assert gate.admits("a")

@@ -80,9 +80,9 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
         assert engine.lookup(prompt(1), "b") == CHUNKS
         assert engine.retrieve(prompt(1), "b") is not None
         engine.end("b")
-    with FakeEngine(server.info.engine_endpoint, model="nobody's", salt="tenant") as stranger:
-        stranger.worker.unregister_engine_driven(stranger.instance_id)
-        assert stranger.lookup(prompt(1), "c") == 0
+    with FakeEngine(server.info.engine_endpoint, model="unserved", salt="tenant") as other:
+        other.worker.unregister_engine_driven(other.instance_id)
+        assert other.lookup(prompt(1), "c") == 0
     assert server._parts.tiers.store.drain(10)
     found = values(server)
     whose, payload = ("model", "tenant"), engine.layout.payload_bytes
@@ -91,8 +91,8 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
     assert found["lmcache_mp.lookup_hit_l1"][whose] == TOKENS
     assert found["lmcache.lookup.missed"][whose] == TOKENS
     assert found["lmcache.lookup.chunks"][(*whose, "missed")] == CHUNKS
-    assert found["lmcache_mp.lookup_early_exit"] == {("nobody's", "tenant", "no_worker"): 1}
-    assert found["lmcache.lookup.missed"]["nobody's", "tenant"] == TOKENS
+    assert found["lmcache_mp.lookup_early_exit"] == {("unserved", "tenant", "no_worker"): 1}
+    assert found["lmcache.lookup.missed"]["unserved", "tenant"] == TOKENS
     assert found["lmcache_mp.l1_write"][whose] == found["lmcache_mp.l1_read"][whose] == CHUNKS
     assert found["lmcache.l1.io"][(*whose, "write")] == CHUNKS * payload
     assert found["lmcache_mp.l2_store_completed_objects"] == {("memory",): CHUNKS}
@@ -106,7 +106,7 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
     assert status["chunks"]["hit_rate"] == round(CHUNKS / (3 * CHUNKS), 4)
     (tenant,) = status["tenants"]
     assert (tenant["cache_salt"], tenant["hit_l1_chunks"], tenant["missed_chunks"]) == ("tenant", CHUNKS, 2 * CHUNKS)
-    assert {model["model_name"] for model in status["models"]} == {"model", "nobody's"}
+    assert {model["model_name"] for model in status["models"]} == {"model", "unserved"}
 
 
 def test_every_value_is_of_a_kind(start: Callable[..., Server]) -> None:
@@ -140,7 +140,7 @@ def test_it_adds_up_whenever_it_is_read(start: Callable[..., Server]) -> None:
                     engine.retrieve(tokens, f"r{number}")
                     engine.store(tokens, f"r{number}")
                     engine.end(f"r{number}")
-        except BaseException as error:  # noqa: BLE001 - told by the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(model,)) for model in ("one", "two")]

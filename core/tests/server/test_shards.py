@@ -41,7 +41,7 @@ def test_workers_that_are_known_to_differ_need_all_of_theirs() -> None:
     assert shards((HYBRID, 0), (other, 0)) == [*shards((HYBRID, 0)), ({WINDOW.fingerprint}, {0}, None)]
 
 
-def test_where_nobody_knows_which_it_is_any_of_the_fullest_registrations_counts() -> None:
+def test_where_the_shard_is_unknown_any_of_the_fullest_registrations_counts() -> None:
     wider = (ObjectGroup(WINDOW), ObjectGroup(FULL, window_chunks=3))
     both = {FULL.fingerprint, WINDOW.fingerprint}
     assert shards((HYBRID, None), (wider, None), ((ObjectGroup(FULL),), None)) == [(both, {0}, None), (both, {1}, 3)]

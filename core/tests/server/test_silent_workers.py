@@ -67,7 +67,7 @@ def test_slots_of_a_silent_worker_wait_for_the_end_of_its_connection(start_serve
         fall_silent(server, frozen)
         assert quarantined(server) == 2 * len(CHUNKS)
         other.scheduler.clear(True)
-        assert other.store(TOKENS), "somebody else may store the same chunks"
+        assert other.store(TOKENS), "another worker may store the same chunks"
         for slot in reply.context.slots:  # type: ignore[union-attr]
             frozen.write(slot, b"\xee" * slot.length)
         seen = [frozen.read(slot) for slot in read.context.slots]  # type: ignore[union-attr]
@@ -112,7 +112,7 @@ def test_a_silent_worker_that_unregisters_gives_its_slots_back(start_server: Sta
 
 
 def test_a_fence_ends_the_reads_of_a_silent_worker_and_not_its_writes(start_server: StartServer) -> None:
-    """It throws away what it reads too late; what a frozen thread writes nobody can throw away."""
+    """It throws away what it reads too late; what a frozen thread writes cannot be thrown away."""
     server = start_server(worker_reap_timeout_seconds=2.0)
     with FakeEngine(server.info.engine_endpoint) as frozen, lively(server) as other:
         announce(frozen, 0.5)

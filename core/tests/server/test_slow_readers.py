@@ -101,7 +101,7 @@ def ask(dealer: zmq.Socket[bytes], number: int, size: int) -> None:
 
 
 def answers(dealer: zmq.Socket[bytes], count: int, seconds: float = 10.0) -> list[tuple[int, bytes]]:
-    """(request, result) of so many answers, fewer when they do not come."""
+    """(request, result) of that number of answers, fewer when they do not come."""
     found: list[tuple[int, bytes]] = []
     while len(found) < count and dealer.poll(int(seconds * 1000)):
         uid, _, result = dealer.recv_multipart()

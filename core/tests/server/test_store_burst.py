@@ -120,7 +120,7 @@ def evicted_or_within_watermark(server: Server) -> bool:
     return not status["eviction"]["deleting"] and bool(usage["used_bytes"] <= 0.8 * usage["capacity_bytes"])
 
 
-def test_a_stop_waits_for_the_backlog_no_longer_than_it_was_told(start: Callable[..., Server]) -> None:
+def test_a_stop_waits_for_the_backlog_no_longer_than_its_limit(start: Callable[..., Server]) -> None:
     server = start(l2_adapter=(slow_adapter(bytes_per_second=1e3),))
     with FakeEngine(server.info.engine_endpoint, layers=2, hidden=1024) as engine:
         assert engine.store(prompt(1))

@@ -95,7 +95,7 @@ def start(start_server: StartServer, **settings: object) -> Server:
 
 
 def work(engine: FakeEngine, server: Server, first_token: int) -> None:
-    """Store, let it reach L2, forget it in L1, and look it up there; wake who has nothing to do with that."""
+    """Store, let it reach L2, forget it in L1, and look it up there; wake the threads that have no part in that."""
     tokens = [first_token, *TOKENS]
     assert engine.store(tokens)
     wait_for(lambda: not server.status()["store"]["backlog_bytes"])
@@ -144,7 +144,7 @@ def test_a_thread_that_dies_is_seen_and_comes_back(
 def test_every_thread_of_a_server_is_in_the_table(start_server: StartServer) -> None:
     names = set(start(start_server).status()["threads"])
     one_for_all = {name for name in names if name.startswith("events-") and name not in DEATHS}
-    assert names - one_for_all == {*DEATHS, *ELSEWHERE}, "a thread that nobody has killed yet: add it above"
+    assert names - one_for_all == {*DEATHS, *ELSEWHERE}, "a thread that this test does not kill yet: add it above"
 
 
 def test_a_listing_that_dies_goes_on_where_it_was(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_a_path_that_libzmq_does_not_take_is_given_back(path: Path) -> None:
     assert str(path) not in Path("/proc/net/unix").read_text(), "its descriptor is closed"
 
 
-def test_a_file_that_is_no_socket_is_left_alone(start_server: StartServer, path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_left_alone(start_server: StartServer, path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(ResourceError, match="cannot be opened for engines"):
         start_server(host=f"ipc://{path}")

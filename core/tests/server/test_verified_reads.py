@@ -1,4 +1,4 @@
-"""`--l1-verify-reads`: what an engine of the same user writes over published bytes is served to nobody."""
+"""`--l1-verify-reads`: what an engine of the same user writes over published bytes is never served."""
 
 from __future__ import annotations
 

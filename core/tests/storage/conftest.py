@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.tests.storage.storage_harness import StorageHarness, open_house
+from core.tests.storage.storage_harness import StorageHarness, open_storage
 
 
 @pytest.fixture
 def harness() -> Iterator[StorageHarness]:
-    with open_house(StorageHarness()) as harness:
+    with open_storage(StorageHarness()) as harness:
         yield harness

@@ -1,11 +1,11 @@
-"""What the server says of itself, compared with what it told and with what is there."""
+"""What the server reports, compared with its events and with what is there."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from lmcache_core.contracts import events as told
+from lmcache_core.contracts import events as event_types
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.prefetch import PrefetchController
 from lmcache_core.controllers.store import StoreController
@@ -34,43 +34,43 @@ class FactCheck:
         self._cache, self._storage, self._store = cache, storage, store
         self._prefetch, self._clients, self._events = prefetch, clients, events
         self._read = 0
-        self._told: Counter[type[told.Event]] = Counter()
+        self._published: Counter[type[event_types.Event]] = Counter()
         self._sums: Counter[str] = Counter()
         self._there: set[_Object] = set()
 
     def check(self) -> None:
         """Assert that counts, events and contents agree."""
         for event in self._events.events[self._read :]:
-            self._told[type(event)] += 1
+            self._published[type(event)] += 1
             self._take(event)
         self._read = len(self._events.events)
         self._check_lookups()
         self._check_objects()
         self._check_l2()
 
-    def _take(self, event: told.Event) -> None:
+    def _take(self, event: event_types.Event) -> None:
         sums = self._sums
         match event:
-            case told.LookupFinished():
+            case event_types.LookupFinished():
                 sums["requested"] += event.requested_chunks
                 sums["hit"] += event.hit_chunks
                 sums["l2"] += event.l2_chunks
                 sums["tokens"] += event.prompt_tokens
-            case told.ChunksStored():
+            case event_types.ChunksStored():
                 sums["stored"] += event.chunks
                 sums["stored bytes"] += event.payload_bytes
-            case told.ObjectsRead():
+            case event_types.ObjectsRead():
                 sums["read"] += len(event.chunk_hashes) // HASH_BYTES
-            case told.StoreRefused():
+            case event_types.StoreRefused():
                 sums["refused"] += event.chunks
-            case told.StoreCompleted():
+            case event_types.StoreCompleted():
                 sums["to l2"] += event.stored
                 sums["bytes to l2"] += event.stored_bytes
-            case told.LoadCompleted():
+            case event_types.LoadCompleted():
                 sums["loaded"] += event.loaded
-            case told.ObjectsCame():
+            case event_types.ObjectsCame():
                 self._there.update(_objects(event))
-            case told.ObjectsLeft():
+            case event_types.ObjectsLeft():
                 self._there.difference_update(_objects(event))
 
     def _check_lookups(self) -> None:
@@ -78,10 +78,13 @@ class FactCheck:
         for row in rows.values():
             assert min(row.missed_chunks, row.missed_tokens) >= 0, row
             assert (row.hit_l1_tokens, row.hit_l2_tokens) == (16 * row.hit_l1_chunks, 16 * row.hit_l2_chunks)
-        counted, said, sums = total(rows), self._told, self._sums
-        assert (counted.lookups, counted.abandoned) == (said[told.LookupFinished], said[told.LookupAbandoned])
+        counted, said, sums = total(rows), self._published, self._sums
+        assert (counted.lookups, counted.abandoned) == (
+            said[event_types.LookupFinished],
+            said[event_types.LookupAbandoned],
+        )
         unanswered = sum(lookup.answer is None for lookup in self._storage._lookups._table.everything())
-        assert said[told.LookupStarted] == counted.lookups + counted.abandoned + unanswered
+        assert said[event_types.LookupStarted] == counted.lookups + counted.abandoned + unanswered
         assert (counted.requested_chunks, counted.requested_tokens) == (sums["requested"], sums["tokens"])
         assert (counted.hit_chunks, counted.hit_l2_chunks) == (sums["hit"], sums["l2"])
         assert (counted.stored_chunks, counted.stored_bytes) == (sums["stored"], sums["stored bytes"])
@@ -100,7 +103,7 @@ class FactCheck:
         assert evicted == self._cache.evicted
 
     def _check_l2(self) -> None:
-        said, sums = self._told, self._sums
+        said, sums = self._published, self._sums
         for client in self._clients:
             verbs = client.counters.snapshot().verbs
             assert all(row.adds_up for row in verbs.values()), verbs
@@ -108,14 +111,14 @@ class FactCheck:
         assert all(account.adds_up for account in accounts), accounts
         assert sums["to l2"] <= sum(account.stored for account in accounts)
         assert sums["bytes to l2"] <= sum(account.stored_bytes for account in accounts)
-        assert said[told.LoadSubmitted] == said[told.LoadCompleted] + self._prefetch._loads.jobs
+        assert said[event_types.LoadSubmitted] == said[event_types.LoadCompleted] + self._prefetch._loads.jobs
         assert sums["loaded"] <= self._prefetch.counts().loaded
         view = self._prefetch.counts()
         ended = view.completed + view.timed_out + view.cancelled + view.given_up
-        assert said[told.PrefetchCompleted] <= ended
+        assert said[event_types.PrefetchCompleted] <= ended
 
 
-def _objects(event: told.ObjectsCame | told.ObjectsLeft) -> list[_Object]:
+def _objects(event: event_types.ObjectsCame | event_types.ObjectsLeft) -> list[_Object]:
     whose = (event.model_name, event.cache_salt, event.kv_rank)
     hashes = event.chunk_hashes
     return [(*whose, hashes[at : at + HASH_BYTES]) for at in range(0, len(hashes), HASH_BYTES)]

@@ -32,7 +32,7 @@ class ScriptedAdapter(CueAdapter):
         self._completions.post(JobDone(job.job, tuple(outcomes)))
 
     def finish_and_keep(self, job: CueJob) -> None:
-        """Do it, say so, and go on touching the buffers until `let_go`: what they hold then is nothing to rely on."""
+        """Do it, complete it, and go on touching the buffers until `release_buffers`: their content is undefined by then."""
         self.waiting.remove(job)
         self.keeping.append(job)
         self._completions.post(JobDone(job.job, tuple(self._do(job)), released=False))

@@ -1,4 +1,4 @@
-"""An adapter that lists and deletes, and misbehaves when it is told to."""
+"""An adapter that lists and deletes, and misbehaves on request."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def nothing_is_left(harness: StorageHarness) -> bool:
 
 
 @contextmanager
-def open_house(harness: StorageHarness) -> Iterator[StorageHarness]:
+def open_storage(harness: StorageHarness) -> Iterator[StorageHarness]:
     yield harness
     assert harness.cache.contents.state_counts().is_balanced
     audit(harness.cache)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.tests.storage.storage_harness import StorageHarness, open_house, space
+from core.tests.storage.storage_harness import StorageHarness, open_storage, space
 from lmcache_core.contracts.storage import Shard
 
 HASHES = [number.to_bytes(32, "big") for number in range(512)]
@@ -17,7 +17,7 @@ HASHES = [number.to_bytes(32, "big") for number in range(512)]
 
 @pytest.fixture
 def harness() -> Iterator[StorageHarness]:
-    with open_house(StorageHarness(slots=1100)) as harness:
+    with open_storage(StorageHarness(slots=1100)) as harness:
         for rank in (0, 1):
             harness.put(*HASHES, into=space(rank))
         harness.settle()

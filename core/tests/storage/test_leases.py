@@ -14,7 +14,7 @@ from core.tests.storage.storage_harness import (
     PAYLOAD,
     WORKER,
     StorageHarness,
-    open_house,
+    open_storage,
     space,
 )
 from lmcache_core.contracts.events import LeasesExpired, LookupFinished
@@ -27,7 +27,7 @@ READ_TTL, WRITE_TTL = 300, 600
 @pytest.fixture
 def full() -> Iterator[StorageHarness]:
     """Every slot is in use: one that is given away too early would be noticed."""
-    with open_house(StorageHarness(slots=8)) as harness:
+    with open_storage(StorageHarness(slots=8)) as harness:
         yield harness
 
 
@@ -38,11 +38,11 @@ def free_slots(harness: StorageHarness) -> int:
     return len(hold.slots)
 
 
-# --- what nobody has picked up
+# --- what no worker has picked up
 
 
 @pytest.mark.parametrize("how", ["end", "replace", "silence", "free"])
-def test_what_no_worker_has_picked_up_is_let_go(harness: StorageHarness, how: str) -> None:
+def test_what_no_worker_has_picked_up_is_released(harness: StorageHarness, how: str) -> None:
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS)
@@ -92,7 +92,7 @@ def test_pings_keep_what_is_queued(harness: StorageHarness) -> None:
 # --- what a worker has
 
 
-@pytest.mark.parametrize("answer", ["commit", "give up", "unregister"])
+@pytest.mark.parametrize("answer", ["commit", "abandon", "unregister"])
 def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full: StorageHarness, answer: str) -> None:
     hold, _ = full.storage.reserve(WORKER, space(), CHUNKS)
     assert free_slots(full) == 0
@@ -103,7 +103,7 @@ def test_slots_of_a_late_writer_wait_for_its_answer_and_are_never_published(full
     match answer:
         case "commit":
             assert not full.storage.publish(hold, 0, "r")
-        case "give up":
+        case "abandon":
             full.storage.discard(hold)
         case _:
             full.storage.end_worker(WORKER)
@@ -199,7 +199,7 @@ def test_a_request_that_ends_while_its_loads_run_and_comes_again(harness: Storag
     assert (harness.held(), harness.cache.objects, harness.pins()) == (0, 0, 0)
 
 
-def test_a_request_that_ends_without_its_answer_is_no_hit(harness: StorageHarness) -> None:
+def test_a_request_that_ends_without_its_answer_is_not_a_hit(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
     harness.put(*CHUNKS[:4])
     harness.ask(*CHUNKS)
@@ -208,7 +208,7 @@ def test_a_request_that_ends_without_its_answer_is_no_hit(harness: StorageHarnes
     harness.settle()
     counted = total(harness.storage.counters.snapshot())
     assert (counted.lookups, counted.abandoned, counted.requested_chunks) == (0, 1, 0)
-    assert not [note for note in harness.cache.take_access_log() if isinstance(note, Accessed)]
+    assert not [entry for entry in harness.cache.take_access_log() if isinstance(entry, Accessed)]
     assert not harness.events.of(LookupFinished)
 
 
@@ -262,5 +262,5 @@ def test_threads_that_do_everything_at_once_leave_nothing_held(harness: StorageH
     for number in range(4):
         for request in ("0", "1", "2"):
             harness.storage.end_lookup(bytes([number]), request)
-    census = harness.cache.contents.state_counts()
-    assert (census.held, census.quarantined, census.leases) == (0, 0, 0)
+    counts = harness.cache.contents.state_counts()
+    assert (counts.held, counts.quarantined, counts.leases) == (0, 0, 0)

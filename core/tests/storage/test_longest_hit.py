@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, StorageHarness, open_storage, space
 from lmcache_core.contracts.storage import Shard
 from lmcache_core.controllers import prefetch_plan
 from lmcache_core.model.keys import ObjectKey
@@ -38,7 +38,7 @@ WINDOWS = st.tuples(*[st.none() | st.integers(1, len(CHUNKS)) for _ in RANKS])
 @cache
 def objects() -> dict[bytes, bytes]:
     """Every chunk of every shard, as L2 has it."""
-    with open_house(StorageHarness()) as harness:
+    with open_storage(StorageHarness()) as harness:
         for rank in RANKS:
             harness.put_in_l2(*CHUNKS, into=space(rank))
         return dict(harness.adapter.objects)
@@ -83,7 +83,7 @@ def test_a_lookup_finds_the_longest_prefix_that_can_be_had(
     with (
         patch.object(prefetch_plan, "SLICE_CELLS", 3),
         patch.object(prefetch_plan, "IN_FLIGHT_CELLS", 5),
-        open_house(StorageHarness(adapters=2)) as harness,
+        open_storage(StorageHarness(adapters=2)) as harness,
     ):
         furnish(harness, table)
         harness.ask(*CHUNKS, shards=tuple(Shard((space(rank),), windows[rank]) for rank in RANKS))
@@ -98,7 +98,7 @@ def test_a_lookup_finds_the_longest_prefix_that_can_be_had(
 @settings(deadline=None)
 def test_a_sparse_lookup_finds_all_that_every_shard_can_have(table: tuple[list[Cell], ...]) -> None:
     expected = [chunk for chunk in range(len(CHUNKS)) if all(cells[chunk].can_be_had for cells in table)]
-    with open_house(StorageHarness(adapters=2)) as harness:
+    with open_storage(StorageHarness(adapters=2)) as harness:
         furnish(harness, table)
         harness.ask_sparse(*CHUNKS, shards=tuple(Shard((space(rank),)) for rank in RANKS))
         harness.settle()

@@ -44,7 +44,7 @@ def test_a_prefix_row_counts_every_read(readers: int, first: int, end: int, step
         assert spent == [SLOTS[chunk] for chunk in chunks if not left[chunk]]
 
 
-def test_a_prefix_row_lets_go_of_what_is_not_needed() -> None:
+def test_a_prefix_row_releases_what_is_not_needed() -> None:
     row = PrefixRow([10, 11, ABSENT, 13, 14], ())
     assert row.keep(range(1, 2), 1) == [10, 13, 14]
     assert (row.slots, row.first) == ([11], 1)
@@ -53,7 +53,7 @@ def test_a_prefix_row_lets_go_of_what_is_not_needed() -> None:
     assert row.slots == []
 
 
-def test_hits_in_l1_are_told_from_what_was_loaded_and_given_once() -> None:
+def test_hits_in_l1_are_distinguished_from_loads_and_given_once() -> None:
     row = PrefixRow([10, 11, 12, 13], ())
     row.in_l1 = [10, ABSENT, 12, 13]
     row.keep(range(3), 1)
@@ -61,7 +61,7 @@ def test_hits_in_l1_are_told_from_what_was_loaded_and_given_once() -> None:
     row = PrefixRow([10, 11, 12, 13], ())
     row.in_l1 = row.slots
     row.keep(range(2, 4), 1)
-    assert row.take_hits(0) == [12, 13], "what lies in front of the window is no hit"
+    assert row.take_hits(0) == [12, 13], "what lies in front of the window is not a hit"
     row.in_l1 = [10, 11, 12, 13]
     assert row.take_hits(3) == [13]
 
@@ -110,8 +110,8 @@ def test_a_lookup_without_its_answer_has_nothing_to_take_over(row: PrefixRow | S
     assert (row.claim(0, [10, 11]), row.release_range(0, 2)) == ([], [])
 
 
-def test_a_place_that_is_not_in_the_answer_has_no_reads_to_give_up() -> None:
-    """Its chunk stands at another place, too, which is: that one came in time."""
+def test_a_place_that_is_not_in_the_answer_has_no_reads_to_release() -> None:
+    """Its chunk is at another place, too, which is in the answer: that one came in time."""
     row = SparseRow([10, 11, 10], ())
     assert row.keep([0, 1], 1) == []
     assert row.slots == [10, 11, ABSENT]

@@ -57,7 +57,7 @@ def test_one_of_several_layouts_is_enough_where_the_shard_is_unknown(harness: St
     assert harness.storage.acquire(WORKER, "r", other, CHUNKS[:2], 0) is not None
 
 
-def test_free_lets_go_of_what_the_engine_has_already(harness: StorageHarness) -> None:
+def test_free_releases_what_the_engine_has_already(harness: StorageHarness) -> None:
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS)
@@ -133,7 +133,7 @@ def test_waiting_for_a_lookup_ends_with_its_answer(harness: StorageHarness) -> N
     assert harness.answer() == 0, "it was given"
 
 
-def test_an_answer_that_nobody_took_can_still_be_asked_for(harness: StorageHarness) -> None:
+def test_an_answer_that_was_not_taken_can_still_be_asked_for(harness: StorageHarness) -> None:
     harness.put(*CHUNKS)
     harness.settle()
     harness.storage.clear(force=False)
@@ -308,11 +308,11 @@ def test_two_engines_with_one_request_id_keep_what_each_is_still_to_read(harness
         assert hold is not None, "the other request's end let it go"
         harness.storage.release(hold)
         harness.storage.end_lookup(connection, "r")
-    census = harness.cache.contents.state_counts()
-    assert (census.held, census.cached, census.leases) == (0, 0, 0)
+    counts = harness.cache.contents.state_counts()
+    assert (counts.held, counts.cached, counts.leases) == (0, 0, 0)
 
 
-def test_a_request_id_that_others_use_for_other_chunks_is_no_hindrance(harness: StorageHarness) -> None:
+def test_a_request_id_that_others_use_for_other_chunks_is_not_a_hindrance(harness: StorageHarness) -> None:
     harness.put(*CHUNKS)
     harness.settle()
     for connection, chunks in ((b"a", CHUNKS[:3]), (b"b", CHUNKS[3:])):
@@ -345,12 +345,12 @@ def test_a_prefetch_for_a_request_that_is_over_loads_nothing(harness: StorageHar
     harness.storage.end_lookup(b"c", "r")
     harness.adapter.finish(harness.adapter.waiting[0])
     harness.turn()
-    assert not harness.adapter.waiting, "it is loaded for nobody"
+    assert not harness.adapter.waiting, "it is loaded without a request"
     assert not any(harness.adapter.pins.values())
     assert total(harness.storage.counters.snapshot()).hit_chunks == 0
 
 
-def test_a_lookup_whose_end_was_lost_is_let_go_some_day(harness: StorageHarness) -> None:
+def test_a_lookup_whose_end_was_lost_is_released_eventually(harness: StorageHarness) -> None:
     harness.put(*CHUNKS)
     harness.settle()
     harness.ask(*CHUNKS)
@@ -449,7 +449,7 @@ def test_what_is_on_its_way_is_not_planned_again(harness: StorageHarness, second
     harness.storage.end_lookup(b"c", "c")
 
 
-def test_hits_that_find_no_room_in_the_backlog_are_no_drops(harness: StorageHarness, second_use: OnSecondUse) -> None:
+def test_hits_that_find_no_space_in_the_backlog_are_not_drops(harness: StorageHarness, second_use: OnSecondUse) -> None:
     harness.put(*CHUNKS[:2])
     harness.settle()
     harness.store.limit(StoreLimits(0))
@@ -534,7 +534,7 @@ def test_a_policy_that_raises_costs_nothing_but_the_plan(
 
 
 @pytest.mark.parametrize("targets", [((0.0,),), ((True,),), ((0, 0),), ((7,),), ((),) * 2, None])
-def test_a_plan_that_makes_no_sense_is_no_plan(
+def test_a_plan_that_makes_no_sense_is_not_used(
     harness: StorageHarness, monkeypatch: pytest.MonkeyPatch, targets: object
 ) -> None:
     monkeypatch.setattr(harness.store.guarded.policy, "plan", lambda objects, adapters: StorePlan(targets))  # type: ignore[arg-type]
@@ -545,7 +545,7 @@ def test_a_plan_that_makes_no_sense_is_no_plan(
     assert harness.cache.contents.state_counts().cached == 1
 
 
-def test_a_hit_that_is_told_before_its_store_does_not_displace_it(
+def test_a_hit_a_deletion_is_reported_before_its_store_does_not_displace_it(
     harness: StorageHarness, second_use: OnSecondUse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another request can find an object between its publication and its offer."""

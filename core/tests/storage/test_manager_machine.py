@@ -3,7 +3,7 @@
 Workers prepare and commit through the request module, several transfers at once, of requests of the same name and of
 others, and write into what they were given until they have committed, also when they were taken for dead meanwhile.
 
-Whatever happens in whatever order: what is served is what was stored under that key, a slot has exactly one writer, no
+Operations come in any order: what is served is what was stored under that key, a slot has exactly one writer, no
 reader's slot is given away, every lookup is answered in time, and once all owners have ended or are known dead, nothing is
 held and nothing is in quarantine.
 
@@ -154,7 +154,7 @@ class PromptsByNumber:
 
 
 class Asked(NamedTuple):
-    """A lookup whose answer nobody has seen."""
+    """A lookup whose answer was not read."""
 
     chunks: Sequence[bytes]
     rows: tuple[tuple[int, int | None], ...]
@@ -281,7 +281,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.asked[connection, request] = Asked(chunks, rows, True, self.clock.monotonic())
 
     def hear(self, hits: int) -> bool:
-        """Somebody waited for the answer, and is gone when it comes."""
+        """A client waited for the answer, and is gone when it comes."""
         assert 0 <= hits <= len(PROMPTS[0])
         return False
 
@@ -437,7 +437,7 @@ class StorageMachine(RuleBasedStateMachine):
             self.transfers.commit_store(CALL, opened.key, opened.worker, memoryview(b""))
 
     @rule(opened=consumes(writing))
-    def give_up_store(self, opened: Open) -> None:
+    def abandon_store(self, opened: Open) -> None:
         if opened in self.writes:
             self.writes.remove(opened)
             self.transfers.abandon_store(CALL, opened.key, opened.worker)
@@ -475,7 +475,7 @@ class StorageMachine(RuleBasedStateMachine):
             self.transfers.commit_retrieve(CALL, opened.key, opened.worker)
 
     @rule(data=st.data())
-    def somebody_commits(self, data: st.DataObject) -> None:
+    def a_worker_commits(self, data: st.DataObject) -> None:
         """Whichever of all transfers that are open, those of one name among them."""
         open_ = [*self.writes, *self.reads]
         if not open_:
@@ -597,7 +597,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.turn()
 
     @rule(data=st.data())
-    def adapter_lets_go(self, data: st.DataObject) -> None:
+    def adapter_releases_buffers(self, data: st.DataObject) -> None:
         """All that is kept, or but one."""
         keeping = [(adapter, job) for adapter in self.adapters for job in adapter.keeping]
         spared = data.draw(st.sampled_from((None, *keeping))) if keeping else None
@@ -638,7 +638,7 @@ class StorageMachine(RuleBasedStateMachine):
         self.deliver()
 
     def nothing_is_left_undone(self) -> None:
-        """Whatever can go on has gone on: the thread sleeps now until somebody wakes it, or tries for room again soon."""
+        """All work that can proceed has proceeded: the thread sleeps now until it is woken, or tries for space again soon."""
         if len(self.prefetch._inbox) or any(prefetch.short_since is not None for prefetch in self.prefetch._active):
             return
         before = self.under_way()
@@ -725,11 +725,11 @@ class StorageMachine(RuleBasedStateMachine):
         assert self.prefetch._budget.used_bytes <= PREFETCH_BYTES
 
     def teardown(self) -> None:
-        """All owners end or are known dead, and the adapters let go: nothing is left."""
+        """All owners end or are known dead, and the adapters release their buffers: nothing is left."""
         with self.patches:
-            self.everybody_leaves()
+            self.all_leave()
 
-    def everybody_leaves(self) -> None:
+    def all_leave(self) -> None:
         for connection in CONNECTIONS:
             for request in REQUESTS:
                 self.storage.end_lookup(connection, request)
@@ -749,9 +749,9 @@ class StorageMachine(RuleBasedStateMachine):
             adapter, job = self.waiting()[0]
             adapter.fail(job)
         self.turn()
-        census = self.cache.contents.state_counts()
-        assert (census.held, census.quarantined, census.leases) == (0, 0, 0), census
-        assert census.is_balanced
+        counts = self.cache.contents.state_counts()
+        assert (counts.held, counts.quarantined, counts.leases) == (0, 0, 0), counts
+        assert counts.is_balanced
         assert all(client.answers for client in self.clients)
         assert self.store.drain(0)
         assert self.storage.lookups_open == 0

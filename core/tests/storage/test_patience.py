@@ -47,7 +47,7 @@ def fill(cache: L1Cache, record: SpaceRecord, first: int = 1000, count: int = SL
 
 
 class Waiting:
-    """A store of so many chunks on a thread of its own, which has found how much room there is and waits for more."""
+    """A store of `chunks` chunks on a thread of its own, which has found how much space there is and waits for more."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ def test_what_came_too_late_for_all_is_taken_at_the_end(cache: L1Cache, record: 
 
 def test_others_in_the_queue_end_the_wait(cache: L1Cache, record: SpaceRecord) -> None:
     full = fill(cache, record)
-    patience = iter([True, True, False])
-    store = Waiting(cache, record, 10, LONG, lambda: next(patience))
+    may_wait = iter([True, True, False])
+    store = Waiting(cache, record, 10, LONG, lambda: next(may_wait))
     assert store.join() == []
     cache.leases.end_all(WORKER)
     cache.leases.end(full)
@@ -152,7 +152,7 @@ def test_a_worker_that_leaves_ends_its_wait(cache: L1Cache, record: SpaceRecord)
     assert cache.contents.state_counts().held == 0, "it must not get anything after its end"
 
 
-def test_chunks_that_somebody_else_stores_meanwhile_are_not_waited_for(cache: L1Cache, record: SpaceRecord) -> None:
+def test_chunks_that_another_worker_stores_meanwhile_are_not_waited_for(cache: L1Cache, record: SpaceRecord) -> None:
     full = fill(cache, record, count=SLOTS - 2)
     store = Waiting(cache, record, 10, LONG, always)
     assert len(store.lease.slots) == 2

@@ -71,7 +71,7 @@ class StorageHarness:
     def ask(self, *chunks: bytes, request: str = "r") -> None:
         self.storage.lookup(LookupRequest(b"c", request, (Shard((SPACE,)),), chunks, 1))
 
-    def notes(self) -> list[LogEntry]:
+    def entries(self) -> list[LogEntry]:
         return self.cache.take_access_log()
 
 
@@ -84,17 +84,17 @@ def harness() -> Iterator[StorageHarness]:
     harness.arena.close()
 
 
-def test_an_insert_knows_the_prompt_it_stands_in(harness: StorageHarness) -> None:
+def test_an_insert_knows_its_prompt(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:2], request="before")
     harness.ask(*CHUNKS)
     harness.settle()
     assert harness.storage.lookup_result(b"c", "r") == 2
-    harness.notes()
+    harness.entries()
     harness.clock.advance(5)
     harness.put(2, *CHUNKS[2:])
-    (note,) = harness.notes()
-    assert isinstance(note, Inserted)
-    facts = note.facts
+    (entry,) = harness.entries()
+    assert isinstance(entry, Inserted)
+    facts = entry.facts
     assert (facts.first_chunk, facts.space, [key[4:] for key in facts.keys]) == (2, SPACE.space, list(CHUNKS[2:]))
     assert (facts.request.prompt_chunks, facts.request.hit_chunks) == (8, 2)
     assert facts.request.seconds == harness.clock.monotonic()
@@ -102,63 +102,63 @@ def test_an_insert_knows_the_prompt_it_stands_in(harness: StorageHarness) -> Non
 
 def test_an_insert_without_a_lookup_says_so(harness: StorageHarness) -> None:
     harness.put(0, CHUNKS[0], request="alone")
-    (note,) = harness.notes()
-    assert isinstance(note, Inserted)
-    assert (note.facts.request.prompt_chunks, note.facts.request.hit_chunks) == (0, 0)
-    assert note.facts.request.request != 0
+    (entry,) = harness.entries()
+    assert isinstance(entry, Inserted)
+    assert (entry.facts.request.prompt_chunks, entry.facts.request.hit_chunks) == (0, 0)
+    assert entry.facts.request.request != 0
 
 
-def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_told_once(harness: StorageHarness) -> None:
+def test_only_the_prefix_that_was_hit_is_an_access_and_it_is_logged_once(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:3])
     harness.put(4, *CHUNKS[4:])
     harness.settle()
     harness.adapter.objects.clear()
-    harness.notes()
+    harness.entries()
     harness.ask(*CHUNKS)
     harness.settle()
-    (note,) = harness.notes()
-    assert isinstance(note, Accessed)
-    assert (len(note.slots), note.facts.first_chunk, note.facts.request.hit_chunks) == (3, 0, 3)
+    (entry,) = harness.entries()
+    assert isinstance(entry, Accessed)
+    assert (len(entry.slots), entry.facts.first_chunk, entry.facts.request.hit_chunks) == (3, 0, 3)
     hold = harness.storage.acquire(7, "r", SPACE, CHUNKS[:3], 0)
     assert hold
     harness.storage.release(hold)
-    assert harness.notes() == [], "reading what a lookup has hit is no second hit"
+    assert harness.entries() == [], "reading what a lookup has hit is not a second hit"
     harness.ask(*CHUNKS)
     harness.settle()
-    assert harness.notes() == [], "nor is the same request's next lookup"
+    assert harness.entries() == [], "nor is the same request's next lookup"
 
 
 def test_a_lookup_that_finds_more_than_before_tells_of_the_rest(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:3])
     harness.ask(*CHUNKS[:3])
     harness.put(3, *CHUNKS[3:5], request="other")
-    harness.notes()
+    harness.entries()
     harness.ask(*CHUNKS[:5])
-    (note,) = harness.notes()
-    assert isinstance(note, Accessed)
-    assert (len(note.slots), note.facts.first_chunk) == (2, 3)
+    (entry,) = harness.entries()
+    assert isinstance(entry, Accessed)
+    assert (len(entry.slots), entry.facts.first_chunk) == (2, 3)
 
 
 def test_another_request_is_another_access(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:3])
     numbers = []
     for request in ("a", "b"):
-        harness.notes()
+        harness.entries()
         harness.ask(*CHUNKS[:3], request=request)
-        (note,) = harness.notes()
-        assert isinstance(note, Accessed)
-        numbers.append(note.facts.request.request)
+        (entry,) = harness.entries()
+        assert isinstance(entry, Accessed)
+        numbers.append(entry.facts.request.request)
     assert numbers[0] != numbers[1]
 
 
-def test_a_read_that_nobody_looked_up_is_an_access(harness: StorageHarness) -> None:
+def test_a_read_without_a_lookup_is_an_access(harness: StorageHarness) -> None:
     harness.put(0, *CHUNKS[:3])
-    harness.notes()
+    harness.entries()
     hold = harness.storage.acquire(7, "unheard of", SPACE, CHUNKS[:2], 0)
     assert hold
-    (note,) = harness.notes()
-    assert isinstance(note, Accessed)
-    assert len(note.slots) == 2
+    (entry,) = harness.entries()
+    assert isinstance(entry, Accessed)
+    assert len(entry.slots) == 2
     harness.storage.release(hold)
 
 
@@ -166,14 +166,14 @@ def test_what_was_brought_from_l2_and_kept_is_an_insert_and_no_access(harness: S
     harness.put(0, *CHUNKS[:4])
     harness.settle()
     harness.storage.clear(force=True)
-    harness.notes()
+    harness.entries()
     harness.ask(*CHUNKS[:4])
     harness.settle()
     assert harness.storage.lookup_result(b"c", "r") == 4
-    notes = [note for note in harness.notes() if isinstance(note, Inserted | Accessed)]
-    assert all(isinstance(note, Inserted) for note in notes)
-    assert sorted(note.facts.first_chunk for note in notes) == [0, 1, 2, 3]
-    assert {note.facts.request.prompt_chunks for note in notes if isinstance(note, Inserted)} == {4}
+    entries = [entry for entry in harness.entries() if isinstance(entry, Inserted | Accessed)]
+    assert all(isinstance(entry, Inserted) for entry in entries)
+    assert sorted(entry.facts.first_chunk for entry in entries) == [0, 1, 2, 3]
+    assert {entry.facts.request.prompt_chunks for entry in entries if isinstance(entry, Inserted)} == {4}
 
 
 class LongPromptsOnly(StorePolicy):

@@ -16,7 +16,7 @@ from core.tests.storage.storage_harness import (
     Retain,
     StorageHarness,
     nothing_is_left,
-    open_house,
+    open_storage,
     space,
 )
 from lmcache_core.builtin.lru import open_lru
@@ -32,7 +32,7 @@ BOTH = (Shard((space(),)), Shard((space(1),)))
 
 @pytest.fixture
 def pair() -> Iterator[StorageHarness]:
-    with open_house(StorageHarness(adapters=2)) as harness:
+    with open_storage(StorageHarness(adapters=2)) as harness:
         yield harness
 
 
@@ -89,7 +89,7 @@ def test_a_chunk_that_the_policy_leaves_is_loaded_from_nowhere() -> None:
         def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
             return PrefetchPlan(tuple(None if number == 2 else 0 for number in range(found[0].size)))
 
-    with open_house(StorageHarness(adapters=2, policy=LeaveThird())) as harness:
+    with open_storage(StorageHarness(adapters=2, policy=LeaveThird())) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS)
         harness.settle()
@@ -104,7 +104,7 @@ def test_a_plan_that_makes_no_sense_loads_nothing(sources: object) -> None:
         def plan(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts]) -> PrefetchPlan:
             return PrefetchPlan(sources)  # type: ignore[arg-type]
 
-    with open_house(StorageHarness(policy=Nonsense())) as harness:
+    with open_storage(StorageHarness(policy=Nonsense())) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS)
         harness.settle()
@@ -172,7 +172,7 @@ def test_a_failure_early_on_cancels_what_lies_behind_and_the_answer_does_not_wai
     assert harness.held() == 1 + 2
     harness.adapter.finish(second)
     harness.turn()
-    assert (harness.held(), harness.cache.objects) == (1, 1), "what came for nobody is gone"
+    assert (harness.held(), harness.cache.objects) == (1, 1), "what came without a request is gone"
     harness.storage.end_lookup(b"c", "r")
     assert nothing_is_left(harness)
 
@@ -195,7 +195,7 @@ def test_a_request_that_ends_stops_its_loads(harness: StorageHarness) -> None:
 
 
 def test_a_request_that_ends_in_the_queue_is_never_asked_for() -> None:
-    with open_house(StorageHarness(max_in_flight=1)) as harness:
+    with open_storage(StorageHarness(max_in_flight=1)) as harness:
         harness.put_in_l2(*CHUNKS)
         for request in ("a", "b", "c"):
             harness.ask(*CHUNKS, request=request)
@@ -211,7 +211,7 @@ def test_a_request_that_ends_in_the_queue_is_never_asked_for() -> None:
 
 
 def test_the_next_in_the_queue_begins_as_soon_as_there_is_a_place() -> None:
-    with open_house(StorageHarness(max_in_flight=1)) as harness:
+    with open_storage(StorageHarness(max_in_flight=1)) as harness:
         for request in ("a", "b", "c"):
             harness.ask(*CHUNKS, request=request)
         harness.turn()
@@ -241,11 +241,11 @@ def test_at_its_deadline_a_lookup_is_answered_with_what_is_there(harness: Storag
     assert harness.prefetch.status()["timed_out"] == 1
     harness.storage.end_lookup(b"c", "r")
     assert nothing_is_left(harness)
-    assert harness.cache.objects == 2, "what came late was for nobody"
+    assert harness.cache.objects == 2, "what came late was for no request"
 
 
 def test_what_comes_after_the_deadline_stays_if_the_policy_keeps_it() -> None:
-    with open_house(StorageHarness(policy=Retain())) as harness:
+    with open_storage(StorageHarness(policy=Retain())) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS)
         harness.turn()
@@ -259,7 +259,7 @@ def test_what_comes_after_the_deadline_stays_if_the_policy_keeps_it() -> None:
 
 
 def test_a_deadline_is_for_those_in_the_queue_too() -> None:
-    with open_house(StorageHarness(max_in_flight=1)) as harness:
+    with open_storage(StorageHarness(max_in_flight=1)) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS, request="a")
         harness.ask(*CHUNKS, request="b")
@@ -325,7 +325,7 @@ def test_a_lookup_whose_answer_hangs_in_a_plugin_is_a_miss(harness: StorageHarne
 
 
 def test_no_shard_takes_all_the_room() -> None:
-    with open_house(StorageHarness(slots=20)) as harness:
+    with open_storage(StorageHarness(slots=20)) as harness:
         for rank in (0, 1):
             harness.put_in_l2(*CHUNKS, into=space(rank))
         hold, _ = harness.storage.reserve(WORKER, space(), [bytes([200 + n]) * 32 for n in range(14)])
@@ -342,7 +342,7 @@ def test_no_shard_takes_all_the_room() -> None:
 
 
 def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
-    with open_house(StorageHarness(slots=20)) as harness:
+    with open_storage(StorageHarness(slots=20)) as harness:
         eviction = EvictionController(harness.cache, open_lru(None), 0.8, 0.2, harness.events)
         harness.put_in_l2(*CHUNKS)
         harness.put(*[bytes([200 + n]) * 32 for n in range(16)])
@@ -356,7 +356,7 @@ def test_loads_wait_a_little_until_eviction_has_made_room() -> None:
         assert harness.answer() == 8
 
 
-def test_a_chunk_that_somebody_is_writing_is_taken_when_it_is_there(harness: StorageHarness) -> None:
+def test_a_chunk_that_is_being_written_is_taken_when_it_is_there(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
     hold, _ = harness.storage.reserve(WORKER, space(), CHUNKS[3:4])
     harness.ask(*CHUNKS)
@@ -369,7 +369,7 @@ def test_a_chunk_that_somebody_is_writing_is_taken_when_it_is_there(harness: Sto
 
 
 def test_loads_beyond_the_bound_wait_until_readers_have_taken_over() -> None:
-    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+    with open_storage(StorageHarness(prefetch_slots=8)) as harness:
         harness.put_in_l2(*CHUNKS[:6])
         other = [bytes([100 + n]) * 32 for n in range(6)]
         harness.put_in_l2(*other)
@@ -388,8 +388,8 @@ def test_loads_beyond_the_bound_wait_until_readers_have_taken_over() -> None:
         assert nothing_is_left(harness)
 
 
-def test_a_reader_that_lets_go_while_the_thread_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+def test_a_reader_that_releases_while_the_thread_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_storage(StorageHarness(prefetch_slots=8)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(6)]
         harness.put_in_l2(*CHUNKS[:6])
         harness.put_in_l2(*other)
@@ -414,7 +414,7 @@ def test_a_reader_that_lets_go_while_the_thread_looks_wakes_it(monkeypatch: pyte
 
 
 def test_a_single_lookup_beyond_the_bound_is_shortened() -> None:
-    with open_house(StorageHarness(prefetch_slots=5)) as harness:
+    with open_storage(StorageHarness(prefetch_slots=5)) as harness:
         harness.put_in_l2(*CHUNKS)
         harness.ask(*CHUNKS)
         harness.settle()
@@ -422,7 +422,7 @@ def test_a_single_lookup_beyond_the_bound_is_shortened() -> None:
 
 
 def test_one_that_takes_all_of_the_bound_gives_in_and_not_those_behind_it() -> None:
-    with open_house(StorageHarness(prefetch_slots=5)) as harness:
+    with open_storage(StorageHarness(prefetch_slots=5)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(3)]
         harness.put_in_l2(*CHUNKS)
         harness.put_in_l2(*other)
@@ -456,7 +456,7 @@ def test_an_answered_lookup_keeps_nothing_of_its_prefetch(harness: StorageHarnes
 def test_of_two_that_wait_for_each_other_the_younger_gives_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch_plan, "SLICE_CELLS", 2)
     monkeypatch.setattr(prefetch_plan, "IN_FLIGHT_CELLS", 2)
-    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+    with open_storage(StorageHarness(prefetch_slots=8)) as harness:
         other = [bytes([100 + n]) * 32 for n in range(8)]
         harness.put_in_l2(*CHUNKS)
         harness.put_in_l2(*other)
@@ -470,7 +470,7 @@ def test_of_two_that_wait_for_each_other_the_younger_gives_in(monkeypatch: pytes
 
 
 def test_lookups_of_one_prompt_are_not_counted_twice() -> None:
-    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+    with open_storage(StorageHarness(prefetch_slots=8)) as harness:
         harness.put_in_l2(*CHUNKS)
         for request in ("a", "b"):
             harness.ask(*CHUNKS, request=request)
@@ -478,8 +478,8 @@ def test_lookups_of_one_prompt_are_not_counted_twice() -> None:
         assert (harness.answer("a"), harness.answer("b")) == (8, 8)
 
 
-def test_what_two_lookups_hold_counts_until_both_have_let_go() -> None:
-    with open_house(StorageHarness(prefetch_slots=8)) as harness:
+def test_what_two_lookups_reference_counts_until_both_have_released_it() -> None:
+    with open_storage(StorageHarness(prefetch_slots=8)) as harness:
         harness.put_in_l2(*CHUNKS[:6])
         for request in ("a", "b"):
             harness.ask(*CHUNKS[:6], request=request)

@@ -77,8 +77,8 @@ def test_slots_are_given_back_when_placing_them_fails(harness: StorageHarness, m
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_waiter_that_raises_costs_nobody_else_the_answer(harness: StorageHarness, ends: bool) -> None:
-    """Waiters are functions of request modules, of which some are a stranger's."""
+def test_a_waiter_that_raises_costs_no_other_the_answer(harness: StorageHarness, ends: bool) -> None:
+    """Waiters are functions of request modules, of which some are third-party code."""
     heard: list[int] = []
 
     def hear(hits: int) -> bool:
@@ -105,7 +105,7 @@ def test_a_waiter_that_raises_costs_nobody_else_the_answer(harness: StorageHarne
 def test_a_load_that_trips_the_thread_after_its_answer_is_counted_once(
     harness: StorageHarness, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Whether the adapter has let go of its buffers by then, or does so afterwards."""
+    """Whether the adapter has released its buffers by then, or does so afterwards."""
 
     def trip(*arguments: object) -> None:
         raise RuntimeError("injected")
@@ -133,10 +133,10 @@ def test_a_load_that_trips_the_thread_after_its_answer_is_counted_once(
     assert nothing_is_left(harness)
 
 
-def test_what_was_let_go_before_the_thread_trips_is_not_let_go_again(
+def test_what_was_released_before_the_thread_fails_is_not_released_again(
     harness: StorageHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second unpin would take away the pin of somebody else."""
+    """A second unpin would take away the pin of another request."""
     finish = harness.prefetch._finish
 
     def act_and_trip(prefetch: Prefetch) -> None:

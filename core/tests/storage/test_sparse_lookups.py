@@ -61,7 +61,7 @@ def test_a_load_that_fails_costs_its_chunk_and_no_other(harness: StorageHarness)
     adapter.finish_partly(job, [key.chunk_hash != CHUNKS[2] or key.space != space().space for key in job.keys])
     harness.settle()
     assert harness.places() == [0, 1, 3, 4, 5, 6, 7]
-    assert harness.held() == 14, "the other shard's copy is let go"
+    assert harness.held() == 14, "the other shard's copy is released"
 
 
 def test_one_chunk_at_several_places_is_one_object_and_read_as_often(harness: StorageHarness) -> None:
@@ -105,7 +105,7 @@ def test_free_is_by_place(harness: StorageHarness) -> None:
     assert harness.held() == 0
 
 
-def test_who_waits_is_told_the_places(harness: StorageHarness) -> None:
+def test_waiters_get_the_places(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS[:3])
     heard: list[Bitmap] = []
 
@@ -164,8 +164,8 @@ def test_a_chunk_that_is_asked_for_twice_is_loaded_once_and_nothing_is_tried_aga
     harness.finish("lookup")
     ((_, job),) = harness.jobs("load")
     assert [key.chunk_hash for key in job.keys] == list(CHUNKS[:2])
-    patience = harness.prefetch._timeout_seconds()
-    assert patience == LOOKUP_TIMEOUT, "its thread sleeps until the load is answered"
+    timeout = harness.prefetch._timeout_seconds()
+    assert timeout == LOOKUP_TIMEOUT, "its thread sleeps until the load is answered"
     harness.settle()
     assert harness.places() == [0, 1, 2]
     harness.storage.end_lookup(b"c", "r")

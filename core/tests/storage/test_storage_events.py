@@ -1,4 +1,4 @@
-"""What subscribers are told of lookups, stores, retrieves and what leaves: each thing once, with the right fields."""
+"""Events of lookups, stores, retrieves and removals: each once, with the right fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.tests.storage.storage_harness import (
     SLOT,
     WORKER,
     StorageHarness,
-    open_house,
+    open_storage,
     space,
 )
 from lmcache_core.contracts.events import (
@@ -43,7 +43,7 @@ OBJECT = HEADER_BYTES + PAYLOAD
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_lookup_is_told_of_when_it_starts_and_when_it_has_its_answer(harness: StorageHarness) -> None:
+def test_a_lookup_has_an_event_when_it_starts_and_when_it_has_its_answer(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:3])
     prompt = PromptFacts("m", "", 1, 133, 8, TRACE)
     harness.clock.advance(5)
@@ -70,7 +70,7 @@ def test_a_prompt_that_is_said_to_be_shorter_than_its_hashes_counts_with_them(ha
     assert (row.requested_chunks, row.requested_tokens, row.hit_l1_tokens) == (8, 128, 128)
 
 
-def test_what_came_from_l2_is_told_apart(harness: StorageHarness) -> None:
+def test_what_came_from_l2_is_distinguished(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
     harness.put(*CHUNKS[:2])
     harness.settle()
@@ -154,7 +154,7 @@ def test_a_lookup_that_fails_after_its_request_ended_is_abandoned_once(
     assert total(harness.storage.counters.snapshot()).abandoned == len(harness.events.of(LookupAbandoned)) == 1
 
 
-def test_what_is_loaded_for_nobody_never_came(harness: StorageHarness) -> None:
+def test_what_is_loaded_without_a_request_has_no_event(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS[:2])
     before = len(harness.events.of(ObjectsCame))
     harness.ask(*CHUNKS[:2])
@@ -167,7 +167,7 @@ def test_what_is_loaded_for_nobody_never_came(harness: StorageHarness) -> None:
     assert not [event for event in harness.events.of(ObjectsLeft) if event.reason == "passing"]
 
 
-def test_a_request_that_ends_is_told_of(harness: StorageHarness) -> None:
+def test_a_request_that_ends_has_an_event(harness: StorageHarness) -> None:
     harness.storage.end_lookup(b"c", "r")
     assert harness.events.of(RequestEnded) == [RequestEnded("r")]
 
@@ -182,7 +182,7 @@ def test_a_store_says_which_request_and_how_long_it_took(harness: StorageHarness
     assert came == ObjectsCame("m", "", space().space.kv_rank, OBJECT, "worker", "r", 5, b"".join(CHUNKS[:2]))
 
 
-def test_a_retrieve_is_told_of_when_the_worker_has_read_it(harness: StorageHarness) -> None:
+def test_a_retrieve_has_an_event_when_the_worker_has_read_it(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:4])
     harness.ask(*CHUNKS[:4])
     hold = harness.storage.acquire(WORKER, "r", space(), CHUNKS[1:3], 1)
@@ -221,7 +221,7 @@ def test_a_commit_that_comes_too_late_stores_nothing(harness: StorageHarness) ->
 
 
 def test_a_store_that_finds_no_room_is_refused_for_what_is_missing() -> None:
-    with open_house(StorageHarness(slots=3)) as harness:
+    with open_storage(StorageHarness(slots=3)) as harness:
         harness.put(CHUNKS[0])
         hold, indexes = harness.storage.reserve(WORKER, space(), CHUNKS[:6])
         assert list(indexes) == [1, 2]
@@ -257,7 +257,7 @@ def test_a_worker_with_too_much_open_is_refused(harness: StorageHarness, monkeyp
     harness.storage.discard(hold)
 
 
-def test_clearing_is_told_of_with_what_left(harness: StorageHarness) -> None:
+def test_clearing_has_an_event_with_what_was_removed(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:3])
     harness.settle()
     harness.ask(CHUNKS[0])
@@ -284,7 +284,7 @@ def test_passing_objects_leave_with_their_last_reader(harness: StorageHarness) -
     assert sorted(b"".join(event.chunk_hashes for event in left)) == sorted(b"".join(CHUNKS[:2]))
 
 
-def test_evicted_objects_are_counted_by_salt_and_told_of(harness: StorageHarness) -> None:
+def test_evicted_objects_are_counted_by_salt_and_have_an_event(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:3])
     harness.settle()
     harness.cache.take_access_log()
@@ -314,7 +314,7 @@ def test_a_batch_says_how_long_it_waited_and_for_which_request(harness: StorageH
     assert (view.counts.stored_bytes, view.oldest_seconds, view.counts.adds_up) == (8 * OBJECT, 0.0, True)
 
 
-def test_jobs_of_a_lookup_in_l2_are_told_of(harness: StorageHarness) -> None:
+def test_jobs_of_a_lookup_in_l2_have_events(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS[:2])
     harness.ask(*CHUNKS[:3])
     harness.turn()

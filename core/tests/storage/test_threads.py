@@ -1,7 +1,7 @@
 """Storage with its real threads, and with engines and workers that all come at once.
 
 What the state machine cannot show, since it takes one step after the other: what a lookup was answered with stays until it
-was read, nobody reads wrong bytes, and when all are done nothing is held."""
+was read, no wrong byte is read, and when all are done nothing is referenced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROWS = (((0, None),), ((0, None), (1, None)), ((0, 3), (1, None)))
 WORKERS = (1, 2)
 REQUESTS = ("a", "b")
 """Every engine uses the same ids."""
-PATIENCE_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def content(rank: int, chunk: bytes) -> bytes:
@@ -78,7 +78,7 @@ class Server:
                 name, "i", "b", (self.arena.region,), 4096, clock, events, logging.getLogger("lmcache_core.test")
             )
             adapter = Unreliable(MemorySettings(), context)
-            self.clients.append(AdapterClient(number, name, adapter, adapter.capabilities, clock, PATIENCE_SECONDS))
+            self.clients.append(AdapterClient(number, name, adapter, adapter.capabilities, clock, TIMEOUT_SECONDS))
         store = StoreController(cache, self.clients, open_store_everywhere(None), StoreLimits(1 << 20), clock, events)
         self.prefetch = PrefetchController(
             cache, self.clients, open_load_from_first(None), 4, clock, events, l1_max_bytes=SLOT * SLOTS // 2
@@ -89,21 +89,21 @@ class Server:
         self.controllers = (store, self.prefetch, eviction)
         self.inboxes = (store._inbox, self.prefetch._inbox, eviction._wakes, self.completions._wakes)
         self.supervisor = Supervisor()
-        for charge in (self.completions, *self.controllers):
-            self.supervisor.start(type(charge).__name__, charge.run)
+        for runnable in (self.completions, *self.controllers):
+            self.supervisor.start(type(runnable).__name__, runnable.run)
 
     def is_idle(self) -> bool:
-        census, status = self.cache.contents.state_counts(), self.prefetch.status()
-        held = (census.held, census.quarantined, census.leases, self.prefetch._loads.jobs)
+        counts, status = self.cache.contents.state_counts(), self.prefetch.status()
+        held = (counts.held, counts.quarantined, counts.leases, self.prefetch._loads.jobs)
         return held == (0, 0, 0, 0) and (status["in_flight"], status["queued"], status["l1_bytes"]) == (0, 0, 0)
 
     def close(self) -> None:
         for client in self.clients:
             client.close(1)
         self.supervisor.stopping()
-        for charge in (self.completions, *self.controllers):
-            charge.stop()
-        assert self.supervisor.join(PATIENCE_SECONDS) == []
+        for runnable in (self.completions, *self.controllers):
+            runnable.stop()
+        assert self.supervisor.join(TIMEOUT_SECONDS) == []
         for inbox in self.inboxes:
             inbox.close()
         self.arena.close()
@@ -138,7 +138,7 @@ def ask(server: Server, connection: bytes, choose: random.Random) -> None:
     storage.on_lookup(connection, request, hear)
     end = choose.choice(("read", "read", "read", "free", "leave", "cut"))
     if end != "cut":
-        assert answered.wait(PATIENCE_SECONDS), "no answer"
+        assert answered.wait(TIMEOUT_SECONDS), "no answer"
     for rank, window in rows if end == "read" else ():
         first = 0 if window is None else max(0, answers[0] - window)
         wanted = prompt[first : answers[0]]
@@ -193,7 +193,7 @@ def test_everything_at_once(server: Server) -> None:
     for number in range(ENGINES):
         for request in REQUESTS:
             server.storage.end_lookup(b"%d" % number, request)
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not server.is_idle() and time.monotonic() < deadline:
         time.sleep(0.005)
     assert server.is_idle()
@@ -202,4 +202,4 @@ def test_everything_at_once(server: Server) -> None:
     assert not list(server.supervisor.conditions())
     table = server.cache._table
     states = [table.state(slot) for slot in range(len(table))]
-    assert not any(state and state[4] for state in states), "a temporary object that nobody holds"
+    assert not any(state and state[4] for state in states), "a temporary object without references"

@@ -1,10 +1,10 @@
-"""A prefetch policy that weighs loads: what it is told, and what becomes of what it declines."""
+"""A prefetch policy that weighs loads: what it receives, and what becomes of what it declines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, StorageHarness, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, StorageHarness, open_storage, space
 from lmcache_core.contracts.events import LoadsDeclined
 from lmcache_core.contracts.policies import (
     AdapterFacts,
@@ -45,7 +45,7 @@ class FirstTwo(PrefetchPolicy):
 
 def test_what_is_declined_is_not_loaded_and_counted() -> None:
     policy = FirstTwo()
-    with open_house(StorageHarness(policy=policy)) as harness:
+    with open_storage(StorageHarness(policy=policy)) as harness:
         harness.put_in_l2(*CHUNKS[:5])
         harness.ask(*CHUNKS)
         harness.turn()
@@ -62,13 +62,13 @@ def test_what_is_declined_is_not_loaded_and_counted() -> None:
             3,
             3 * OBJECT,
         )  # the three that it does not have do not count
-        (told,) = harness.events.of(LoadsDeclined)
-        assert (told.adapter, told.objects, told.object_bytes) == ("cue", 3, 3 * OBJECT)
+        (declined,) = harness.events.of(LoadsDeclined)
+        assert (declined.adapter, declined.objects, declined.object_bytes) == ("cue", 3, 3 * OBJECT)
 
 
-def test_it_is_told_how_long_a_load_took_and_what_came() -> None:
+def test_it_receives_how_long_a_load_took_and_what_came() -> None:
     policy = FirstTwo()
-    with open_house(StorageHarness(policy=policy)) as harness:
+    with open_storage(StorageHarness(policy=policy)) as harness:
         harness.put_in_l2(*CHUNKS[:5])
         harness.ask(*CHUNKS)
         harness.turn()
@@ -78,12 +78,12 @@ def test_it_is_told_how_long_a_load_took_and_what_came() -> None:
         assert policy.loads == [LoadFacts("cue", 2 * OBJECT, 0, 2 * OBJECT, 0.5)]
 
 
-def test_one_that_raises_when_it_is_told_costs_nothing() -> None:
+def test_one_that_raises_when_it_is_notified_costs_nothing() -> None:
     class Broken(FirstTwo):
         def on_load(self, facts: LoadFacts) -> None:
             raise RuntimeError("no")
 
-    with open_house(StorageHarness(policy=Broken())) as harness:
+    with open_storage(StorageHarness(policy=Broken())) as harness:
         harness.put_in_l2(*CHUNKS[:5])
         harness.ask(*CHUNKS)
         harness.turn()

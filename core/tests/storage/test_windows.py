@@ -34,8 +34,8 @@ def test_what_lies_in_front_of_the_window_is_not_held(harness: StorageHarness) -
     harness.ask(*CHUNKS, shards=FULL_AND_WINDOW)
     assert harness.answer() == 8
     assert harness.held() == 8 + 2
-    notes = [note for note in harness.cache.take_access_log() if isinstance(note, Accessed)]
-    assert [len(note.slots) for note in notes] == [8, 2], "nor is it a hit"
+    entries = [entry for entry in harness.cache.take_access_log() if isinstance(entry, Accessed)]
+    assert [len(entry.slots) for entry in entries] == [8, 2], "nor is it a hit"
 
 
 def test_the_hit_is_the_longest_prefix_whose_window_is_there(harness: StorageHarness) -> None:
@@ -105,7 +105,7 @@ def test_free_means_chunks_of_the_prompt(harness: StorageHarness) -> None:
     assert harness.held() == 0
 
 
-def test_a_window_of_everything_is_no_window(harness: StorageHarness) -> None:
+def test_a_window_of_everything_is_not_a_window(harness: StorageHarness) -> None:
     harness.put(*CHUNKS[:5])
     harness.ask(*CHUNKS[:5], shards=(Shard((space(),), window=99),))
     assert harness.answer() == 5

@@ -58,7 +58,7 @@ class FakeServer:
         self.server = Server(f"boot {self.boots}", self.chunk_tokens)
 
     def go(self) -> None:
-        """End: what is held is gone, and nobody answers."""
+        """End: what it has is gone, and requests get no answer."""
         self.server = None
         self.losses += 1
         self.holds.clear()

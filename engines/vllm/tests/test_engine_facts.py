@@ -183,8 +183,8 @@ def test_cache_groups() -> None:
     assert found == (CacheGroup(("l0",), 16), CacheGroup(("l1",), 16, 64))
 
 
-def test_workers_are_told_of_layers_of_several_sizes_as_one() -> None:
-    """The scheduler is told of one of them: both must know of its window."""
+def test_workers_get_layers_of_several_sizes_as_one() -> None:
+    """The scheduler gets one of them: both must know its window."""
 
     class UniformTypeKVCacheSpecs(SimpleNamespace):
         block_size = 16

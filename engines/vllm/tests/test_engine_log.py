@@ -26,7 +26,7 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_lines_stand_in_the_engines_log_once() -> None:
+def test_lines_are_in_the_engines_log_once() -> None:
     handler = Lines()
     ENGINE.addHandler(handler)
     ENGINE.setLevel(logging.INFO)

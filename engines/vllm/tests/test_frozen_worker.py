@@ -50,7 +50,7 @@ def test_it_writes_into_no_slot_of_another_engine(server: ServerProcess) -> None
             for number, prompt in enumerate(prompts):
                 found = other.retrieve(prompt, f"read {number}")
                 assert found == [other.content(prompt, chunk) for chunk in range(8)], f"prompt {number} has wrong bytes"
-        assert until(lambda: quiet(server)), "it has told that it touches nothing more"
+        assert until(lambda: quiet(server)), "it has reported that it touches nothing more"
         assert child.poll() is None
     finally:
         child.kill()

@@ -66,7 +66,7 @@ from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from lmcache_vllm.metadata import WorkerReport
-told = []
+reports = []
 other = SimpleNamespace(build_connector_worker_meta=lambda: None, update_connector_output=lambda output: None)
 def beside_another(own):
     multi = object.__new__(MultiConnector)
@@ -80,13 +80,13 @@ def output_of(name):
     return pickle.loads(pickle.dumps(output))
 scheduler = object.__new__(found)
 scheduler._worker = None
-scheduler._scheduler = SimpleNamespace(on_worker_results=lambda report, _: told.append(sorted(report.model_names)))
+scheduler._scheduler = SimpleNamespace(on_worker_results=lambda report, _: reports.append(sorted(report.model_names)))
 for names in (["m##1", "m##1"], ["m##1", "m##2"]):
     combined = KVOutputAggregator(2).aggregate([output_of(name) for name in names])
     beside_another(scheduler).update_connector_output(combined.kv_connector_output)
 
 print("RESULT", json.dumps({
-    "told": told,
+    "reports": reports,
     "class": f"{found.__module__}.{found.__qualname__}",
     "abstract": sorted(found.__abstractmethods__),
     "hma": supports_hma(found),
@@ -158,4 +158,4 @@ def test_steps_look_as_expected(said: dict[str, Any]) -> None:
 @pytest.mark.engine
 def test_names_of_workers_reach_the_scheduler_beside_other_connectors(said: dict[str, Any]) -> None:
     """In a step without any transfer and without a forward pass."""
-    assert said["told"] == [["m##1"], ["m##1", "m##2"]]
+    assert said["reports"] == [["m##1"], ["m##1", "m##2"]]

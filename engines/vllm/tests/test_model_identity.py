@@ -158,7 +158,7 @@ def test_weights_that_are_nowhere_count_by_where_they_are_from(
     assert from_bucket != name(model=str(tmp_path), model_weights="s3://bucket/n", load_format="runai_streamer")
 
 
-def test_weights_that_cannot_be_read_are_no_reason_to_fail(
+def test_weights_that_cannot_be_read_cause_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any) -> str:

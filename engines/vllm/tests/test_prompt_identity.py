@@ -46,7 +46,7 @@ def test_long_chunks() -> None:
 
 @settings(deadline=None)
 @given(TOKENS, st.integers(0, 2 * CHUNK), st.integers(1, CHUNK))
-def test_placeholders_stand_for_their_item(tokens: list[int], offset: int, length: int) -> None:
+def test_placeholders_mean_their_item(tokens: list[int], offset: int, length: int) -> None:
     identity = PromptIdentity(tokens, CHUNK, [Placeholder("cat", offset, length)])
     expected = [*tokens[:offset], *placeholder_values("cat", length), *tokens[offset + length :]]
     assert ids(identity, 3 * CHUNK) == expected
@@ -66,7 +66,7 @@ def test_an_adapter_is_part_of_the_model_name_and_not_of_the_tokens(tokens: list
 @settings(deadline=None)
 @given(st.integers(0, 3 * CHUNK), st.integers(1, CHUNK))
 def test_an_item_of_few_tokens_is_part_of_the_model_name(offset: int, length: int) -> None:
-    """In the chunk in which it begins: a later one is told apart by that."""
+    """In the chunk in which it begins: a later one differs by that."""
     tokens = [1] * 4 * CHUNK
     cat, dog = (PromptIdentity(tokens, CHUNK, [Placeholder(name, offset, length)]) for name in ("cat", "dog"))
     if min(length, CHUNK - offset % CHUNK) < ITEM_TOKENS:
@@ -78,7 +78,7 @@ def test_an_item_of_few_tokens_is_part_of_the_model_name(offset: int, length: in
         assert sum(differing[chunk : chunk + CHUNK]) >= ITEM_TOKENS
 
 
-def test_two_items_whose_31_bits_are_alike_are_told_apart() -> None:
+def test_two_items_whose_31_bits_are_alike_are_distinguished() -> None:
     """Found by trying 74,533 identifiers: as many images behind one system prompt share a key by chance."""
     seen: dict[int, str] = {}
     for number in itertools.count():

@@ -29,7 +29,7 @@ def test_requests_wait_for_the_name() -> None:
     assert [key.model_name for key in rig.server.keys] == ["m##1"]
 
 
-def test_the_wait_ends_with_the_patience_for_lookups() -> None:
+def test_the_wait_ends_with_the_timeout_of_lookups() -> None:
     rig = Rig(model_name="")
     rig.side.on_new_request(PROMPT)
     assert rig.side.matched_tokens("r", 0) == (None, False)

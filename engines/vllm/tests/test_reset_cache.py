@@ -1,4 +1,4 @@
-"""When vLLM is told that its cache was dropped, nothing of before is found any more, by nobody."""
+"""After vLLM's cache is reset, no worker finds anything of before."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_what_vllm_has_is_not_loaded() -> None:
     assert rig.server.holds["r"] == {1, 2}
 
 
-def test_what_vllm_declines_is_let_go() -> None:
+def test_what_vllm_declines_is_released() -> None:
     rig = Rig()
     rig.store(PROMPT, 24)
     rig.side.on_new_request(PROMPT)
@@ -76,7 +76,7 @@ def test_the_key() -> None:
     )
 
 
-def test_a_lookup_is_waited_for_and_then_given_up() -> None:
+def test_a_lookup_is_waited_for_and_then_abandoned() -> None:
     rig = Rig(at_once=False)
     rig.side.on_new_request(PROMPT)
     rig.now = 5.0  # waits in vLLM's queue
@@ -307,7 +307,7 @@ def test_an_adapter_is_part_of_the_name_of_lookups_and_stores() -> None:
     assert adapted[0].tokens == base[0].tokens
 
 
-def test_the_cache_is_dropped_and_the_end_told() -> None:
+def test_the_cache_is_dropped_and_the_end_reported() -> None:
     rig = Rig()
     assert rig.side.reset_cache()
     rig.load(PROMPT)

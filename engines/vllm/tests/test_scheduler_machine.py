@@ -143,7 +143,7 @@ class Schedules(RuleBasedStateMachine):
             while len(self.model.steps) > self.model.ahead:
                 self.model.run(lambda kind, number: kind != "fail")
         assert not self.model.requests, "requests that vLLM waits for in vain"
-        assert not self.server.holds_anything(), "chunks that nobody will come for"
+        assert not self.server.holds_anything(), "chunks that no worker will fetch"
         assert not self.side._states
         assert not self.side._ending
         assert not self.side._ledger.requests()
@@ -154,7 +154,7 @@ def test_schedules() -> None:
 
 
 def test_a_repeated_prompt_is_loaded() -> None:
-    """The machine's own check: without loads its laws would say nothing."""
+    """The machine's own check: without loads its checks would show nothing."""
     machine = Schedules()
     machine.start(
         ahead=1,

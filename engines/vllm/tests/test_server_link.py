@@ -80,7 +80,7 @@ def test_an_address_that_is_none() -> None:
         ServerLink(Settings(url="tcp://127.0.0.1:no-port"))
 
 
-def test_what_is_held_is_let_go(server: ServerProcess, link: ServerLink) -> None:
+def test_what_is_referenced_is_released(server: ServerProcess, link: ServerLink) -> None:
     server.start()
     assert until(lambda: link.server)
     side = scheduler(link)

@@ -14,7 +14,7 @@ def test_counts_are_taken_once() -> None:
     assert tally.take() == {}
 
 
-def test_a_name_that_nobody_explains() -> None:
+def test_a_name_without_a_description() -> None:
     with pytest.raises(KeyError):
         Tally().add("lookup")
 

@@ -32,7 +32,7 @@ def test_a_store_is_fenced_when_what_a_window_left_behind_is_given_out(is_over: 
     if is_over:
         assert rig.side.on_finished("r")
     rig.side.on_new_request(replace(PROMPT, request_id="s"))
-    shared = (8, [[7, 8, 2, 11]])  # the first two blocks are vLLM's own hit: nobody writes them
+    shared = (8, [[7, 8, 2, 11]])  # the first two blocks are vLLM's own hit: they are not written
     plan = rig.step(8, 8, request="s", new_blocks=[shared])
     assert plan.fence == {first.id}
     assert plan.finishing == (("r",) if is_over else ())
@@ -56,7 +56,7 @@ def test_a_store_is_fenced_when_a_load_gets_its_blocks() -> None:
     assert plan.fence == {stores[0].id}
 
 
-def test_without_windows_what_vllm_gives_out_is_nobody_elses() -> None:
+def test_without_windows_vllm_gives_out_each_block_once() -> None:
     rig = Rig()
     rig.load(PROMPT)
     rig.step(0, 16)

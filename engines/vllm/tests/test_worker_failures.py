@@ -95,7 +95,7 @@ def test_a_restart_between_two_heartbeats_is_noticed(running: ServerProcess) -> 
         assert worker.counts["loads"] == 1
 
 
-def test_a_server_that_stands_still_costs_one_time_out(running: ServerProcess) -> None:
+def test_a_frozen_server_costs_one_time_out(running: ServerProcess) -> None:
     paged = fused_hnd()
     with rig(running.port, paged, timeout_seconds=0.5, heartbeat_seconds=0.5) as worker:
         os.kill(running.pid, signal.SIGSTOP)
@@ -215,7 +215,7 @@ def test_a_fence_ends_stores_before_their_blocks_change(
         worker.step(stores=(copying, queued))
         assert entered.wait(10)
         worker.side.on_step(StepPlan(fence=frozenset({copying.id, queued.id})))
-        paged.wipe()  # now the blocks belong to somebody else
+        paged.wipe()  # now the blocks belong to another request
         proceed.set()
         assert worker.until(lambda: {copying.id, queued.id} <= worker.over.keys())
         assert worker.until(lambda: worker.counts.get("failed_stores:cancelled") == 2)
@@ -256,7 +256,7 @@ def test_a_step_waits_for_the_copies_of_stores_whose_blocks_it_takes(
         worker.step(stores=(first, second))
         assert entered.wait(10)
         worker.side.on_step(StepPlan(fence=frozenset({first.id, second.id})))
-        paged.wipe()  # now the blocks belong to somebody else
+        paged.wipe()  # now the blocks belong to another request
         assert worker.until(lambda: worker.counts.get("stores") == 2)
         assert {first.id, second.id} <= worker.over.keys()
     assert until(lambda: quiet(running))
@@ -280,7 +280,7 @@ def test_after_a_long_step_the_next_one_waits_for_the_server_as_well(running: Se
 
 
 def test_a_step_never_waits_longer_than_for_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the one before took: the patience with the server is part of it."""
+    """However long the one before took: the time-out for the server is part of it."""
     waits: list[float] = []
 
     def wait_for_stores(_: TransferBoard, tasks: Iterable[TransferTask], seconds: float) -> list[TransferTask]:
@@ -315,7 +315,9 @@ def test_a_step_does_not_wait_for_a_store_that_waits_for_the_server(
     assert until(lambda: quiet(running))
 
 
-def test_what_waited_too_long_for_its_turn_is_given_up(running: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waited_too_long_in_the_queue_is_abandoned(
+    running: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """vLLM keeps blocks, and a request waits, no longer than for one answer more, however slow those before are."""
     entered, proceed = threading.Event(), threading.Event()
     real = ChunkPages.gather

@@ -47,12 +47,12 @@ def nothing_stays_held(server: ServerProcess) -> Iterator[None]:
 
 
 def quiet(server: ServerProcess) -> bool:
-    census = server.status()["l1"]
-    return (census["held"], census["quarantined"]) == (0, 0)
+    l1 = server.status()["l1"]
+    return (l1["held"], l1["quarantined"]) == (0, 0)
 
 
 def tables(paged: Paged, first: int, tokens: int) -> list[list[int]]:
-    """Blocks for so many tokens in every group, in no tidy order."""
+    """Blocks for that number of tokens in every group, unordered."""
     found = []
     for group in paged.groups:
         count = tokens // group.block_tokens

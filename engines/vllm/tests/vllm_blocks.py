@@ -29,14 +29,14 @@ class BlockPool:
                 self._free.append(block)
 
     def allocate(self, request: Request, tokens: int) -> bool:
-        """Blocks for that many tokens; a group with a window lets go of those that it does not need any more."""
+        """Blocks for that many tokens; a group with a window frees those that it does not need any more."""
         wanted = [-(-tokens // group.block_tokens) for group in self._groups]
         tables = request.tables or [[] for _ in self._groups]
         missing = sum(max(0, count - len(table)) for count, table in zip(wanted, tables, strict=True))
         if missing > len(self._free):
             return False
         request.tables = tables
-        self.let_go_of_skipped(request, request.computed)
+        self.free_skipped(request, request.computed)
         for count, table, group in zip(wanted, tables, self._groups, strict=True):
             needless = self._skipped(group, request.computed)
             while len(table) < count:
@@ -49,7 +49,7 @@ class BlockPool:
                 table.append(block)
         return True
 
-    def let_go_of_skipped(self, request: Request, computed: int) -> None:
+    def free_skipped(self, request: Request, computed: int) -> None:
         """Each step, and at the end before the connector is asked."""
         for table, group in zip(request.tables, self._groups, strict=False):  # without blocks there are no tables
             for index in range(min(self._skipped(group, computed), len(table))):

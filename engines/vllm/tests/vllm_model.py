@@ -80,7 +80,7 @@ class VllmModel:
                 queue.remove(request)
         request.status = "finished"
         unprocessed = sum(write.count for step in self.steps for write in step.writes if write.request is request)
-        self._blocks.let_go_of_skipped(request, request.computed - unprocessed)
+        self._blocks.free_skipped(request, request.computed - unprocessed)
         if self.side.on_finished(request.id):
             assert not keep, "a request is not loaded and stored at once: vLLM would free its blocks twice"
             self.unsent.add(request.id)

@@ -60,4 +60,4 @@ class Step:
     plan: StepPlan
     writes: list[Write]
     freed: list[int] = field(default_factory=list)
-    """Blocks that nobody needs any more once it ran."""
+    """Blocks that are free once it ran."""

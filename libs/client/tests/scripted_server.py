@@ -48,7 +48,7 @@ class ScriptedServer:
         self._socket.close()
 
     def wait_for(self, requests: int, seconds: float = 10) -> None:
-        """Until so many have come."""
+        """Until that number has come."""
         end = time.monotonic() + seconds
         while len(self.requests) < requests:
             assert time.monotonic() < end, f"{len(self.requests)} requests came, {requests} were to come"

@@ -121,7 +121,7 @@ def test_a_server_that_knows_no_hello(server: ScriptedServer) -> None:
 
 
 def test_a_request_that_is_not_taken_hides_no_answer(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZMQ takes note of news before it finds that the socket is full."""
+    """ZMQ consumes the wake-up before it finds that the socket is full."""
 
     async def ask() -> int:
         async with AsyncEngineClient(server.endpoint) as client:

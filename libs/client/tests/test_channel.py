@@ -26,11 +26,11 @@ def test_typed_methods(
     assert getattr(channel, method)(*arguments) == result
 
 
-def test_a_future_is_completed_though_nobody_waits(server: ScriptedServer, channel: EngineChannel) -> None:
+def test_a_future_is_completed_without_a_waiter(server: ScriptedServer, channel: EngineChannel) -> None:
     server.answer = echo
-    told = threading.Event()
-    channel.submit(ECHO, 5).add_done_callback(lambda future: told.set())
-    assert told.wait(10)
+    called = threading.Event()
+    channel.submit(ECHO, 5).add_done_callback(lambda future: called.set())
+    assert called.wait(10)
 
 
 def test_a_lookup_sends_both_requests_at_once(server: ScriptedServer, channel: EngineChannel) -> None:
@@ -84,7 +84,7 @@ def test_many_threads_get_their_own_answers(server: ScriptedServer, channel: Eng
 
 
 def test_each_request_has_its_own_time_out(server: ScriptedServer, channel: EngineChannel) -> None:
-    """Whoever leads when a shorter one comes is told."""
+    """The leading thread is notified when a shorter deadline comes."""
     server.answer = silent
     long = channel.submit(ECHO, 1, timeout_seconds=60)
     server.wait_for(1)
@@ -126,7 +126,7 @@ def test_answers_that_break_the_protocol(server: ScriptedServer, channel: Engine
         channel.call(ops.NOOP) if calls else channel.submit(ops.NOOP).result(10)
 
 
-def test_an_answer_that_nobody_asked_for(server: ScriptedServer, channel: EngineChannel) -> None:
+def test_an_answer_without_a_request(server: ScriptedServer, channel: EngineChannel) -> None:
     server.answer = lambda request: [[request[0], b"\x63", b"\x18", b"\xa2no"], [request[0], b""], request]
     assert channel.call(ECHO, 4) == 4
 
@@ -152,7 +152,7 @@ def test_a_full_socket_says_so_at_once() -> None:
     assert "'echo' was not sent to tcp://127.0.0.1:9: as many requests as the socket takes wait to be sent" in refused
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with (
         EngineChannel("tcp://127.0.0.1:9", timeout_seconds=0.05) as channel,
         pytest.raises(NoAnswerError, match="is a server running there"),
@@ -186,7 +186,7 @@ def test_a_server_that_comes_back(server: ScriptedServer, channel: EngineChannel
         another.close()
 
 
-def test_a_forked_process_is_told(server: ScriptedServer, channel: EngineChannel) -> None:
+def test_a_forked_process_gets_an_error(server: ScriptedServer, channel: EngineChannel) -> None:
     child = os.fork()
     if not child:
         try:
@@ -221,7 +221,7 @@ def test_a_process_that_was_forked_in_the_middle_of_a_request(server: ScriptedSe
     with channel._lock:
         child = os.fork()
         if not child:
-            signal.alarm(10)  # where the child waits for a lock that nobody gives back
+            signal.alarm(10)  # where the child waits for a lock that is never released
             try:
                 channel.submit(ops.NOOP)
             except LMCacheError as error:

@@ -71,7 +71,7 @@ def test_a_lookup_is_asked_for_until_it_has_an_answer(server: ScriptedServer, cl
     assert [request[2] for request in server.requests] == [b"\x08", b"\x09", b"\x09", b"\x09"]
 
 
-def test_a_lookup_without_end_is_given_up(server: ScriptedServer) -> None:
+def test_a_lookup_without_end_is_abandoned(server: ScriptedServer) -> None:
     with (
         EngineClient(server.endpoint, timeout_seconds=0.3) as client,
         pytest.raises(LMCacheError, match=r"the lookup of 'r1' is still running after 0\.3 s"),
@@ -99,7 +99,7 @@ def test_a_late_answer_is_dropped_and_its_ticket_void(server: ScriptedServer, cl
         client.receive(ticket)
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with EngineClient("tcp://127.0.0.1:9", timeout_seconds=0.05) as client:
         with pytest.raises(LMCacheError, match="is a server running there"):
             client.ping()
@@ -180,7 +180,7 @@ def test_a_closed_client_says_so(server: ScriptedServer, client: EngineClient) -
         client.noop()
 
 
-def test_a_forked_process_is_told(server: ScriptedServer, client: EngineClient) -> None:
+def test_a_forked_process_gets_an_error(server: ScriptedServer, client: EngineClient) -> None:
     child = os.fork()
     if not child:
         signal.alarm(10)

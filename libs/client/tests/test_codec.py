@@ -257,11 +257,11 @@ def test_wrong_number_of_arguments() -> None:
         CODECS["lookup"].encode_payload(["r"])
 
 
-# Answers for operations that nobody handles
+# Answers for operations without a handler
 
 
 @pytest.mark.parametrize("label", [6, "store", 7, "retrieve", 5])
-def test_transfers_that_nobody_handles_moved_nothing(label: int | str) -> None:
+def test_transfers_without_a_handler_moved_nothing(label: int | str) -> None:
     assert refusal(msgspec.msgpack.encode(label)) == (b"\x92\xc4\x00\xc2",)
 
 

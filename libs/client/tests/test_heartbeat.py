@@ -36,7 +36,7 @@ class Node:
     def _answer(self, request: Frames) -> list[Frames]:
         if request[2] == PING:
             self.pings.append(msgspec.msgpack.decode(request[3]))
-            known, self.knows = self.knows, True  # told once
+            known, self.knows = self.knows, True  # answered once
             return [[*request[:3], msgspec.msgpack.encode(known)]]
         return [[*request[:3], msgspec.msgpack.encode(hello(self.boot))]] if self.boot else []
 
@@ -65,7 +65,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Watched:
-    """A heartbeat, and what it told."""
+    """A heartbeat, and what it reported."""
 
     def __init__(self, node: Node, **options: object) -> None:
         self.changes: queue.Queue[ServerChange] = queue.Queue()
@@ -126,7 +126,7 @@ def test_a_server_that_dies_and_is_found_again(node: Node, watch: Watch) -> None
     node.come_back("first")
     assert watched.next() is BACK
     wait_until(lambda: watched.heart.healthy)
-    assert watched.changes.empty(), "told once"
+    assert watched.changes.empty(), "reported once"
 
 
 def test_a_server_that_is_another_one_when_it_is_back(node: Node, watch: Watch) -> None:
@@ -150,7 +150,7 @@ def test_a_restart_before_the_first_beat(node: Node, watch: Watch) -> None:
     assert watch(hello=hello("zeroth")).next() is RESTARTED
 
 
-def test_the_server_of_the_registration_is_no_restart(node: Node, watch: Watch) -> None:
+def test_the_server_of_the_registration_is_not_a_restart(node: Node, watch: Watch) -> None:
     watched = watch(hello=hello("first"))
     node.wait_for_pings(3)
     assert watched.changes.empty()
@@ -165,7 +165,7 @@ def test_a_worker_that_is_unknown(node: Node, watch: Watch) -> None:
     assert watched.changes.empty()
 
 
-def test_a_change_that_could_not_be_dealt_with_is_told_again(node: Node, watch: Watch) -> None:
+def test_a_change_that_could_not_be_handled_is_reported_again(node: Node, watch: Watch) -> None:
     watched = watch(instance_id=7)
     node.wait_for_pings(2)
     watched.fails = True
@@ -200,7 +200,7 @@ def test_a_server_that_knows_no_hello_is_asked_once(node: Node, watch: Watch, mo
     node.come_back("second")
     assert watched.next() is BACK
     node.wait_for_pings(2)
-    assert node.hellos > 1, "whoever came back may know it"
+    assert node.hellos > 1, "the server that came back may know it"
 
 
 def test_a_hello_that_gets_lost_hides_no_restart(node: Node, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_nothing_is_had_of_a_closed_one(arena: Arena) -> None:
     held = segment.payload(slot(0, 4))
     segment.close()
     segment.close()
-    held[:] = b"mine"  # whoever holds a view keeps the memory
+    held[:] = b"mine"  # a view keeps the memory
     for use in (
         lambda: segment.address,
         lambda: segment.view,
@@ -104,7 +104,7 @@ def test_closing_leaves_nothing_open_where_something_still_uses_the_view(arena: 
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_whoever_releases_a_view_does_not_take_it_from_others(segment: L1Segment) -> None:
+def test_releasing_a_view_does_not_take_it_from_others(segment: L1Segment) -> None:
     with segment.view as view:
         view[:5] = b"there"
     assert bytes(segment.payload(slot(0, 5))) == b"there"
@@ -113,14 +113,14 @@ def test_whoever_releases_a_view_does_not_take_it_from_others(segment: L1Segment
 @pytest.mark.parametrize(
     "name", ["", "/", ".", "..", "../etc/passwd", "a/b", "//a", "a\0b", ".hidden", "x" * 300, "a\n"]
 )
-def test_a_name_that_is_no_file_of_the_folder(name: str) -> None:
+def test_a_name_that_is_not_a_file_of_the_folder(name: str) -> None:
     with pytest.raises(ProtocolError, match="a name of one file in /dev/shm belongs there"):
         L1Segment(name, SIZE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files that are no segments of ours."""
+    """Files that are not segments of ours."""
     monkeypatch.setattr(l1_segment, "SHM_ROOT", tmp_path)
     return tmp_path
 
@@ -143,7 +143,7 @@ def made(path: Path, size: int = SIZE, mode: int = 0o600) -> None:
         (lambda path: made(path, mode=0o602), "other users may write to it"),
     ],
 )  # fmt: skip
-def test_what_is_no_segment_of_ours(folder: Path, make: object, fault: str) -> None:
+def test_what_is_not_a_segment_of_ours(folder: Path, make: object, fault: str) -> None:
     make(folder / "segment")  # type: ignore[operator]
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ResourceError, match=fault):
@@ -196,7 +196,7 @@ def test_nothing_is_prefaulted_twice_and_nothing_outside(segment: L1Segment) -> 
     assert list(segment._prefault._asked) == [Extent(0, 3 * MIB), Extent(SIZE - 4096, 4096)]
 
 
-def test_closing_gives_up_what_is_left(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_releases_what_is_left(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefault, "SLICE_BYTES", 4096)
     assert arena.segment
     segment = L1Segment(arena.segment, SIZE)
@@ -208,7 +208,7 @@ def test_closing_gives_up_what_is_left(arena: Arena, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("answer", [False, OSError(12, "Cannot allocate memory")])
-def test_where_it_cannot_be_had_it_is_given_up(monkeypatch: pytest.MonkeyPatch, answer: bool | OSError) -> None:
+def test_where_it_is_not_available_it_is_skipped(monkeypatch: pytest.MonkeyPatch, answer: bool | OSError) -> None:
     asked: list[int] = []
 
     def populate(address: int, length: int) -> bool:

@@ -34,7 +34,7 @@ FULL, WINDOW = ObjectLayout(2, 4, 256, 128, "bfloat16"), ObjectLayout(2, 12, 256
 
 
 @given(st.lists(REGIONS, min_size=1, max_size=5))
-def test_regions_stand_one_behind_the_other(parts: list[ObjectLayout]) -> None:
+def test_regions_are_contiguous(parts: list[ObjectLayout]) -> None:
     layout = joined_layout(parts)
     assert layout.payload_bytes == sum(part.payload_bytes for part in parts)
     assert len(layout.fingerprint) == 16
@@ -70,7 +70,7 @@ def test_order_is_part_of_the_shape() -> None:
     assert joined_layout([FULL, WINDOW]).fingerprint != joined_layout([WINDOW, FULL]).fingerprint
 
 
-def test_a_composite_is_bytes_to_whoever_copies_it_whole() -> None:
+def test_a_composite_is_bytes_to_a_copy_of_the_whole() -> None:
     layout = joined_layout([FULL, WINDOW])
     assert (layout.dtype, layout.shape) == ("uint8", (layout.payload_bytes,))
     assert str(layout) == "bfloat16[2, 4, 256, 128] + bfloat16[2, 12, 256, 64]"

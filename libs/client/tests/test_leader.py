@@ -1,4 +1,4 @@
-"""One of those who wait reads the socket for all: whoever it is, and whatever callbacks do meanwhile."""
+"""One of the waiting threads reads the socket for all, whichever it is, and whatever callbacks do meanwhile."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_answer_that_another_thread_took_in_wakes_the_leader(server: Scripted
 
 
 def unaware_leader(server: ScriptedServer, channel: EngineChannel, pool: ThreadPoolExecutor) -> Future[int]:
-    """Waits for its descriptors, which stay silent: as after another thread has taken note of the news.  The server answers
+    """Waits for its descriptors, which stay silent: as after another thread has consumed the wake-up.  The server answers
     its request with the next one that comes."""
     server.answer = silent
     channel._poller.unregister(channel._exchange.descriptor)
@@ -104,7 +104,7 @@ def unaware_leader(server: ScriptedServer, channel: EngineChannel, pool: ThreadP
     return leader
 
 
-def test_a_leader_whose_descriptor_stays_silent_is_told(server: ScriptedServer, channel: EngineChannel) -> None:
+def test_a_leader_whose_descriptor_stays_silent_is_woken(server: ScriptedServer, channel: EngineChannel) -> None:
     with ThreadPoolExecutor(1) as pool:
         leader = unaware_leader(server, channel, pool)
         end = time.monotonic() + 10
@@ -143,18 +143,18 @@ def test_who_leads_goes_on_after_a_call_of_a_callback(server: ScriptedServer, ch
     """Or two threads would read the socket."""
     server.answer = silent
     never = channel.submit(ECHO, 0, timeout_seconds=60)
-    told = threading.Event()
+    called = threading.Event()
 
     def ask(future: Future[int]) -> None:
         if channel.call(ECHO, 2) == 2:
-            told.set()
+            called.set()
 
     channel.submit(ECHO, 1).add_done_callback(ask)
     server.wait_for(2)
     first = server.requests[1]
     server.answer = later(first)
     channel.submit(ECHO, 5)
-    assert told.wait(10)
+    assert called.wait(10)
     wait([never], 0.05)  # the leader waits again
     server.answer = silent
     with ThreadPoolExecutor(1) as pool:
@@ -187,7 +187,7 @@ def test_a_callback_on_a_calling_thread_may_close(server: ScriptedServer, channe
 def test_a_request_that_is_not_taken_wakes_the_leader(
     server: ScriptedServer, channel: EngineChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZMQ takes note of news before it finds that the socket is full."""
+    """ZMQ consumes the wake-up before it finds that the socket is full."""
     with ThreadPoolExecutor(1) as pool:
         leader = unaware_leader(server, channel, pool)
         channel.submit(ECHO, 2, timeout_seconds=120)
@@ -203,7 +203,7 @@ def test_a_request_that_is_not_taken_wakes_the_leader(
         assert leader.result(10) == 1
 
 
-def test_an_interrupt_in_a_callback_keeps_nobody_waiting() -> None:
+def test_an_interrupt_in_a_callback_keeps_no_thread_waiting() -> None:
     """As by Ctrl-C on the main thread, which took in the answers of others as well."""
 
     def interrupt(future: Future[int]) -> None:

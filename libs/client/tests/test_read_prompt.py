@@ -1,4 +1,4 @@
-"""Reading prompts: both twins against the definition."""
+"""Reading prompts: both implementations against the definition."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def as_msgspec_reads(encoded: bytes, count: int) -> bytes:
 
 @given(st.binary(max_size=30), st.integers(0, 40))
 def test_random_bytes_are_read_as_msgspec_reads_them(read_prompt: ReadPrompt, frame: bytes, count: int) -> None:
-    """Or refused, exactly where its first `count` values are no tokens."""
+    """Or refused, exactly where its first `count` values are not tokens."""
     try:
         *_, tokens, end = read_prompt(frame, 0, count, 4, b"", b"")
     except ValueError:

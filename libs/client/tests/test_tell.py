@@ -1,4 +1,4 @@
-"""Requests whose answers nobody waits for."""
+"""Requests without a waiter for the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmcache_client.channel import EngineChannel
 from lmcache_client.errors import NoAnswerError
 
 
-def test_what_is_told_is_answered_to_nobody(server: ScriptedServer, channel: EngineChannel) -> None:
+def test_the_answer_to_tell_is_dropped(server: ScriptedServer, channel: EngineChannel) -> None:
     """However many there are, none of their answers is taken for another one, and requests keep their order."""
     server.answer = echo
     for number in range(2000):
@@ -22,8 +22,8 @@ def test_what_is_told_is_answered_to_nobody(server: ScriptedServer, channel: Eng
     assert [value for value in values if value > 0] == [*range(1, 2000), 7]
 
 
-def test_what_is_told_leaves_futures_to_be_completed(server: ScriptedServer, channel: EngineChannel) -> None:
-    """Whoever tells takes in what has arrived for others."""
+def test_tell_leaves_futures_to_be_completed(server: ScriptedServer, channel: EngineChannel) -> None:
+    """`tell` takes in what has arrived for others."""
     server.answer = echo
     futures = []
     for number in range(300):
@@ -32,7 +32,7 @@ def test_what_is_told_leaves_futures_to_be_completed(server: ScriptedServer, cha
     assert [future.result(10) for future in futures] == list(range(300))
 
 
-def test_nothing_is_told_over_a_closed_channel(server: ScriptedServer) -> None:
+def test_tell_over_a_closed_channel_sends_nothing(server: ScriptedServer) -> None:
     channel = EngineChannel(server.endpoint)
     channel.close()
     with pytest.raises(NoAnswerError, match="closed"):

@@ -50,11 +50,11 @@ def test_longer_headers_mean_the_same(raw: bytes) -> None:
         (b"\xdd\xff\xff\xff\xff\x01", f"4294967295 tokens, more than the {MAX_TOKENS}"),
     ],
 )
-def test_refuses_what_is_no_array(raw: bytes, reason: str) -> None:
+def test_refuses_what_is_not_an_array(raw: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
         TokenSequence.of(raw)
 
 
-def test_what_is_no_number_is_refused_when_it_is_decoded() -> None:
+def test_what_is_not_a_number_is_refused_when_it_is_decoded() -> None:
     with pytest.raises(ProtocolError, match="Expected `int`, got `bool`"):
         TokenSequence.of(b"\x91\xc3").decode()

@@ -103,7 +103,7 @@ class ReferencePages:
         return found
 
     def outside(self) -> bytes:
-        """Everything in the storages that is no row: gaps and offsets."""
+        """Everything in the storages that is not a row: gaps and offsets."""
         kept = self.content()
         self.fill(np.zeros_like(kept))
         rest = b"".join(storage.tobytes() for storage in self.storages)

@@ -60,7 +60,7 @@ WHOLE, LAST, FIRST, NOTHING = [1, 2, 3, 4], [0, 0, 0, 4], [1, 0, 0, 0], [0, 0, 0
         (group(recurrent=True), False, False, [0]),
     ],
 )
-def test_chunks_with_gaps_that_somebody_would_load_are_not_whole(
+def test_chunks_with_gaps_inside_of_the_window_are_not_whole(
     kind: PagedGroup, separate: bool, trim: bool, chunks: list[int]
 ) -> None:
     table = ChunkBlocks.of(kind, WHOLE + LAST + FIRST + NOTHING, 4, CHUNK, null_block=0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libs.kv_layout.tests.implementations import IMPLEMENTATIONS
 from libs.kv_layout.tests.reference_pages import (
     SEPARATE,
     Presentation,
@@ -17,7 +18,6 @@ from libs.kv_layout.tests.reference_pages import (
     expected_objects,
     random_content,
 )
-from libs.kv_layout.tests.twins import TWINS
 from lmcache_kv_layout import ChunkBlocks, PageCopier, plan_object_groups
 
 FUSED_IN_ROWS = (12, 13, 18)
@@ -35,13 +35,13 @@ def caches(draw: st.DrawFn) -> tuple[ReferencePages, int]:
     )
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @settings(max_examples=40, deadline=None)
 @given(groups=st.lists(caches(), min_size=1, max_size=4), separate=st.booleans(), trim=st.booleans(), data=st.data())
 def test_objects_of_several_groups(
-    twin: str, groups: list[tuple[ReferencePages, int]], separate: bool, trim: bool, data: st.DataObject
+    implementation: str, groups: list[tuple[ReferencePages, int]], separate: bool, trim: bool, data: st.DataObject
 ) -> None:
-    copier = PageCopier(native=twin)  # type: ignore[arg-type]
+    copier = PageCopier(native=implementation)  # type: ignore[arg-type]
     paged = [replace(pages.group(), window_tokens=window) for pages, window in groups]
     contents = [random_content(pages.sizes, pages.kv_axis, seed) for seed, (pages, _) in enumerate(groups)]
     ids, tables = [], []

@@ -43,7 +43,7 @@ def group(
     )
 
 
-def test_one_group_is_no_composite() -> None:
+def test_one_group_is_not_a_composite() -> None:
     assert object_layout([group()], CHUNK) == ObjectLayout(1, 2, CHUNK, 64, "bfloat16")
     assert object_layout([group(slots=4)], CHUNK) == ObjectLayout(1, 2, CHUNK // 4, 64, "bfloat16")
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from libs.kv_layout.tests.implementations import IMPLEMENTATIONS
 from libs.kv_layout.tests.reference_pages import ReferencePages, Sizes, random_content
-from libs.kv_layout.tests.twins import TWINS
 from lmcache_kv_layout import LayoutError, LayoutHints, MemoryFault, PageCopier, TensorView, detect_groups
 from lmcache_kv_layout.native_pages import PAGE_COPY_ABI
 
@@ -24,7 +24,7 @@ SIZES = Sizes(layers=2, blocks=4, slots=3, heads=2, row=4, dtype="uint8")
 HUGE = 2**64
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 class TestChecks:
     @pytest.mark.parametrize(
         ("wrong", "reason"),
@@ -49,13 +49,15 @@ class TestChecks:
             ({"skip_slots": -1}, "skip_slots is -1"),
         ],
     )
-    def test_nothing_is_written_where_something_is_wrong(self, twin: str, wrong: dict[str, Any], reason: str) -> None:
+    def test_nothing_is_written_where_something_is_wrong(
+        self, implementation: str, wrong: dict[str, Any], reason: str
+    ) -> None:
         pages = ReferencePages(12, SIZES)
         pages.fill(random_content(SIZES, 1, 1))
         before = pages.content()
         group = pages.group()
         memory = np.zeros((2, group.region_layout(2).payload_bytes), np.uint8)
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         arguments = {
             "bases": pages.bases(group),
             "blocks": [0, 1, 2, 3],
@@ -70,19 +72,19 @@ class TestChecks:
         assert np.array_equal(pages.content(), before)
         assert not memory.any()
 
-    def test_nothing_to_copy_is_nothing(self, twin: str) -> None:
+    def test_nothing_to_copy_is_nothing(self, implementation: str) -> None:
         pages = ReferencePages(12, SIZES)
         group = pages.group()
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         memory = np.zeros(group.region_layout(2).payload_bytes, np.uint8)
         assert copier.gather(group, pages.bases(group), [], []) == 0
         assert copier.gather(group, pages.bases(group), [], [memory.ctypes.data]) == 0
         assert copier.gather(group, pages.bases(group), [0, 1], [memory.ctypes.data], layers=range(1, 1)) == 0
         assert not memory.any()
 
-    def test_threads_may_share_a_copier(self, twin: str) -> None:
+    def test_threads_may_share_a_copier(self, implementation: str) -> None:
         sizes = Sizes(layers=8, blocks=16, slots=16, heads=4, row=64, dtype="uint8")
-        copier = PageCopier(threads=2, native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(threads=2, native=implementation)  # type: ignore[arg-type]
         wrong: list[str] = []
 
         def work(seed: int) -> None:
@@ -105,8 +107,8 @@ class TestChecks:
 
 
 def test_memory_that_vanished_is_said_and_survived(tmp_path: Any) -> None:
-    """The compiled twin only: a worker cuts its segment short while it is being read."""
-    if "on" not in TWINS:
+    """The compiled implementation only: a worker cuts its segment short while it is being read."""
+    if "on" not in IMPLEMENTATIONS:
         pytest.skip("lmcache-native is not installed")
     path = tmp_path / "segment"
     size = 16 * mmap.PAGESIZE
@@ -127,8 +129,8 @@ def test_memory_that_vanished_is_said_and_survived(tmp_path: Any) -> None:
 
 
 def test_an_object_that_vanished_is_said_where_it_gets_zeros(tmp_path: Any) -> None:
-    """The compiled twin only: chunks lie in shared memory too, and the slots of an absent block are written."""
-    if "on" not in TWINS:
+    """The compiled implementation only: chunks lie in shared memory too, and the slots of an absent block are written."""
+    if "on" not in IMPLEMENTATIONS:
         pytest.skip("lmcache-native is not installed")
     path = tmp_path / "segment"
     path.write_bytes(bytes(16 * mmap.PAGESIZE))
@@ -168,7 +170,7 @@ class TestTheChoiceOfTwins:
         with pytest.raises(RuntimeError, match=f"convention {abi}, not {PAGE_COPY_ABI}"):
             PageCopier(native="on")
 
-    def test_the_compiled_twin_gets_the_number_of_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_compiled_implementation_gets_the_number_of_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         calls: list[Sequence[Any]] = []
 
         def copy_pages(*arguments: Any) -> int:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from libs.kv_layout.tests.implementations import IMPLEMENTATIONS
 from libs.kv_layout.tests.reference_pages import (
     FUSED,
     SEPARATE,
@@ -20,7 +21,6 @@ from libs.kv_layout.tests.reference_pages import (
     expected_objects,
     random_content,
 )
-from libs.kv_layout.tests.twins import TWINS
 from lmcache_kv_layout import (
     NO_BLOCK,
     EngineKVFormat,
@@ -91,15 +91,15 @@ def gathered(
     return objects, copied
 
 
-@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 class TestRoundTrips:
     @settings(max_examples=120, deadline=None)
     @given(pair=pairs(), per_object=st.integers(1, 3), seed=st.integers(0, 2**32 - 1), data=st.data())
     def test_objects_are_the_same_for_all_formats(
-        self, twin: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, seed: int, data: Any
+        self, implementation: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, seed: int, data: Any
     ) -> None:
         source, target = pair
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         content = random_content(source.sizes, source.kv_axis, seed)
         source.fill(content)
         outside = target.outside()
@@ -127,10 +127,10 @@ class TestRoundTrips:
     @settings(max_examples=60, deadline=None)
     @given(pair=pairs(), per_object=st.integers(1, 3), data=st.data())
     def test_layer_ranges_add_up(
-        self, twin: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
+        self, implementation: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
     ) -> None:
         source, target = pair
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         source.fill(random_content(source.sizes, source.kv_axis, 1))
         group, other = source.group(), target.group()
         blocks = data.draw(block_lists(source.sizes.blocks, per_object))
@@ -156,10 +156,10 @@ class TestRoundTrips:
     @settings(max_examples=60, deadline=None)
     @given(pair=pairs(), per_object=st.integers(1, 3), data=st.data())
     def test_skipped_slots_and_absent_blocks_are_left_alone(
-        self, twin: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
+        self, implementation: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
     ) -> None:
         source, target = pair
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         content = random_content(source.sizes, source.kv_axis, 2)
         source.fill(content)
         group, other = source.group(), target.group()
@@ -184,10 +184,10 @@ class TestRoundTrips:
     @settings(max_examples=60, deadline=None)
     @given(pair=pairs(), per_object=st.integers(1, 3), data=st.data())
     def test_an_object_has_zeros_where_the_engine_has_no_block(
-        self, twin: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
+        self, implementation: str, pair: tuple[ReferencePages, ReferencePages], per_object: int, data: Any
     ) -> None:
         source, _ = pair
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         content = random_content(source.sizes, source.kv_axis, 3)
         source.fill(content)
         group = source.group()
@@ -199,7 +199,7 @@ class TestRoundTrips:
         there = sum(block != NO_BLOCK for block in blocks)
         assert copied == there * content[:, :, 0].nbytes
 
-    def test_blocks_of_values_and_scales_are_copied_whole(self, twin: str) -> None:
+    def test_blocks_of_values_and_scales_are_copied_whole(self, implementation: str) -> None:
         blocks, slots, row = 5, 4, 132
         rng = np.random.default_rng(4)
         pages = [rng.integers(0, 256, (blocks, slots * row), dtype=np.uint8) for _ in range(2)]
@@ -208,7 +208,7 @@ class TestRoundTrips:
         assert group.format is EngineKVFormat.NL_X_NB_BSV_BSS
         assert (group.slots_per_block, group.tokens_per_block) == (1, slots)
         objects = [np.zeros(2 * 2 * slots * row, np.uint8)]
-        copier = PageCopier(native=twin)  # type: ignore[arg-type]
+        copier = PageCopier(native=implementation)  # type: ignore[arg-type]
         copier.gather(group, [page.ctypes.data for page in pages], [3, 1], [objects[0].ctypes.data])
         wanted = np.concatenate([pages[0][3], pages[0][1], pages[1][3], pages[1][1]])
         assert objects[0].tobytes() == wanted.tobytes()

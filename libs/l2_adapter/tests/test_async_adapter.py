@@ -57,7 +57,7 @@ def test_submitting_never_waits_for_a_loop_that_is_blocked(
 
 
 @having(timeout_seconds=0.05)
-def test_what_takes_too_long_is_cancelled_and_has_let_go_of_its_buffer(
+def test_what_takes_too_long_is_cancelled_and_has_released_its_buffer(
     adapter: Scripted, driver: L2Driver, memory: BorrowedMemory, gate: Gate
 ) -> None:
     adapter.script = {("load", A): gate, ("contains", B): gate, ("delete", C): gate}

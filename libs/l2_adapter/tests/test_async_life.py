@@ -103,10 +103,10 @@ def test_what_the_author_left_running_ends_with_the_adapter(memory: BorrowedMemo
 def test_what_stopping_raises_is_logged(memory: BorrowedMemory, caplog: pytest.LogCaptureFixture) -> None:
     class Untidy(Scripted):
         async def stopped(self) -> None:
-            raise OSError("cannot let go")
+            raise OSError("cannot close")
 
     Untidy(adapter_context(memory)).close(WAIT_SECONDS)
-    assert "cannot let go" in caplog.text
+    assert "cannot close" in caplog.text
 
 
 def test_a_stop_that_hangs_is_cut_off(

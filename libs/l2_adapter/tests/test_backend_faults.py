@@ -255,7 +255,7 @@ def test_a_backend_that_only_fails_to_write_is_read_on(
         adapter.close(WAIT_SECONDS)
 
 
-def test_nobody_tries_again_once_the_others_have_found_the_backend_down(
+def test_no_operation_tries_again_once_the_others_have_found_the_backend_down(
     driver: L2Driver, script: Script, memory: BorrowedMemory, breaker: CircuitBreaker
 ) -> None:
     def meanwhile_the_others_fail(error: Exception) -> bool:
@@ -277,7 +277,7 @@ def test_a_lookup_that_was_refused_keeps_no_pin(driver: L2Driver, script: Script
 
 
 @pytest.mark.parametrize("answer", [MISSING, REJECTED, Outcome.DAMAGED, Outcome.FOREIGN])
-def test_what_a_healthy_backend_answers_is_no_failure(
+def test_what_a_healthy_backend_answers_is_not_a_failure(
     driver: L2Driver, adapter: Adapter, script: Script, memory: BorrowedMemory, answer: Outcome
 ) -> None:
     script.next = [answer] * 10

@@ -74,7 +74,7 @@ def test_a_pin_is_not_kept_by_a_lookup_that_failed(adapter: BlockingScripted, dr
     assert driver.delete(A) == (DONE,)
 
 
-def test_what_is_no_outcome_is_a_failure(
+def test_what_is_not_an_outcome_is_a_failure(
     adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter.script["store", A] = lambda: None
@@ -145,7 +145,7 @@ def test_close_answers_what_never_started_and_what_is_stuck_and_releases_when_th
     assert ("store", C) not in adapter.calls
 
 
-def test_a_thread_that_waited_for_its_turn_does_not_start_after_close_gave_up(
+def test_a_thread_that_was_queued_does_not_start_after_close_timed_out(
     adapter: BlockingScripted, driver: L2Driver, memory: BorrowedMemory, gate: BlockingGate
 ) -> None:
     adapter.script["store", A] = gate
@@ -196,8 +196,8 @@ def test_threads_are_daemons_with_the_adapters_name_and_end_with_it(adapter: Blo
 def test_what_stopping_raises_is_logged(memory: BorrowedMemory, caplog: pytest.LogCaptureFixture) -> None:
     class Untidy(BlockingScripted):
         def stopped(self) -> None:
-            raise OSError("cannot let go")
+            raise OSError("cannot close")
 
     with caplog.at_level(logging.ERROR):
         Untidy(adapter_context(memory)).close(WAIT_SECONDS)
-    assert "cannot let go" in caplog.text
+    assert "cannot close" in caplog.text

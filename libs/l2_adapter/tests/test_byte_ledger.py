@@ -111,18 +111,18 @@ class Slow(int):
 def test_of_many_who_want_the_last_room_one_gets_it() -> None:
     ledger = ByteLedger(10)
     barrier = threading.Barrier(4)
-    granted: list[bool] = []
+    reserved: list[bool] = []
 
     def ask() -> None:
         barrier.wait(30)
-        granted.append(ledger.reserve(Slow(10)))
+        reserved.append(ledger.reserve(Slow(10)))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(granted) == [False, False, False, True]
+    assert sorted(reserved) == [False, False, False, True]
 
 
 def test_a_capacity_that_makes_no_sense_is_refused() -> None:

@@ -139,7 +139,7 @@ def test_what_it_raises_fails_that_object_alone(memory: BorrowedMemory, error: B
     assert adapter.was_stopped.is_set()
 
 
-def test_after_a_time_out_the_buffer_is_lent_until_the_thread_has_ended(
+def test_after_a_time_out_the_buffer_is_borrowed_until_the_thread_has_ended(
     memory: BorrowedMemory, slow: SlowWrite
 ) -> None:
     adapter = Writer(adapter_context(memory), slow, timeout_seconds=0.05)
@@ -232,7 +232,7 @@ def test_nothing_keeps_the_buffer_of_a_call_that_has_ended(memory: BorrowedMemor
     try:
         asyncio.run(call())
         end = time.monotonic() + WAIT_SECONDS
-        while borrowed[0]() is not None:  # the thread answers first, and lets go then
+        while borrowed[0]() is not None:  # the thread answers first, and releases it then
             assert time.monotonic() < end
             time.sleep(0.001)
     finally:
@@ -241,7 +241,7 @@ def test_nothing_keeps_the_buffer_of_a_call_that_has_ended(memory: BorrowedMemor
 
 
 class Held:
-    """Stands for a buffer: it can be watched."""
+    """A buffer that can be weakly referenced."""
 
 
 def write_held(held: Held, write: Write, buffer: BorrowedBuffer) -> Outcome:

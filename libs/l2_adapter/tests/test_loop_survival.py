@@ -122,7 +122,7 @@ def test_a_task_of_the_authors_that_leaves_fails_that_object_alone(
     assert "thread=l2-slow" in caplog.text
 
 
-def test_a_task_that_nobody_awaits_may_leave_too(adapter: Shelf, memory: BorrowedMemory) -> None:
+def test_a_task_that_is_not_awaited_may_end_too(adapter: Shelf, memory: BorrowedMemory) -> None:
     async def start() -> None:
         adapter.left = asyncio.ensure_future(leave())  # type: ignore[attr-defined]
         await asyncio.sleep(0.01)

@@ -24,7 +24,7 @@ def test_turns_come_in_the_order_of_asking_and_one_at_a_time() -> None:
     assert guard.begin_change(b"a", Event) is None
 
 
-def test_who_gives_up_is_left_out() -> None:
+def test_a_cancelled_waiter_is_left_out() -> None:
     guard = ObjectGuard()
     guard.begin_change(b"a", Event)
     first, second, third = (waiting(guard) for _ in range(3))
@@ -50,7 +50,7 @@ def test_a_removal_ends_with_its_change() -> None:
     assert guard.pin(b"a")
 
 
-def test_so_many_condemned_objects_are_remembered() -> None:
+def test_a_bounded_number_of_quarantined_objects_is_remembered() -> None:
     guard = ObjectGuard()
     for number in range(QUARANTINED_MAX + 1):
         assert guard.quarantine(number.to_bytes(4, "big"), Outcome.DAMAGED)
@@ -58,7 +58,7 @@ def test_so_many_condemned_objects_are_remembered() -> None:
     assert not guard.quarantine((1).to_bytes(4, "big"), Outcome.DAMAGED)
 
 
-def test_one_at_a_time_sees_to_it_that_what_was_condemned_is_discarded() -> None:
+def test_one_task_at_a_time_discards_what_was_quarantined() -> None:
     guard = ObjectGuard()
     assert guard.reason(b"a") is None
     assert guard.quarantine(b"a", Outcome.DAMAGED)

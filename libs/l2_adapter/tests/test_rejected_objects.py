@@ -1,4 +1,4 @@
-"""What was rejected is dealt with when the backend can be asked, and until then it is in nobody's way but its own."""
+"""What was rejected is dealt with when the backend can be asked, and until then no other object waits for it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 @pytest.mark.parametrize(
     "error", [Panic("at the disco"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit()]
 )
-def test_what_is_no_exception_fails_its_object_and_the_threads_live_on(
+def test_what_is_not_an_exception_fails_its_object_and_the_threads_live_on(
     memory: BorrowedMemory, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     adapter = Shelf(adapter_context(memory))

@@ -107,7 +107,7 @@ def test_there_and_back() -> None:
 
 
 def test_the_interpreter_runs_meanwhile() -> None:
-    """Nobody gives the GIL away by himself here: the count grows only while a copy is without it."""
+    """No thread here releases the GIL by itself: the count grows only while a copy is without it."""
     job = Job(Shape.token_major(2, 4, 16, 8, 256), list(range(32)), 2, (0, 4))
     arguments = job.arguments(native.GATHER)
     counted, ended = count(), threading.Event()
@@ -117,7 +117,7 @@ def test_the_interpreter_runs_meanwhile() -> None:
         nonlocal last
         while not ended.is_set():
             last = next(counted)
-            time.sleep(0)  # lets go of the GIL
+            time.sleep(0)  # releases the GIL
 
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=work)

@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[bytes, int, int, int, b
 
 
 def test_others_run_while_a_long_prompt_is_read() -> None:
-    """Both threads read for long; were the GIL kept, the counter would stand still while one does."""
+    """Both threads read for long; were the GIL kept, the counter would not change while one does."""
     frame = bytes(1 << 23)
     done = threading.Event()
 

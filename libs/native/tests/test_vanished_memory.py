@@ -179,7 +179,7 @@ def test_the_faulthandler_does_not_take_the_guard_away(order: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 
-def test_a_signal_that_somebody_sends_means_what_it_meant() -> None:
+def test_a_signal_that_was_sent_means_what_it_meant() -> None:
     assert run("copy(); os.kill(os.getpid(), signal.SIGBUS)").returncode == -signal.SIGBUS
     ignored = run("""
         signal.signal(signal.SIGBUS, signal.SIG_IGN)

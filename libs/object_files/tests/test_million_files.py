@@ -23,7 +23,7 @@ SPACE = KeySpace("acme/llama 3", 0x01000100, 0, "tenant", 256, HashChain.BLAKE3,
 
 @pytest.fixture
 def million(root: Path) -> Iterator[Path]:
-    """A directory with so many files of so many bytes, none of which takes a block."""
+    """A directory with that number of sparse files of that size."""
     make_files(root)
     yield root
     shutil.rmtree(root)

@@ -15,7 +15,7 @@ from lmcache_object_files import DirectoryLock, ObjectDirectory, object_director
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_only_so_many_places_are_remembered(
+def test_a_bounded_number_of_places_is_remembered(
     root: Path, context: AdapterContext, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     root.mkdir()
@@ -37,12 +37,12 @@ def test_a_lock_that_was_released_leaves_the_descriptors_of_others_alone(
     number = lock._fd
     lock.release()
     other = tmp_path / "other"
-    other.write_bytes(b"somebody's")
+    other.write_bytes(b"foreign")
     fd = os.open(other, os.O_RDWR)
     os.dup2(fd, number)  # the number is in use again, as it soon is in a server
     try:
         lock.release()
-        assert other.read_bytes() == b"somebody's"
+        assert other.read_bytes() == b"foreign"
         os.fstat(number)
     finally:
         for each in {fd, number}:

@@ -1,4 +1,4 @@
-"""Index and room agree, and what a walk saw never undoes what somebody decided."""
+"""Index and free space agree, and what a walk saw never undoes an operation."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_server_that_keeps_nothing_removes_it_too(open_files: OpenFiles, files
     assert kept(root) == 0
 
 
-def test_a_strangers_file_is_counted_once_and_never_replaced(open_files: OpenFiles, root: Path) -> None:
+def test_a_foreign_file_is_counted_once_and_never_replaced(open_files: OpenFiles, root: Path) -> None:
     path = root / media_path(KEYS[0])
     path.parent.mkdir(parents=True)
     path.write_bytes(b"Dear diary, " * 1000)

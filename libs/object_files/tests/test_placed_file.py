@@ -67,7 +67,7 @@ def test_room_is_reserved_until_the_end_and_given_back_once(open_files: OpenFile
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_what_nobody_heard_of_is_looked_at(open_files: OpenFiles, written: bool) -> None:
+def test_an_unknown_object_is_looked_at(open_files: OpenFiles, written: bool) -> None:
     files = open_files(max_capacity_gb=SIZE / 2**30)
     file = place(files)
     file.make_directories()
@@ -79,7 +79,7 @@ def test_what_nobody_heard_of_is_looked_at(open_files: OpenFiles, written: bool)
     assert files.contains(KEY) is written
 
 
-def test_something_that_stands_there_is_kept_moved_aside_or_left(open_files: OpenFiles) -> None:
+def test_an_existing_file_is_kept_moved_aside_or_left(open_files: OpenFiles) -> None:
     files = open_files()
     file = place(files)
     file.make_directories()

@@ -1,4 +1,4 @@
-"""A directory serves while it is learned, and what cannot be read is no harm."""
+"""A directory serves while it is learned, and what cannot be read does no harm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = HEADER_BYTES + 100
 
 
 class Opened:
-    """Files whose recovery takes no step unless it is told to."""
+    """Files whose recovery takes a step on request only."""
 
     def __init__(self, root: Path, context: AdapterContext, capacity_bytes: int | None = None) -> None:
         lock = DirectoryLock.take(root, context)

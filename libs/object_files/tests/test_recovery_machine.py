@@ -23,7 +23,7 @@ sizes = st.sampled_from([10, 100])
 
 
 class OvertakenIndex(ObjectIndex):
-    """Lets somebody act between a walk's look at the files and its note of them."""
+    """Runs an operation between a walk's look at the files and its entry of them."""
 
     overtake: Callable[[bytes], None] | None = None
     """Is given the object that was looked at; once."""
@@ -97,7 +97,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         size=sizes, verbs=st.lists(st.sampled_from(["store", "delete", "damage_and_discard"]), min_size=1, max_size=3)
     )
     def overtake(self, size: int, verbs: list[str]) -> None:
-        """Somebody works on the very object that the walk is about to note."""
+        """An operation on the object that the walk is about to enter."""
 
         def act(object_id: bytes) -> None:
             (number,) = (number for number, key in enumerate(KEYS) if key.object_id == object_id)

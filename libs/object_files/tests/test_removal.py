@@ -16,7 +16,7 @@ from lmcache_object_files import removal
 from lmcache_object_files.file_check import FileCheck, check_file
 
 
-def test_closing_keeps_what_is_stored_unless_it_is_told_otherwise(open_files: OpenFiles, root: Path) -> None:
+def test_closing_keeps_what_is_stored_by_default(open_files: OpenFiles, root: Path) -> None:
     for keep, left in ((True, 3), (False, 0)):
         files = open_files(persist_enabled=keep)
         assert [store(files, object_key(number)) for number in range(3)] == [Outcome.DONE] * 3

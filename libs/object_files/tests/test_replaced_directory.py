@@ -114,7 +114,7 @@ def test_a_lock_is_taken_only_where_it_has_its_name(
     def overtaken(fd: int, how: int) -> None:
         monkeypatch.undo()
         flock(fd, how)
-        remove_lock(root)  # by somebody who begins anew, between open and lock
+        remove_lock(root)  # by another process, between open and lock
         (root / ".lock").touch()
 
     monkeypatch.setattr(fcntl, "flock", overtaken)

@@ -1,4 +1,4 @@
-"""What is said of a file that was opened and is not the object, while others change what stands in its place."""
+"""What is said of a file that was opened and is not the object, while others replace it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shorten(place: Path) -> None:
     place.write_bytes(place.read_bytes()[:-1])
 
 
-def test_a_file_that_nobody_has_replaced_is_damaged_and_a_strangers_is_foreign(files: ObjectFiles, place: Path) -> None:
+def test_a_file_that_was_not_replaced_is_damaged_and_another_owners_is_foreign(files: ObjectFiles, place: Path) -> None:
     version = files.version(KEY)
     shorten(place)
     assert files.validation_failure(KEY, version) is Outcome.DAMAGED

@@ -55,7 +55,7 @@ def test_the_least_recently_used_make_room() -> None:
     assert objects.look(C) is not None
 
 
-def test_no_seconds_is_no_memory_and_endless_ones_do_not_end() -> None:
+def test_zero_seconds_remember_nothing_and_endless_ones_do_not_end() -> None:
     clock = FakeClock()
     objects = known(clock, present=math.inf, absent=0)
     objects.present(A)

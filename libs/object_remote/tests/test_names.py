@@ -33,5 +33,5 @@ def test_a_name_leads_back_to_its_object(model: str, salt: str, chunk_hash: byte
         "m-00000000/s-00000000/cd/" + "cd" * 16 + ".kv.tmp",
     ],
 )
-def test_what_is_no_object_of_ours_has_none(name: str) -> None:
+def test_what_is_not_an_object_of_ours_has_none(name: str) -> None:
     assert object_id_of(name) is None

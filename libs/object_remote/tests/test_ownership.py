@@ -1,4 +1,4 @@
-"""Who may own a backend, what others are told, and how it changes hands."""
+"""Who may own a backend, what others see, and how it changes hands."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Records:
 
 
 class World:
-    """Time passes only while somebody sleeps; `owner_renews` is another server's owner, which goes on renewing."""
+    """Time passes only while a task sleeps; `owner_renews` is another server's owner, which goes on renewing."""
 
     def __init__(self, value: bytes | None = None) -> None:
         self.clock = FakeClock()
@@ -89,7 +89,7 @@ class World:
         )
 
     async def keep(self, ownership: Ownership, rounds: int) -> None:
-        """Let it renew so many times."""
+        """Let it renew that number of times."""
         self.sleeps_left = rounds
         keeper = asyncio.create_task(ownership.keep())
         while self.sleeps_left >= 0:
@@ -101,7 +101,7 @@ class World:
 
 
 @pytest.mark.parametrize("conditional", [True, False])
-def test_an_unowned_backend_is_taken_kept_and_given_up(conditional: bool) -> None:
+def test_an_unowned_backend_is_taken_kept_and_released(conditional: bool) -> None:
     async def run() -> None:
         world = World()
         ownership = world.ownership(conditional=conditional)
@@ -208,7 +208,7 @@ def test_an_owner_that_cannot_renew_knows_before_anybody_can_follow(caplog: pyte
         world.records.fails = False
         assert world.clock.monotonic() - written >= LEASE
         await world.keep(ownership, 1)
-        assert holds(ownership)  # nobody had followed
+        assert holds(ownership)  # no other owner had followed
 
     asyncio.run(run())
     lines = [record.message for record in caplog.records if "cannot be renewed" in record.message]
@@ -264,14 +264,14 @@ def test_who_was_followed_neither_writes_nor_removes() -> None:
     asyncio.run(run())
 
 
-def test_what_is_no_record_is_left_alone() -> None:
+def test_what_is_not_a_record_is_left_alone() -> None:
     async def run(value: bytes) -> None:
         world = World(value)
         with pytest.raises(ResourceError, match=r"not an owner's record|another version"):
             await world.ownership().take()
         assert world.records.value == value
 
-    for value in (b"", b"somebody's notes", b"[1]", b'{"owner": "me"}'):
+    for value in (b"", b"foreign notes", b"[1]", b'{"owner": "me"}'):
         asyncio.run(run(value))
 
 
@@ -325,7 +325,7 @@ def test_a_record_that_makes_no_sense_counts_as_damaged(fields: dict[str, object
 
 
 @pytest.mark.parametrize("depth", [50, 500, 2000])
-def test_a_deep_record_is_no_error_of_ours(depth: int) -> None:
+def test_a_deep_record_is_not_an_error_of_ours(depth: int) -> None:
     deep = b'{"lmcache_owner": 1, "more": ' + b"[" * depth + b"]" * depth + b"}"
     assert OwnerRecord.unpack(deep, "here") is None
 

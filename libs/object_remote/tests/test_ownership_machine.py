@@ -81,7 +81,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.contenders)
     @rule(stuck=st.integers(0, CONTENDERS_MAX), tick=st.sampled_from([1.0, 2.9, 7.0]), ticks=st.integers(10, 35))
     def run_all_but(self, stuck: int, tick: float, ticks: int) -> None:
-        """Time passes evenly, and everybody goes on, but for one that is paged out or hangs in a call (or none)."""
+        """Time passes evenly, and all go on, but for one that is paged out or hangs in a call (or none)."""
         for _ in range(ticks):
             self.advance(tick)
             for place, contender in enumerate(self.contenders):
@@ -100,7 +100,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
 
 class UnconditionalMachine(OwnershipMachine):
-    """A backend that cannot compare, and takes as long as it likes; nobody can see that a process is gone."""
+    """A backend that cannot compare, and takes as long as it likes; no client can see that a process is gone."""
 
     conditional = False
     evidence = False
@@ -117,7 +117,7 @@ def test_at_most_one_believes_that_it_owns(machine: type[OwnershipMachine]) -> N
 
 
 @pytest.mark.parametrize("conditional", [True, False])
-def test_an_owner_that_hangs_has_let_go_when_another_follows(conditional: bool) -> None:
+def test_an_owner_that_hangs_has_released_it_when_another_follows(conditional: bool) -> None:
     clock, alive = FakeClock(), set[int]()
     records = SteppedRecords(clock, conditional=conditional)
     first = Contender(1, records, clock, alive, evidence=False)
@@ -156,7 +156,7 @@ def test_a_renewal_that_comes_too_late_is_not_believed_where_the_backend_cannot_
 @pytest.mark.parametrize("conditional", [True, False])
 @pytest.mark.parametrize("renews", [False, True])
 def test_a_lease_begins_before_its_write_however_late_the_answer_comes(conditional: bool, renews: bool) -> None:
-    """Others measure from when the record was there, which may be long before its writer is told."""
+    """Others measure from when the record was there, which may be long before its writer gets the answer."""
     clock, alive = FakeClock(), set[int]()
     records = SteppedRecords(clock, conditional=conditional)
     first = Contender(1, records, clock, alive, evidence=False)
@@ -193,7 +193,7 @@ def test_of_two_that_claim_at_once_one_wins(conditional: bool) -> None:
 
 
 def test_a_claim_that_took_long_is_not_believed_where_the_backend_cannot_compare() -> None:
-    """Whoever was quicker has read its own record already, and does not look again for a while."""
+    """The faster process has read its own record already, and does not look again for a while."""
     clock, alive = FakeClock(), set[int]()
     records = SteppedRecords(clock, conditional=False)
     first, second = (Contender(number, records, clock, alive, evidence=False) for number in (1, 2))
@@ -202,7 +202,7 @@ def test_a_claim_that_took_long_is_not_believed_where_the_backend_cannot_compare
     assert second.ownership.held
     for _ in range(2):
         first.step()
-    clock.advance(LEASE / 20)  # and nobody has replaced its record
+    clock.advance(LEASE / 20)  # and its record was not replaced
     for _ in range(8):
         first.step()
         assert not first.ownership.held

@@ -27,7 +27,7 @@ class Request:
 
 
 class TallyMachine(RuleBasedStateMachine):
-    """A backend whose listing moves through the ids, while objects come and go on both sides of where it stands.  Requests
+    """A backend whose listing moves through the ids, while objects come and go on both sides of its position.  Requests
     have their effect at one time, and are answered later."""
 
     IDS = 6

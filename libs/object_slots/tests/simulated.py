@@ -1,4 +1,4 @@
-"""A medium in memory that dies when it is told to, in the middle of whatever it does."""
+"""A medium in memory that dies on request, in the middle of any operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KilledError(BaseException):
 
 
 class Disk:
-    """Bytes that outlive every process.  A process may write so many times; its last write is torn."""
+    """Bytes that outlive every process.  A process has a number of writes; its last one is torn."""
 
     def __init__(self, geometry: SlotGeometry) -> None:
         self.geometry = geometry
@@ -30,7 +30,7 @@ class Disk:
         self.torn_share = 0.5
         self.dead = False
         self.fault_in: int | None = None
-        """After so many writes one fails; its bytes may be there all the same."""
+        """After a number of writes one fails; its bytes may be there all the same."""
         self.broken: set[int] = set()
         """Slots that cannot be read."""
         self.stuck: set[int] = set()

@@ -143,10 +143,10 @@ def test_a_slot_that_is_claimed_twice_has_one_object() -> None:
     assert found is not None
     again = SlotIndex(SLOTS, SlotState.UNKNOWN)
     again.take(7)
-    again.commit(b"somebody else   ", 7, 4500)
+    again.commit(b"another claimant", 7, 4500)
     assert sum(again.load(bucket, SlotState.DOUBTED, SLOTS) for bucket in found.buckets()) == 1
     assert again.totals() == (8 * 5000 + 4500, 9)
-    assert again.claimant(7) == b"somebody else   "
+    assert again.claimant(7) == b"another claimant"
 
 
 def test_metadata_that_are_too_small_say_how_much_is_needed() -> None:

@@ -215,7 +215,7 @@ class Crashes(RuleBasedStateMachine):
         assert index.totals() == (len(known) * OBJECT_BYTES, len(known))
 
     @invariant()
-    def no_header_stands_before_bytes_that_are_not_its_own(self) -> None:
+    def no_header_is_before_bytes_that_are_not_its_own(self) -> None:
         for slot in range(SLOTS):
             header = inspect(self.disk.page(slot))
             if isinstance(header, ObjectHeader):

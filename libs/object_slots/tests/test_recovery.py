@@ -34,7 +34,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def recovered(disk: Disk, store: int = 0, neighbours: int = 1) -> SlotKeeper:
-    """The keeper of a process that has recovered, and then stored so many objects."""
+    """The keeper of a process that has recovered, and then stored that number of objects."""
     volume = volume_on(disk)
     index, exact = volume.index(verify=False)
     volume_keeper = VolumeKeeper(volume, index, in_this_thread, exact=exact)

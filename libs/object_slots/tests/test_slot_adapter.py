@@ -43,7 +43,7 @@ def test_a_slot_that_cannot_be_read_does_not_end_the_listing(disk: Disk, driver:
     assert len(driver.keys(100)) == 4
 
 
-def test_a_medium_that_cannot_be_read_at_all_is_no_end_of_a_listing(disk: Disk, driver: L2Driver) -> None:
+def test_a_medium_that_cannot_be_read_at_all_does_not_end_a_listing(disk: Disk, driver: L2Driver) -> None:
     disk.broken = set(range(12))
     with pytest.raises(OSError, match="bad sector"):
         driver.keys(4)

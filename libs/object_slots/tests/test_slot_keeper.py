@@ -41,7 +41,7 @@ async def fail_to_store(keeper: SlotKeeper, disk: Disk, number: int) -> None:
         await keeper.put(OBJECTS.key(number).object_id, OBJECTS[number])
 
 
-def test_a_deletion_is_not_told_while_another_store_still_clears_the_slot() -> None:
+def test_a_deletion_is_not_reported_while_another_store_still_clears_the_slot() -> None:
     async def run() -> None:
         disk = Disk(geometry_of(1))
         keeper = await keeper_of(disk)
@@ -49,7 +49,7 @@ def test_a_deletion_is_not_told_while_another_store_still_clears_the_slot() -> N
         storing = asyncio.create_task(keeper.put(SECOND, OBJECTS[1]))
         await asyncio.sleep(0)
         assert keeper.index.state(0) is SlotState.BUSY
-        assert isinstance(inspect(disk.page(0)), ObjectHeader), "whoever starts now finds the first"
+        assert isinstance(inspect(disk.page(0)), ObjectHeader), "a process that starts now finds the first"
         with pytest.raises(BlockingIOError, match="is being cleared"):
             await keeper.remove(FIRST)
         assert await storing
@@ -85,7 +85,7 @@ def test_a_slot_that_another_store_failed_to_clear_is_cleared_for_the_first() ->
         medium.stuck = set()
         assert not await keeper.remove(SECOND)
         assert not await keeper.remove(FIRST)
-        assert not any(disk.page(0)), "the first was told to be gone"
+        assert not any(disk.page(0)), "the first was reported as deleted"
 
     asyncio.run(run())
 

@@ -52,7 +52,7 @@ def test_errors_are_problems() -> None:
         assert ask(server, "/status", "DELETE")[:2] == (405, "application/problem+json")
 
 
-def test_what_went_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_not_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     def failing() -> dict[str, Any]:
         raise RuntimeError("the secret path is /x")
 
@@ -63,7 +63,7 @@ def test_what_went_wrong_inside_is_logged_and_not_told(caplog: pytest.LogCapture
     assert "the secret path is /x" in caplog.text
 
 
-def test_with_a_token_nobody_is_answered_without_it() -> None:
+def test_with_a_token_no_request_is_answered_without_it() -> None:
     with running("right-word") as server:
         for method, path, body in (
             ("GET", "/", None),
@@ -96,7 +96,7 @@ def test_a_taken_port_is_known_before_the_start() -> None:
         AdminService("no-such-host.invalid", 1, None, parts())
 
 
-def test_nobody_is_answered_before_the_start() -> None:
+def test_no_request_is_answered_before_the_start() -> None:
     server = AdminService("127.0.0.1", 0, None, parts())
     with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(("127.0.0.1", int(server.http.endpoint.rpartition(":")[2])))

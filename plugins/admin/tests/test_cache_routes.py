@@ -12,7 +12,7 @@ from plugins.admin.tests.stand_ins import StandInCache
 
 @pytest.mark.parametrize("path", ["/cache/clear", "/clear-cache"])
 @pytest.mark.parametrize("body", [None, {}, {"tier": "l1"}, {"force": False}])
-def test_what_nobody_holds_is_dropped(path: str, body: Any) -> None:
+def test_what_has_no_references_is_dropped(path: str, body: Any) -> None:
     with running(cache=StandInCache(cached=3, held=2)) as server:
         first = ask(server, path, "POST", body)
         assert first[:3] == (

@@ -65,7 +65,7 @@ def test_drops_of_headers_do_not_win_time(api: AdminService) -> None:
         except OSError:
             pass
         else:
-            pytest.fail("the server listens for as long as somebody drips")
+            pytest.fail("the server listens for as long as a client drips")
 
 
 def test_who_sends_a_body_slowly_is_hung_up_on(api: AdminService) -> None:
@@ -75,7 +75,7 @@ def test_who_sends_a_body_slowly_is_hung_up_on(api: AdminService) -> None:
     assert ask(api, "/").code == 200
 
 
-def test_a_body_that_nobody_waits_for_is_not_read_for_ever(api: AdminService) -> None:
+def test_a_body_without_a_reader_is_not_read_for_ever(api: AdminService) -> None:
     with connect(api) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
         assert rest(client).startswith(b"HTTP/1.1 422")
@@ -114,20 +114,20 @@ def test_who_does_not_read_is_hung_up_on() -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000,
     ],
 )
-def test_what_is_no_request_is_a_problem(api: AdminService, said: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_a_request_is_a_problem(api: AdminService, said: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with connect(api) as client:
         client.sendall(said)
         answer = rest(client)
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 414 "))
     assert b"content-type: application/problem+json" in answer
-    assert caplog.text == "", "whoever reaches the port could fill the log"
+    assert caplog.text == "", "any client of the port could fill the log"
 
 
 @pytest.mark.parametrize(
     "said", [b"", b"GET / HT", b"POST /cache/clear HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"]
 )
 def test_slow_clients_keep_no_probe_out(said: bytes) -> None:
-    """Whoever has kept the server waiting for longest gives way to the next connection."""
+    """The connection that has kept the server waiting for longest is closed for the next one."""
     with running(limits=HttpLimits(request_seconds=600, connections=8)) as server:
         held = [connect(server) for _ in range(8)]
         for client in held:

@@ -1,4 +1,4 @@
-"""What stands in front of the routes: sizes, browsers, headers."""
+"""Checks in front of the routes: sizes, browsers, headers."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def raw(server: AdminService, line: str, **headers: str) -> tuple[int, dict[str,
     )
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(f"{line}\r\n{sent}\r\n".encode())
-        told = b"".join(iter(lambda: connection.recv(65536), b""))
-    head, _, body = told.partition(b"\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
     first, *rest = head.decode().split("\r\n")
     fields = dict(each.split(": ", 1) for each in rest if not each.lower().startswith("connection"))
     return int(first.split()[1]), fields, body
@@ -177,6 +177,6 @@ def api() -> Any:
         ("/quota/a", "DELETE", {"force": True}, "this route takes no body; leave it out"),
     ],
 )
-def test_what_nobody_would_look_at_is_refused(api: AdminService, path: str, method: str, body: Any, says: str) -> None:
+def test_what_no_route_reads_is_refused(api: AdminService, path: str, method: str, body: Any, says: str) -> None:
     answer = ask(api, path, method, body)
     assert (answer.code, answer.kind, answer.body["detail"]) == (422, "application/problem+json", says)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, WORKER, StorageHarness, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, WORKER, StorageHarness, open_storage, space
 from lmcache_admin import l1_listing
 from lmcache_admin.key_filter import KeyFilter
 from lmcache_admin.l1_listing import L1Listing, L1Removal
@@ -63,12 +63,12 @@ def test_a_filter_leaves_the_others_out(harness: StorageHarness) -> None:
     harness.settle()
 
 
-def test_one_page_looks_at_so_many_slots_and_no_more(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_page_looks_at_a_bounded_number_of_slots(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l1_listing, "LOOKED_AT_MAX", 4)
     monkeypatch.setattr(l1_listing, "SLICE", 2)
     harness.put(*CHUNKS)
     harness.settle()
-    page = listing(harness).page(0, 100, KeyFilter("nobody"))
+    page = listing(harness).page(0, 100, KeyFilter("absent"))
     assert (page.objects, page.next_slot) == ((), 4)
     assert hashes(listed(harness, 100)) == list(CHUNKS)
 
@@ -83,7 +83,7 @@ def test_what_stays_is_listed_once_whatever_comes_and_goes(
     page_size: int, steps: list[tuple[bool, int]], stay: set[int]
 ) -> None:
     """Between any two pages other objects leave and come back, in whatever slot is free then."""
-    with open_house(StorageHarness()) as harness:
+    with open_storage(StorageHarness()) as harness:
         harness.put(*CHUNKS)
         harness.settle()
         found: list[CachedObject] = []
@@ -140,7 +140,7 @@ def test_a_digest_of_what_the_disk_has_lost_is_an_error(
     assert harness.cache.contents.state_counts().leases == 0
 
 
-def test_nobody_waits_behind_a_long_listing(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_waits_behind_a_long_listing(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two slices the lock is free for as long as it takes others to get it."""
     monkeypatch.setattr(l1_listing, "SLICE", 2)
     harness.put(*CHUNKS)

@@ -109,7 +109,7 @@ def test_deletions_leave_no_descriptor(case: Case) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_an_adapter_that_is_removed_meanwhile_is_told(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_is_removed_meanwhile_is_reported(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l2_deletions, "SLICE", 4)
     case.port.shut()
     deletion = case.deletions.delete_keys(None, [key(number) for number in range(10)])
@@ -121,8 +121,8 @@ def test_an_adapter_that_is_removed_meanwhile_is_told(case: Case, monkeypatch: p
     assert len(case.shelf.shelved) == 10
 
 
-def test_who_keeps_the_adapters_books_is_told(case: Case) -> None:
-    told: list[tuple[str, list[int]]] = []
+def test_the_accounting_of_the_adapter_is_notified(case: Case) -> None:
+    notified: list[tuple[str, list[int]]] = []
 
     class Books:
         def stored(self, objects: object) -> None: ...
@@ -132,17 +132,17 @@ def test_who_keeps_the_adapters_books_is_told(case: Case) -> None:
         def hit(self, keys: object) -> None: ...
 
         def deleting(self, keys: Sequence[ObjectKey]) -> None:
-            assert key(0) in case.shelf.shelved, "told before it happens"
-            told.append(("deleting", _numbers(keys)))
+            assert key(0) in case.shelf.shelved, "notified before it happens"
+            notified.append(("deleting", _numbers(keys)))
 
         def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
-            told.append(("deleted", _numbers(keys)))
-            told.append(("gone", _numbers(gone)))
+            notified.append(("deleted", _numbers(keys)))
+            notified.append(("gone", _numbers(gone)))
 
     case.port.watch(Books())
     case.shelf.kept.add(key(1))
     case.ended(case.deletions.delete_keys(None, [key(0), key(1), key(99)]))
-    assert told == [("deleting", [0, 1, 99]), ("deleted", [0, 1, 99]), ("gone", [0, 99])]
+    assert notified == [("deleting", [0, 1, 99]), ("deleted", [0, 1, 99]), ("gone", [0, 99])]
 
 
 def _numbers(keys: Sequence[ObjectKey]) -> list[int]:
@@ -154,7 +154,7 @@ def test_a_key_that_is_named_twice_is_deleted_once(case: Case) -> None:
     assert case.ended(deletion) == (DeletionState.COMPLETED, 1, 0, 0, 0)
 
 
-def test_a_thread_that_cannot_be_had_leaves_nothing_running(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_leaves_nothing_running(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_thread(_: object) -> None:
         raise RuntimeError("can't start new thread")
 

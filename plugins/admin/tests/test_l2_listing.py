@@ -1,4 +1,4 @@
-"""Adapters list what they hold, each at its own pace; whoever asks is answered in time."""
+"""Adapters list what they have, each at its own pace; requests are answered in time."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_lacking_capability_is_named(shelf: Shelf) -> None:
         L2Listing(lambda: [port]).port("poor", Capability.LIST | Capability.DELETE)
 
 
-def test_one_that_hangs_is_given_up_and_then_left_alone(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_hangs_is_abandoned_and_then_left_alone(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l2_listing, "CALLS_MAX", 2)
     shelf.goes_on.clear()
     port = port_of(shelf)
@@ -121,10 +121,10 @@ def test_what_came_in_time_is_a_page(shelf: Shelf, monkeypatch: pytest.MonkeyPat
 def test_a_filter_that_nothing_passes_gets_on_from_page_to_page(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """The adapter is slow, and its time is over in the middle of a call: what was looked at is not looked at again."""
     keys, port = keys_that_hang_at_the_third_call(shelf, monkeypatch)
-    page = keys.page(port, None, 10, KeyFilter("nobody"))
+    page = keys.page(port, None, 10, KeyFilter("absent"))
     assert tuple(page) == ((), key(3, "odd").canonical.hex())
     with pytest.raises(AdapterSilentError):
-        keys.page(port, page.cursor, 10, KeyFilter("nobody"))
+        keys.page(port, page.cursor, 10, KeyFilter("absent"))
 
 
 def test_calls_of_an_adapter_that_is_gone_are_not_its_namesakes(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_calls_of_an_adapter_that_is_gone_are_not_its_namesakes(shelf: Shelf, mo
     other.close(0)
 
 
-def test_a_thread_that_cannot_be_had_costs_no_turn(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_costs_no_turn(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(l2_listing, "CALLS_MAX", 1)
     port = port_of(shelf)
     keys = L2Listing(lambda: [port])

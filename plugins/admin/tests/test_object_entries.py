@@ -33,7 +33,7 @@ def test_an_entry_says_whose_object_it_is_and_its_key_leads_back(key: ObjectKey)
     assert read_filter(entry.model_name, None).passes(key)
 
 
-def test_what_is_no_key_and_what_is_no_salt_is_told() -> None:
+def test_what_is_not_a_key_and_what_is_not_a_salt_is_refused() -> None:
     with pytest.raises(
         ProblemError, match=r"field 'keys': not a canonical object key.*; take `key` of GET /cache/objects"
     ):

@@ -60,7 +60,7 @@ def test_those_by_default_are_there_and_others_when_they_are_named(install: Inst
     assert sorted(answered(offer_settings=asked)) == ["GET /acme", "GET /acme/{x}/more"]
 
 
-def test_routes_that_ask_for_the_server_while_they_are_opened_are_told_when_to(install: Install) -> None:
+def test_routes_that_ask_for_the_server_while_they_are_opened_get_the_remedy(install: Install) -> None:
     """There is no server yet."""
     source = ROUTES.format(name="acme", default=False).replace('raise RuntimeError("no luck")', "context.server.info")
     install("acme", source)
@@ -88,7 +88,7 @@ def test_without_the_api_none_is_opened(install: Install) -> None:
         ("broken", "cannot be opened: RuntimeError: no luck"),
     ],
 )
-def test_what_cannot_be_is_set_aside_unless_somebody_asked_for_it(
+def test_what_fails_is_set_aside_unless_it_was_requested(
     install: Install, path: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(install, "acme", path=path)
@@ -108,7 +108,7 @@ def test_of_two_that_want_one_path_both_are_named(install: Install, caplog: pyte
         "HTTP routes 'acme_two' (acme_two-dist 1.0): GET /both/{b} is answered by HTTP routes 'acme' (acme-dist 1.0), too"
         in (caplog.text)
     )
-    # whoever was asked for has it, whatever their order
+    # the requested plugin has it, whatever their order
     with built(http_enabled=True, http_port=free_port(), offer_settings={"http_routes:acme_two": {}}) as server:
         owners = {each["offer"] for each in server.status()["services"]["admin"]["http_routes"]}
     assert "acme_two" in owners
@@ -165,6 +165,6 @@ def test_faults_of_a_declaration(change: dict[str, Any], says: str) -> None:
     assert says in fault
 
 
-def test_what_is_no_route_at_all() -> None:
+def test_what_is_not_a_route_at_all() -> None:
     assert fault_of_route({"path": "/x"}) == "it has dict where HttpRoute belongs"
     assert issubclass(PluginContractError, LMCacheError)

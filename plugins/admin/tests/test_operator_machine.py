@@ -132,8 +132,8 @@ class OperatorMachine(StorageMachine):
             page = self.listing.page(at, 5, KeyFilter())
             found += len(page.objects)
             at = page.next_slot
-        census = self.cache.contents.state_counts()
-        assert found == census.total - census.free
+        counts = self.cache.contents.state_counts()
+        assert found == counts.total - counts.free
 
     @invariant()
     def orders_add_up(self) -> None:
@@ -142,11 +142,11 @@ class OperatorMachine(StorageMachine):
             if view is not None:
                 assert 0 <= view.pinned_keys <= view.found_keys <= view.total_keys
 
-    def everybody_leaves(self) -> None:
+    def all_leave(self) -> None:
         self.pins.clear()
         for request_id in self.orders:
             self.prefetches.cancel(request_id)
-        super().everybody_leaves()
+        super().all_leave()
 
 
 class CompiledOperatorMachine(OperatorMachine):

@@ -1,10 +1,10 @@
-"""Pins keep chunks in L1, within their bound, until they are let go."""
+"""Pins keep chunks in L1, within their bound, until they are removed."""
 
 from __future__ import annotations
 
 import pytest
 
-from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, StorageHarness, open_house, space
+from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, StorageHarness, open_storage, space
 from lmcache_admin import pins as pins_module
 from lmcache_admin.pins import Pinned, PinRefusedError, PinSubject
 from lmcache_core.builtin.lru import LeastRecentlyUsed
@@ -75,7 +75,7 @@ def test_a_pin_does_not_keep_what_was_overwritten(harness: StorageHarness) -> No
     audit(harness.cache)
 
 
-def test_a_shard_that_is_not_there_is_told(harness: StorageHarness) -> None:
+def test_a_shard_that_is_not_there_is_reported(harness: StorageHarness) -> None:
     fill(harness, *CHUNKS[:3])
     fill(harness, CHUNKS[1], rank=1)
     assert pin(harness, "p", *CHUNKS[:4], ranks=(0, 1)) == Pinned(chunks=1, objects=4)
@@ -131,7 +131,7 @@ def test_a_chunk_that_is_named_twice_is_held_once(harness: StorageHarness) -> No
 
 
 def test_no_more_is_pinned_than_may_be() -> None:
-    with open_house(StorageHarness(pin_slots=3)) as harness:
+    with open_storage(StorageHarness(pin_slots=3)) as harness:
         fill(harness, *CHUNKS)
         pin(harness, "p", *CHUNKS[:2])
         with pytest.raises(PinRefusedError, match=f"{2 * SLOT} of at most {3 * SLOT} bytes of L1 are pinned"):
@@ -160,7 +160,7 @@ def test_there_is_a_most_of_names(harness: StorageHarness, monkeypatch: pytest.M
 
 def test_what_is_too_much_is_not_held_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins_module, "SLICE", 2)
-    with open_house(StorageHarness(pin_slots=3)) as harness:
+    with open_storage(StorageHarness(pin_slots=3)) as harness:
         fill(harness, *CHUNKS)
         opened: list[Lease] = []
         open_lease = harness.cache.leases.open
@@ -276,7 +276,7 @@ def test_a_pin_that_is_renewed_at_its_last_moment_stays(harness: StorageHarness)
     pins, overtaken = pins_of(harness), list[bool]()
 
     class Renews:
-        """The lock of the pins; whoever lets go of it for the first time is overtaken."""
+        """The lock of the pins; the thread that releases it for the first time is overtaken."""
 
         def __init__(self) -> None:
             self.lock = pins._lock

@@ -22,7 +22,7 @@ class Body(BaseModel):
     count: int
 
 
-class Told(BaseModel):
+class Echo(BaseModel):
     path: dict[str, str]
     query: dict[str, str]
     headers: list[str]
@@ -30,10 +30,10 @@ class Told(BaseModel):
 
 
 def tell(request: HttpRequest) -> HttpAnswer:
-    told = Told(
+    echo = Echo(
         path=dict(request.path), query=dict(request.query), headers=sorted(request.headers), body=request.body.decode()
     )
-    return HttpAnswer(told)
+    return HttpAnswer(echo)
 
 
 def refuse(request: HttpRequest) -> HttpAnswer:
@@ -57,8 +57,8 @@ def answering(value: Any) -> Callable[[HttpRequest], HttpAnswer]:
 
 
 ROUTES = [
-    HttpRoute("GET", "/acme/{one}/of/{two}", tell, "Tells.", query={"a": "anything"}, answers=Told),
-    HttpRoute("PUT", "/acme/{three}", tell, "Tells.", body=Body, answers=Told),
+    HttpRoute("GET", "/acme/{one}/of/{two}", tell, "Tells.", query={"a": "anything"}, answers=Echo),
+    HttpRoute("PUT", "/acme/{three}", tell, "Tells.", body=Body, answers=Echo),
     HttpRoute("GET", "/acme/refusal", refuse, "Refuses.", query={"with": "what with"}, refusals={409: "always"}),
     HttpRoute("GET", "/acme/failure", fail, "Fails."),
     HttpRoute("GET", "/acme/exit", leave, "Leaves."),
@@ -88,7 +88,7 @@ def api() -> Iterator[AdminService]:
         yield server
 
 
-def test_it_is_told_what_was_asked(api: AdminService) -> None:
+def test_it_receives_the_request(api: AdminService) -> None:
     answer = ask(api, "/acme/a%20b/of/%C3%A9?a=1%2B1", Authorization="Bearer x", Cookie="c=1", Accept="*/*")
     assert answer[:2] == (200, "application/json")
     assert answer.body == {
@@ -125,7 +125,7 @@ def test_what_it_does_not_take_does_not_reach_it(
     assert answer.body["detail"].startswith(says)
 
 
-def test_a_refusal_that_it_declares_is_told(api: AdminService) -> None:
+def test_a_refusal_that_it_declares_is_answered(api: AdminService) -> None:
     answer = ask(api, "/acme/refusal?with=409")
     assert (answer.code, answer.kind) == (409, "application/problem+json")
     assert answer.body["detail"] == "count is 9: at most 3; send less"
@@ -192,7 +192,7 @@ def test_they_are_described() -> None:
         paths = ask(server, "/openapi.json").body["paths"]
     about = paths["/acme/{one}/of/{two}"]["get"]
     assert [each["name"] for each in about["parameters"]] == ["one", "two", "a"]
-    assert about["responses"]["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Told"}
+    assert about["responses"]["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Echo"}
     assert paths["/acme/{three}"]["put"]["requestBody"]["required"]
     assert paths["/acme/refusal"]["get"]["responses"]["409"]["description"] == "always"
     assert paths["/acme/page"]["get"]["security"] == []
@@ -204,7 +204,7 @@ def test_without_metrics_it_is_said_how_to_have_them(api: AdminService) -> None:
     assert "pip install lmcache-observability" in answer.body["detail"]
 
 
-def test_routes_that_never_answer_hold_up_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_routes_that_never_answer_block_no_other(caplog: pytest.LogCaptureFixture) -> None:
     leave_it = threading.Event()
 
     def hang(request: HttpRequest) -> HttpAnswer:
@@ -245,7 +245,7 @@ def test_an_open_page_is_sent_as_it_is_and_data_never() -> None:
         assert ask(server, "/text").body == "**********"
 
 
-def test_calls_that_nobody_answers_do_not_pile_up() -> None:
+def test_calls_without_an_answer_do_not_pile_up() -> None:
     leave_it = threading.Event()
 
     def hang(request: HttpRequest) -> HttpAnswer:
@@ -265,10 +265,10 @@ def test_calls_that_nobody_answers_do_not_pile_up() -> None:
         leave_it.set()
         deadline = time.monotonic() + 10
         while ask(server, "/acme/stuck").code != 200:
-            assert time.monotonic() < deadline, "those that nobody waits for any more are still in the way"
+            assert time.monotonic() < deadline, "those without a waiter still occupy threads"
 
 
-def test_a_slow_route_holds_up_nobody_else() -> None:
+def test_a_slow_route_blocks_no_other() -> None:
     entered, leave_it = threading.Event(), threading.Event()
 
     def wait(request: HttpRequest) -> HttpAnswer:

@@ -12,7 +12,7 @@ from core.tests.storage.storage_harness import (
     SLOT,
     StorageHarness,
     nothing_is_left,
-    open_house,
+    open_storage,
     space,
 )
 from lmcache_admin import prefetch_orders
@@ -98,8 +98,8 @@ def test_it_is_pinned_as_it_comes(harness: StorageHarness) -> None:
     assert nothing_is_left(harness)
 
 
-def test_more_than_may_be_pinned_is_refused_or_told() -> None:
-    with open_house(StorageHarness(pin_slots=4)) as harness:
+def test_more_than_may_be_pinned_is_refused_or_reported() -> None:
+    with open_storage(StorageHarness(pin_slots=4)) as harness:
         harness.put_in_l2(*CHUNKS)
         with pytest.raises(PinRefusedError, match="larger --l1-pin-max-ratio"):
             orders_of(harness).submit(prompt(*CHUNKS), WISH)
@@ -113,7 +113,7 @@ def test_more_than_may_be_pinned_is_refused_or_told() -> None:
         pins_of(harness).clear()
 
 
-def test_a_pin_that_is_let_go_meanwhile_is_told(harness: StorageHarness) -> None:
+def test_a_pin_that_is_removed_meanwhile_is_reported(harness: StorageHarness) -> None:
     harness.put_in_l2(*CHUNKS)
     order = orders_of(harness).submit(prompt(*CHUNKS), WISH)
     pins_of(harness).unpin("p")

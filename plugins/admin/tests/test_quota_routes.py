@@ -72,7 +72,7 @@ def test_the_empty_salt_is_called_default(api: AdminService, quotas: StandInQuot
 
 def test_a_salt_without_a_quota_has_the_default_one(api: AdminService, quotas: StandInQuotas) -> None:
     quotas.default_bytes = 0
-    answer = ask(api, "/quota/stranger").body
+    answer = ask(api, "/quota/unknown").body
     assert (answer["exists"], answer["limit_gb"], answer["limit_bytes"]) == (False, 0.0, 0)
     assert ask(api, "/quota").body == {"users": {}, "default_limit_gb": 0.0}
 
@@ -107,7 +107,7 @@ def test_any_salt_can_be_named(api: AdminService, quotas: StandInQuotas, salt: s
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_what_is_no_salt(
+def test_what_is_not_a_salt(
     api: AdminService, quotas: StandInQuotas, method: str, path: str, code: int, says: str
 ) -> None:
     answer = ask(api, f"/quota/{path}", method, {"limit_gb": 1} if method == "PUT" else None)

@@ -1,4 +1,4 @@
-"""The end of the admin API while somebody is still being answered."""
+"""The end of the admin API while a request is still being answered."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ server.close()
 """
 
 
-def test_who_is_not_answered_in_time_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_is_not_answered_in_time_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     entered, leave_it = threading.Event(), threading.Event()
     answers: list[Answer] = []
 

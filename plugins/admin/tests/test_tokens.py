@@ -148,7 +148,7 @@ def test_a_token_to_read_can_only_get(tmp_path: Path) -> None:
             assert ask(server, path, method, body, Authorization="Bearer strong").code == 200
 
 
-def test_without_a_token_a_probe_is_told_no_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_token_a_probe_gets_no_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running("right-word", conditions=lambda: active(Severity.CRITICAL, "it is down", "thread store")) as server:
         assert ask(server, "/healthcheck")[:3] == (
@@ -156,6 +156,6 @@ def test_without_a_token_a_probe_is_told_no_reason(caplog: pytest.LogCaptureFixt
             "application/json",
             {"status": "unhealthy", "reason": None},
         )
-        told = ask(server, "/healthcheck", Authorization="Bearer right-word")
-        assert told.body == {"status": "unhealthy", "reason": "thread store: it is down"}
+        answer = ask(server, "/healthcheck", Authorization="Bearer right-word")
+        assert answer.body == {"status": "unhealthy", "reason": "thread store: it is down"}
     assert "right-word" not in caplog.text

@@ -47,7 +47,7 @@ def report_file(tmp_path: Path) -> Path:
 
 
 def run_suite(folder: Path, capabilities: Capability, options: Sequence[str] = ()) -> Mapping[str, Any]:
-    """The suite on an adapter that can delete, count, list and last, and declares what it is told to."""
+    """The suite on an adapter that can delete, count, list and last, and declares the given capabilities."""
     text = SUITE.format(capabilities=capabilities.value, root=str(folder / "kv"))
     (folder / "test_other.py").write_text(text)
     done = subprocess.run(
@@ -61,11 +61,11 @@ def run_suite(folder: Path, capabilities: Capability, options: Sequence[str] = (
     return report
 
 
-def test_what_works_and_is_not_declared_is_a_warning_and_what_stays_behind_is_told(tmp_path: Path) -> None:
+def test_what_works_and_is_not_declared_is_a_warning_and_leftovers_are_reported(tmp_path: Path) -> None:
     report = run_suite(tmp_path, Capability.NONE)
     assert report["failed"] == {}
-    told = " ".join(report["warned"])
-    assert [name for name in Capability.__members__ if f"declare {name}," in told] == [
+    warnings = " ".join(report["warned"])
+    assert [name for name in Capability.__members__ if f"declare {name}," in warnings] == [
         "DELETE", "USAGE", "LIST", "DURABLE", "SHARED",
     ]  # fmt: skip
     kept = {file.stem for file in (tmp_path / "kv").glob("*.kv")}

@@ -81,7 +81,7 @@ def test_a_close_does_not_wait_for_the_link() -> None:
         driver.wait_released(job)
 
 
-def test_a_link_that_is_cut_lets_everybody_go() -> None:
+def test_a_link_that_is_cut_wakes_all_waiters() -> None:
     link = SimulatedLink(1.0)
     passed: list[bool] = []
     waiting = threading.Thread(target=lambda: passed.append(link.wait_until(link.book(3600, time.monotonic()))))

@@ -1,4 +1,4 @@
-"""A backend without room is told apart from one that loses objects."""
+"""A backend without free space is distinguished from one that loses objects."""
 
 from __future__ import annotations
 

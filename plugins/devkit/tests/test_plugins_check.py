@@ -34,7 +34,7 @@ REQUIREMENTS = """
     SUBJECT = json.loads(os.environ["LMCACHE_CHECK"])
 
     class TestOffer:
-        def test_it_is_told_what_to_check(self):
+        def test_it_receives_what_to_check(self):
             assert SUBJECT == {"kind": "l2_adapter", "name": "acme", "settings": {"password": "hunter2"}}
 
         @pytest.mark.parametrize("number", [1, 2])
@@ -102,7 +102,7 @@ def results(path: Path, only: str | None = None) -> dict[str, CheckResult]:
 def test_each_requirement_has_its_result(requirements: Callable[[str], Path]) -> None:
     found = results(requirements(REQUIREMENTS))
     assert {requirement: result.outcome for requirement, result in found.items()} == {
-        "it is told what to check": "holds",
+        "it receives what to check": "holds",
         "a number is one (1)": "holds",
         "a number is one (2)": "broken",
         "what is not declared does not apply": "not applicable",
@@ -117,11 +117,11 @@ def test_each_requirement_has_its_result(requirements: Callable[[str], Path]) ->
 
 
 def test_some_requirement_alone(requirements: Callable[[str], Path]) -> None:
-    assert list(results(requirements(REQUIREMENTS), "told or removed")) == [
-        "it is told what to check",
+    assert list(results(requirements(REQUIREMENTS), "receives or removed")) == [
+        "it receives what to check",
         "what cannot be removed is named",
     ]
-    assert list(results(requirements(REQUIREMENTS), "told what to check")) == ["it is told what to check"]
+    assert list(results(requirements(REQUIREMENTS), "receives what to check")) == ["it receives what to check"]
     with pytest.raises(ConfigError, match="no requirement matches -k 'zzz'"):
         results(requirements(REQUIREMENTS), "zzz")
 
@@ -161,10 +161,10 @@ def test_a_suite_that_fails_is_not_a_result(requirements: Callable[[str], Path],
 def test_the_settings_are_in_no_command_line(requirements: Callable[[str], Path]) -> None:
     source = """
         from pathlib import Path
-        def test_nobody_sees_it():
+        def test_this_is_not_shown():
             assert b"hunter2" not in Path("/proc/self/cmdline").read_bytes()
         """
-    assert results(requirements(source))["nobody sees it"].outcome == "holds"
+    assert results(requirements(source))["this is not shown"].outcome == "holds"
 
 
 def test_kinds_without_requirements() -> None:
@@ -192,7 +192,7 @@ def test_a_requirement_is_words(node: str, words: str) -> None:
 def test_the_kit_considers_the_same_plugins(requirements: Callable[[str], Path]) -> None:
     source = """
         import os
-        def test_it_is_told():
+        def test_it_is_notified():
             names = ("LMCACHE_PLUGINS", "LMCACHE_NO_PLUGINS", "LMCACHE_SAFE_MODE")
             assert [os.environ[name] for name in names] == ["a,b", "c", "1"]
         """
@@ -237,9 +237,9 @@ def test_verbose_names_every_requirement(
 ) -> None:
     install("acme", OFFER)
     requirements(REQUIREMENTS)
-    code, lines = check(capsys, *SETTINGS, "--verbose", "-k", "told or applies or apply or two or number")
+    code, lines = check(capsys, *SETTINGS, "--verbose", "-k", "receives or applies or apply or two or number")
     assert code == 1
-    assert "holds: it is told what to check" in lines
+    assert "holds: it receives what to check" in lines
     assert "does not apply: what is not declared does not apply (the adapter does not declare LIST)" in lines
     assert any("def test_a_number_is_one" in line or "in test_a_number_is_one" in line for line in lines)
     assert not any("hunter2" in line for line in lines)
@@ -320,7 +320,7 @@ def seen_by_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("eviction_policies", "raise ConfigError('not with ' + 'hunter2')", 2, "not with **********"),
     ],
 )
-def test_what_the_user_can_mend_is_said_once_and_no_requirement_is_run(
+def test_what_the_user_can_fix_is_said_once_and_no_requirement_is_run(
     install: Install,
     seen_by_children: None,
     capsys: pytest.CaptureFixture[str],
@@ -383,7 +383,7 @@ def test_a_terminal_shows_how_many_checks_hold_so_far_and_which_one_runs(
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
-def test_nothing_is_shown_where_nobody_looks(
+def test_nothing_is_shown_without_a_terminal(
     install: Install, requirements: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     install("acme", OFFER)

@@ -1,4 +1,4 @@
-"""The requirements can fail: each of these broken policies is told by the requirement that is there for it."""
+"""The requirements can fail: each of these broken policies is found by the requirement that is there for it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class NamesOneAtATime(LeastRecentlyUsed):
 class FailsOnUnknownSlots(LeastRecentlyUsed):
     def on_access(self, slots: Sequence[int], facts: AccessFacts) -> None:
         if not all(map(self._recency.group, slots)):
-            raise KeyError("a slot that was never told")
+            raise KeyError("a slot that was never inserted")
         super().on_access(slots, facts)
 
 
@@ -179,7 +179,7 @@ KILLED_BY = [
     (KeepsTheFirstSize, "a_slot_is_used_again_with_another_size_and_salt"),
     (NamesThemAllForNothing, "asked_for_nothing_it_names_nothing"),
 ]
-LONG_LAWS = (
+LONG_REQUIREMENTS = (
     "memory_is_bounded_by_the_slots_and_not_by_the_objects_that_passed",
     "the_work_per_slot_does_not_grow_with_the_number_of_slots",
 )
@@ -188,7 +188,7 @@ FOUND_BY_CHANCE = [NamesHeldSlots, NamesRemovedSlots, NamesTwice, ForgetsWhatItN
 
 @pytest.mark.parametrize(
     ("mutant", "requirement"),
-    [pytest.param(*each, marks=pytest.mark.slow) if each[1] in LONG_LAWS else each for each in KILLED_BY],
+    [pytest.param(*each, marks=pytest.mark.slow) if each[1] in LONG_REQUIREMENTS else each for each in KILLED_BY],
 )
 def test_each_mutant_is_killed_by_its_requirement(mutant: type[LeastRecentlyUsed], requirement: str) -> None:
     with pytest.raises((AssertionError, KeyError)):

@@ -108,7 +108,7 @@ REQUIREMENTS = sorted(name for name in dir(SerdeSuite) if name.startswith("test_
 
 
 class Direct:
-    """Stands in for an offer that is not installed."""
+    """Replaces an offer that is not installed."""
 
     def __init__(self, kind: type[Serde]) -> None:
         self._kind = kind

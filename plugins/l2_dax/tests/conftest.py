@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def memory_folder() -> Iterator[Path]:
-    """For files that stand in for devices of memory: in memory themselves, and gone when the test ends."""
+    """For files that replace devices of memory: in memory themselves, and gone when the test ends."""
     folder = Path(tempfile.mkdtemp(prefix="lmcache-dax-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)

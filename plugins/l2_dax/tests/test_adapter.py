@@ -99,10 +99,10 @@ def test_persistent_objects_are_found_again(
     assert (usage.objects, usage.used_bytes) == (20, 20 * (HEADER_BYTES + PAYLOAD_BYTES))
 
 
-def test_volatile_objects_are_not_found_again_by_whoever_comes_next(
+def test_volatile_objects_are_not_found_by_the_next_adapter(
     devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
-    """Not by a persistent adapter either, though their headers stand on the device still."""
+    """Not by a persistent adapter either, though their headers are still on the device."""
     first = open_on(devices[:1])
     put(first, memory, range(5))
     assert Capability.DURABLE not in first.adapter.capabilities
@@ -140,7 +140,7 @@ def test_what_holds_something_else_is_refused_and_left_as_it_is(
     assert loaded(driver, memory, 2) is DONE
 
 
-def test_what_was_given_up_stays_given_up_when_a_volatile_start_comes_between(
+def test_what_was_discarded_stays_discarded_when_a_volatile_start_comes_between(
     devices: list[Path], open_on: Open, memory: BorrowedMemory
 ) -> None:
     """Without it, foreign bytes would keep their slots from the persistent start that follows."""

@@ -20,7 +20,7 @@ from plugins.l2_dax.tests.slots_on_files import SlotsOnFiles
 SLOT_BYTES = 256 * 2**10
 SLOTS = 1100
 META_BYTES = 2**20
-"""More than the metadata of so many slots."""
+"""More than the metadata of that number of slots."""
 
 
 class DaxLaws(L2AdapterSuite):

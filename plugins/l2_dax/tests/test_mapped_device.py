@@ -51,7 +51,7 @@ def test_an_empty_file_becomes_as_long_as_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("align", "expected"), [("2097152\n", 2 * MIB), ("1073741824\n", 2**30), (None, 2 * MIB)])
 def test_sysfs_says_how_large_a_device_is(tmp_path: Path, align: str | None, expected: int) -> None:
-    """A character device of the system stands in for one of memory; its facts are made up."""
+    """A character device of the system replaces one of memory; its facts are made up."""
     number = os.stat("/dev/null").st_rdev
     (tmp_path / "bus" / "dax").mkdir(parents=True)
     facts = tmp_path / f"{os.major(number)}:{os.minor(number)}"
@@ -100,7 +100,7 @@ def test_pages_lie_ready_ahead_of_use_and_no_further(device: MappedDevice) -> No
     assert prefault.done_bytes == 64 * MIB
 
 
-def test_pages_that_cannot_be_had_are_a_warning(device: MappedDevice, caplog: pytest.LogCaptureFixture) -> None:
+def test_pages_that_are_not_available_are_a_warning(device: MappedDevice, caplog: pytest.LogCaptureFixture) -> None:
     os.truncate(device.path, MIB)
     prefault = Prefault([device], "dax")
     prefault.reach(0)

@@ -34,7 +34,7 @@ def context(boot_id: str = "boot-1") -> AdapterContext:
     return adapter_context(BorrowedMemory(MIB), boot_id=boot_id, name="dax")
 
 
-def test_a_second_owner_is_refused_and_told_of_the_first(device: OwnedDevice, path: Path) -> None:
+def test_a_second_owner_is_refused_and_the_first_is_named(device: OwnedDevice, path: Path) -> None:
     with pytest.raises(ResourceError, match=f"'{path}' is in use by another process that has not said who it is"):
         open_owned(path, SIZE, context())
     device.sign(context())
@@ -52,7 +52,7 @@ def test_one_that_is_given_back_can_be_had_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [100, 2 * SIZE])
-def test_sizes_that_cannot_be_had_are_refused_and_leave_nothing_open(path: Path, wanted: int) -> None:
+def test_sizes_that_are_not_available_are_refused_and_leave_nothing_open(path: Path, wanted: int) -> None:
     os.truncate(path, SIZE)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ResourceError, match=r"max_dax_size_gb (is less; raise it|asks for 0\.015625; lower it)"):

@@ -121,7 +121,7 @@ def test_a_hundred_opens_and_closes_leave_no_descriptor_and_no_thread(open_here:
     assert (descriptors(), threading.active_count()) == before
 
 
-def test_an_adapter_that_nobody_holds_has_given_everything_back(root: Path, memory: BorrowedMemory) -> None:
+def test_an_adapter_without_references_has_released_everything(root: Path, memory: BorrowedMemory) -> None:
     gc.collect()
     before = descriptors()
     adapter = open_fs(FsSettings(base_path=root), adapter_context(memory))

@@ -107,7 +107,7 @@ def test_a_file_of_another_length_is_damaged(open_here: Open, root: Path, memory
     (key,) = put(driver, memory, 1)
     path = root / media_path(key)
     os.truncate(path, length)
-    if length == 1:  # a single letter of our magic is no sign of ours
+    if length == 1:  # a single letter of our magic is not a sign of ours
         assert load_and_check(driver, memory, key) is FOREIGN
         return
     assert load_and_check(driver, memory, key) is DAMAGED
@@ -183,7 +183,7 @@ def test_a_directory_that_is_as_long_as_the_object_is_foreign(
 
 
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "file where a directory belongs"])
-def test_what_is_no_file_is_foreign(open_here: Open, root: Path, memory: BorrowedMemory, kind: str) -> None:
+def test_what_is_not_a_file_is_foreign(open_here: Open, root: Path, memory: BorrowedMemory, kind: str) -> None:
     key = object_key(0)
     adapter = open_here()
     driver = L2Driver(adapter)

@@ -1,4 +1,4 @@
-"""The adapter serves before it knows its directory, and leaves what it was told to leave."""
+"""The adapter serves before it knows its directory, and keeps or removes what it is configured to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that somebody else deleted: its entry goes, and the entry of the one that is stored anew stays."""
+"""A file that another process deleted: its entry goes, and the entry of the one that is stored anew stays."""
 
 from __future__ import annotations
 

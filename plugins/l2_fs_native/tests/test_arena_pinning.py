@@ -60,7 +60,7 @@ def test_it_is_registered_when_it_has_grown_and_once() -> None:
     assert registry.registered == [(memory.region.address, memory.region.length)]
 
 
-def test_where_it_cannot_be_had_one_line_says_so_and_it_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_it_is_not_available_one_line_says_so_and_it_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     memory = BorrowedMemory(MIB)
     touch(memory)

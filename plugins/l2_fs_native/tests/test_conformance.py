@@ -82,7 +82,7 @@ class TestThreads(FsNativeLaws):
 
 @pytest.mark.slow
 class TestThreadsDirect(Reduced):
-    """Objects of the requirements are no multiple of a block, so each of them is misaligned."""
+    """Objects of the requirements are not a multiple of a block, so each of them is misaligned."""
 
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads", "use_odirect": True, "num_workers": 2}
 

@@ -65,7 +65,7 @@ def test_a_file_system_without_it_has_none(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_faults_are_told(tmp_path: Path) -> None:
+def test_other_faults_are_raised(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         find_alignment(tmp_path / "nowhere")
 

@@ -100,7 +100,7 @@ def test_a_file_of_another_length_is_refused(
     driver = L2Driver(open_here(io_engine=io_engine))
     (key,) = put(driver, memory, 1)
     os.truncate(root / media_path(key), length)
-    expected = FOREIGN if length == 1 else DAMAGED  # a single letter of our magic is no sign of ours
+    expected = FOREIGN if length == 1 else DAMAGED  # a single letter of our magic is not a sign of ours
     assert driver.load((key, memory.lend(OBJECT_BYTES))) == (expected,)
 
 
@@ -114,7 +114,7 @@ def test_a_file_of_zeros_is_damaged_as_a_loss_of_power_leaves_it(
 
 
 @pytest.mark.parametrize("kind", ["directory", "symlink", "fifo", "file where a directory belongs"])
-def test_what_is_no_file_is_foreign(
+def test_what_is_not_a_file_is_foreign(
     open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str, kind: str
 ) -> None:
     key = object_key(0)
@@ -185,18 +185,18 @@ def test_what_passes_by_itself_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("payload_bytes", "read_ahead_size", "told_bytes"),
+    ("payload_bytes", "read_ahead_size", "advised_bytes"),
     [
         (16 * 2**20, None, 0),
         (16 * 2**20 + 1, None, 16 * 2**20 + 1 + HEADER_BYTES),
         (2**20, 8192, 8192),
     ],
 )
-def test_the_kernel_is_told_what_to_fetch_for_long_files_and_where_somebody_said_so(
+def test_the_kernel_is_advised_what_to_fetch_for_long_files_and_where_that_is_configured(
     open_here: Open, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch,
-    payload_bytes: int, read_ahead_size: int | None, told_bytes: int,
+    payload_bytes: int, read_ahead_size: int | None, advised_bytes: int,
 ) -> None:  # fmt: skip
-    """What it is told to fetch it fetches in single pages, where its own read-ahead takes large ones."""
+    """It fetches advised ranges in single pages, where its own read-ahead takes large ones."""
     engines = gate_engines(monkeypatch)
     driver = L2Driver(open_here(read_ahead_size=read_ahead_size))
     key, length = object_key(0), payload_bytes + HEADER_BYTES
@@ -204,4 +204,4 @@ def test_the_kernel_is_told_what_to_fetch_for_long_files_and_where_somebody_said
     driver.load((key, buffer))
     (read,) = (operation for operation in engines[0].operations if operation[0] == READ_FILE)
     assert read[4] == length
-    assert read[-1] == told_bytes
+    assert read[-1] == advised_bytes

@@ -125,10 +125,10 @@ def test_what_the_medium_says_becomes_an_outcome(
     put(driver, memory, 2)  # the room was given back
 
 
-def test_a_file_where_a_directory_belongs_is_no_fault_of_the_backend(
+def test_a_file_where_a_directory_belongs_is_not_a_fault_of_the_backend(
     open_here: Open, root: Path, memory: BorrowedMemory, io_engine: str
 ) -> None:
-    """Or it would open the circuit, and take the adapter from everybody else."""
+    """Or it would open the circuit, and pause the adapter for all objects."""
     adapter = open_here(io_engine=io_engine)
     driver = L2Driver(adapter)
     (key,) = put(driver, memory, 1)

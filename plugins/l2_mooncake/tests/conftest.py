@@ -1,4 +1,4 @@
-"""A Mooncake Store of the tests' own, in a network that nobody else reaches."""
+"""A Mooncake Store of the tests' own, in a network of its own."""
 
 from __future__ import annotations
 

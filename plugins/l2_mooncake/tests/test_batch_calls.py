@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lmcache_l2_mooncake.batch_calls import BatchCalls, CallSlots
 from lmcache_l2_mooncake.store_client import StoreClient, Transfer
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 class Recorded:
@@ -93,7 +93,7 @@ def test_few_are_one_call_and_full_ones_run_side_by_side() -> None:
 def test_what_comes_while_a_call_runs_is_the_next_one() -> None:
     async def main() -> None:
         recorded = Recorded()
-        calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16, beside_seconds=PATIENCE_SECONDS)
+        calls = BatchCalls[int, int](CallSlots(4), recorded, batch_max=16, beside_seconds=TIMEOUT_SECONDS)
         begun = []
         for item in range(20, 30):
             begun.append(asyncio.create_task(calls.call(item)))
@@ -105,14 +105,14 @@ def test_what_comes_while_a_call_runs_is_the_next_one() -> None:
     asyncio.run(main())
 
 
-def test_nobody_waits_for_a_call_that_hangs() -> None:
+def test_no_other_waits_for_a_call_that_hangs() -> None:
     async def main() -> None:
         recorded = Recorded()
         calls = BatchCalls[int, int](CallSlots(2), recorded, batch_max=16, beside_seconds=0.01)
         hanging = asyncio.create_task(calls.call(20))
         await _settled()
         late = [asyncio.create_task(calls.call(item)) for item in (21, 22)]
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(recorded.batches) < 2:
                 await asyncio.sleep(0.001)
         assert recorded.batches == [[20], [21, 22]]
@@ -122,12 +122,12 @@ def test_nobody_waits_for_a_call_that_hangs() -> None:
     asyncio.run(main())
 
 
-def test_another_lane_does_not_wait() -> None:
+def test_another_queue_does_not_wait() -> None:
     async def main() -> None:
         slots = CallSlots(2)
         loads, stores = Recorded(), Recorded()
-        loading = BatchCalls[int, int](slots, loads, 16, PATIENCE_SECONDS)
-        storing = BatchCalls[int, int](slots, stores, 16, PATIENCE_SECONDS)
+        loading = BatchCalls[int, int](slots, loads, 16, TIMEOUT_SECONDS)
+        storing = BatchCalls[int, int](slots, stores, 16, TIMEOUT_SECONDS)
         stored = asyncio.create_task(storing.call(30))
         await _settled()
         loads.go_on.set()
@@ -163,7 +163,7 @@ def test_earlier_lanes_go_first() -> None:
     asyncio.run(main())
 
 
-def test_a_fault_is_everybodys_of_its_batch_and_nobody_elses() -> None:
+def test_a_fault_fails_its_whole_batch_and_no_other() -> None:
     async def main() -> None:
         recorded = Recorded()
         recorded.go_on.set()

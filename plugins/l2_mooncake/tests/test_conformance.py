@@ -78,7 +78,7 @@ class TestInShort(MooncakeLaws):
 
 
 @pytest.mark.slow
-# Another process keeps these objects, which happens to outlive the adapter.  That is no promise: memory is all there is.
+# Another process keeps these objects, which happens to outlive the adapter.  That is not a promise: memory is all there is.
 @pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_devkit.UndeclaredCapability")
 class TestAll(MooncakeLaws, L2AdapterSuite):
     more: ClassVar[Mapping[str, Any]] = {"master_metrics_url": "{master.metrics_url}", "key_prefix": "käse/"}

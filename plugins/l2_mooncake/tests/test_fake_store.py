@@ -162,12 +162,12 @@ def test_a_good_object_that_came_altered_stays(stored: L2Driver, stores: FakeSto
     stored.adapter.reject(KEY, Outcome.DAMAGED)
     wait_for(lambda: stored.has(KEY) == (DONE,))
     assert "remove" not in [method for method, _ in stores.last.calls]
-    stored.adapter.reject(KEY, Outcome.DAMAGED)  # and once more, whatever ails it
+    stored.adapter.reject(KEY, Outcome.DAMAGED)  # and once more, whatever its fault
     wait_for(lambda: not stores.last.objects)
 
 
 @pytest.mark.parametrize("at", [4000, 5000, LONG])
-def test_one_that_is_damaged_where_it_stands_is_removed(stored: L2Driver, stores: FakeStores, at: int) -> None:
+def test_one_that_is_damaged_in_the_store_is_removed(stored: L2Driver, stores: FakeStores, at: int) -> None:
     ((name, data),) = stores.last.objects.items()
     stores.last.objects[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
     stored.adapter.reject(KEY, Outcome.DAMAGED)
@@ -175,7 +175,7 @@ def test_one_that_is_damaged_where_it_stands_is_removed(stored: L2Driver, stores
 
 
 @pytest.mark.parametrize("method", ["size", "part"])
-def test_a_lost_master_is_no_proof_of_damage(stored: L2Driver, stores: FakeStores, method: str) -> None:
+def test_a_lost_master_is_not_proof_of_damage(stored: L2Driver, stores: FakeStores, method: str) -> None:
     stores.last.answers[method] = Code.RPC_FAIL
     stored.adapter.reject(KEY, Outcome.DAMAGED)
     wait_for(lambda: stores.last.calls[-1][0] == method)
@@ -221,7 +221,7 @@ def test_what_comes_together_is_one_call(open_fake: Opened, stores: FakeStores) 
     assert len(asked) < 10
 
 
-def test_a_transfer_that_was_given_up_late_keeps_its_buffer_until_the_client_is_closed(
+def test_a_transfer_that_was_abandoned_late_keeps_its_buffer_until_the_client_is_closed(
     open_fake: Opened, stores: FakeStores, memory: BorrowedMemory
 ) -> None:
     clock = FakeClock()

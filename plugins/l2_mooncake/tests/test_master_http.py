@@ -58,7 +58,7 @@ def test_usage_is_read_from_the_metrics() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"master_key_count 3\n", b"\xff\xfe", METRICS.replace(b"8192", b"e9")])
-def test_metrics_that_say_something_else_are_no_usage(body: bytes) -> None:
+def test_metrics_that_say_something_else_are_not_usage(body: bytes) -> None:
     with serving({"/metrics": body}) as url, pytest.raises(MasterAnswerError, match="how full the store is"):
         MasterHttp(url).usage()
 
@@ -123,7 +123,7 @@ class TestListing:
             assert sorted(key.object_id for key in found) == sorted(object_key(n).object_id for n in range(4, 200))
 
     @pytest.mark.parametrize("cursor", ["", "p/", "p/other", "../../etc/passwd", "q/x"])
-    def test_a_cursor_of_somebody_elses_is_refused(self, objects: dict[str, bytes], cursor: str) -> None:
+    def test_a_foreign_cursor_is_refused(self, objects: dict[str, bytes], cursor: str) -> None:
         with serving({"/get_all_keys": b""}) as url, pytest.raises(MooncakeError, match="none that this adapter gave"):
             listing_of(url, objects).page(cursor, 10)
 

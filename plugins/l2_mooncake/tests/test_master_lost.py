@@ -124,7 +124,7 @@ def test_what_mooncake_evicts_by_itself_is_a_miss_and_never_wrong(
 
 
 @pytest.mark.slow
-def test_a_membership_that_was_given_up_is_joined_again(
+def test_a_membership_that_was_left_is_joined_again(
     open_here: OpenMooncake, master: MooncakeMaster, memory: BorrowedMemory
 ) -> None:
     adapter = open_here(master)

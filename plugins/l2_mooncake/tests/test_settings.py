@@ -1,4 +1,4 @@
-"""What the distribution offers, which settings make sense, and what Mooncake is told of them."""
+"""What the distribution offers, which settings make sense, and what Mooncake receives of them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class TestRdma:
         finally:
             os.close(lazy)
 
-    def test_a_machine_without_a_device_is_told_so(self, tmp_path: Path) -> None:
+    def test_a_machine_without_a_device_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"needs an RDMA device.*would use TCP"):
             check_for_rdma("mooncake_store", [region()], tmp_path / "none")
 

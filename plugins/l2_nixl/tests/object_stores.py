@@ -21,7 +21,7 @@ from typing import Any, Final
 from lmcache_devkit import free_port
 
 BUCKET: Final = "kvcache"
-PATIENCE_SECONDS: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 AZURITE: Final = "LMCACHE_AZURITE"
 """Names the program `azurite-blob` where it is not on the path."""
 _ACCOUNT: Final = "devstoreaccount1"
@@ -72,7 +72,7 @@ def azurite(program: str, folder: Path) -> Iterator[Mapping[str, Any]]:
 def _running(command: list[str], endpoint: str) -> Iterator[None]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while not _answers(endpoint):
             assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
             assert time.monotonic() < end, f"{command[0]} does not answer"

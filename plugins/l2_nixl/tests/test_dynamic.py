@@ -85,7 +85,7 @@ def test_a_file_that_was_cut_while_it_is_read_is_damaged(
     assert driver.has(key) == (MISSING,)
 
 
-def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
+def test_what_nixl_says_it_moved_and_did_not_is_not_a_hit(
     open_files: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_files()
@@ -108,7 +108,7 @@ def open_below(root: Path, suffix: str) -> list[str]:
         try:
             found.append(os.readlink(link))
         except FileNotFoundError:
-            pass  # closed meanwhile, by whatever else runs in this process
+            pass  # closed meanwhile, by another thread of this process
     return [path for path in found if path.startswith(f"{root}/") and suffix in path]
 
 

@@ -1,4 +1,4 @@
-"""Where NIXL, or one of its backends, cannot be had, one sentence says which part is missing and how to get it."""
+"""Where NIXL, or one of its backends, is not available, one sentence says which part is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestWithNixl:
         ):
             NixlAgent.open("n", "HF3FS", {})
 
-    def test_what_a_backend_was_told_is_in_no_message(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_parameters_of_a_backend_are_in_no_message(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AZURE_STORAGE_CONTAINER_NAME", raising=False)
         with pytest.raises(
             ResourceError, match=r"'AZURE_BLOB' of NIXL .* cannot be started .* container_name"

@@ -134,14 +134,14 @@ def test_settings_that_make_no_sense_are_refused(name: str, settings: dict[str, 
         MODELS[name].model_validate(settings)
 
 
-def test_nixl_is_told_what_was_set_and_nothing_else() -> None:
+def test_nixl_receives_what_was_set_and_nothing_else() -> None:
     params = StoreParams.model_validate({"bucket": "b", "use_virtual_addressing": "false", "num_threads": "4"})
     assert params.for_nixl("OBJ") == {"bucket": "b", "use_virtual_addressing": "false", "num_threads": "4"}
     files = StoreParams.model_validate({"file_path": "/d", "use_direct_io": True, "use_uring": True})
     assert files.for_nixl("POSIX") == {"use_uring": "true"}
 
 
-def test_secrets_are_told_to_nixl_alone() -> None:
+def test_secrets_are_passed_to_nixl_alone() -> None:
     secrets = {
         "access_key": "AKIA-hidden", "secret_key": "very-hidden", "session_token": "token-hidden",
         "connection_string": "string-hidden",
@@ -162,7 +162,7 @@ def test_secrets_are_told_to_nixl_alone() -> None:
     assert params.for_nixl("AZURE_BLOB") == {"connection_string": "string-hidden"}
 
 
-def test_every_setting_has_a_description_and_stands_on_the_page() -> None:
+def test_every_setting_has_a_description_and_is_on_the_page() -> None:
     page = PAGE.read_text()
     models: list[type[BaseModel]] = [*MODELS.values(), StoreParams, DynamicParams]
     for model in models:

@@ -75,13 +75,13 @@ def test_another_size_is_refused_and_nothing_is_lost(open_pool: OpenHere, memory
     put(anew, memory, 9)
 
 
-def test_a_second_server_is_refused_and_told_who_has_it(open_pool: OpenHere) -> None:
+def test_a_second_server_is_refused_and_the_owner_is_named(open_pool: OpenHere) -> None:
     open_pool()
     with pytest.raises(ResourceError, match=r"pool '.*' is in use by server 'instance-of-tests' \(pid"):
         open_pool()
 
 
-def test_a_file_that_is_no_pool_is_left_as_it_is(open_pool: OpenHere, pool: Path) -> None:
+def test_a_file_that_is_not_a_pool_is_left_as_it_is(open_pool: OpenHere, pool: Path) -> None:
     pool.parent.mkdir()
     pool.write_bytes(b"Dear diary, " * 1000)
     with pytest.raises(ResourceError, match="is not empty, and holds no slots of ours"):
@@ -105,7 +105,7 @@ def test_a_refused_size_takes_no_room(open_pool: OpenHere, pool: Path) -> None:
     assert (pool.stat().st_size, pool.stat().st_blocks) == (before.st_size, before.st_blocks)
 
 
-def test_a_place_that_cannot_be_had_is_named(open_pool: OpenHere, root: Path) -> None:
+def test_a_place_that_is_not_available_is_named(open_pool: OpenHere, root: Path) -> None:
     root.write_text("a file")
     with pytest.raises(ConfigError, match=r"nixl: pool '.*' cannot be used .* backend_params.file_path"):
         open_pool()
@@ -122,7 +122,7 @@ def test_a_pool_without_room_is_refused(open_pool: OpenHere, pool: Path, monkeyp
     open_pool(pool_size=7)
 
 
-def test_a_pool_that_finds_no_room_is_not_given_up_for_another_size(
+def test_a_pool_that_finds_no_space_is_not_discarded_for_another_size(
     open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = open_pool(pool_size=8)
@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_rejects_and_the_next_object_finds_room(
     assert driver.store(item) == (DONE,)
 
 
-def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
+def test_what_nixl_says_it_moved_and_did_not_is_not_a_hit(
     open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool()
@@ -160,7 +160,7 @@ def test_what_nixl_says_it_moved_and_did_not_is_no_hit(
     assert driver.has(key) == (MISSING,)
 
 
-def test_what_nixl_says_it_stored_and_did_not_is_no_hit(
+def test_what_nixl_says_it_stored_and_did_not_is_not_a_hit(
     open_pool: OpenHere, memory: BorrowedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = open_pool()

@@ -52,7 +52,7 @@ class Store:
             self.objects[OBJECT] = memory[0 : transfer.memory.length]
         else:
             data = self.objects[OBJECT][: transfer.memory.length]
-            memory[0 : len(data)] = data  # like a store: what is too short is no error
+            memory[0 : len(data)] = data  # like a store: what is too short is not an error
 
     def register(self, *_: Any) -> object:
         return object()
@@ -110,7 +110,7 @@ def test_sealed_records_replace_only_their_own(store: Store) -> None:
     asyncio.run(scene())
 
 
-def test_of_two_servers_the_second_is_refused_until_the_first_has_given_up(store: Store) -> None:
+def test_of_two_servers_the_second_is_refused_until_the_first_has_released_it(store: Store) -> None:
     first, second = owner(store, "one"), owner(store, "two")
     with pytest.raises(OSError, match="does not own it"):
         first.require()
@@ -134,7 +134,7 @@ def test_a_pool_that_another_has_had_is_not_taken_back(store: Store) -> None:
 
     async def lose() -> None:
         first.keep()
-        store.objects.clear()  # somebody removes the record, and another server follows
+        store.objects.clear()  # the record is removed, and another server follows
         await asyncio.to_thread(second.take)
         del store.objects[OBJECT]
         while True:

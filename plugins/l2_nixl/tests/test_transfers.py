@@ -21,13 +21,13 @@ from lmcache_l2_nixl.own_memory import OwnMemory
 from lmcache_l2_nixl.pieces import BLOCK_BYTES, Descriptors, file_transfers
 from lmcache_l2_nixl.transfers import TransferThread
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 LOG = logging.getLogger("lmcache.l2.nixl.tests")
 MOVE = Transfer(True, Extent(4096, 100), Segment.FILE, Extent(0, 100, 3), registers=True)
 
 
 class ScriptedAgent:
-    """Stands in for NIXL: transfers end when the test says so."""
+    """Replaces NIXL: transfers end when the test says so."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -62,7 +62,7 @@ class ScriptedAgent:
 
     def has_ended(self, handle: Handle) -> bool:
         if handle == self.faulty:
-            raise ZeroDivisionError("a fault that nobody expected")
+            raise ZeroDivisionError("an unexpected fault")
         if self.done.is_set() and isinstance(self.fails, OSError):
             raise self.fails
         return self.done.is_set()
@@ -70,9 +70,9 @@ class ScriptedAgent:
     def let_go(self, handle: Handle) -> bool:
         if handle == self.held_once:
             self.held_once = None
-            raise ZeroDivisionError("a fault that nobody expected")
+            raise ZeroDivisionError("an unexpected fault")
         if self.free.is_set():
-            self.calls.append("let go")
+            self.calls.append("release")
         return self.free.is_set()
 
 
@@ -87,18 +87,18 @@ def thread(agent: ScriptedAgent) -> Iterator[TransferThread]:
     yield thread
     agent.done.set()
     agent.free.set()
-    assert thread.close(PATIENCE_SECONDS)
+    assert thread.close(TIMEOUT_SECONDS)
 
 
-def test_a_transfer_is_over_when_nixl_has_let_go_and_its_place_is_given_back(
+def test_a_transfer_is_over_when_nixl_has_released_it_and_its_place_is_given_back(
     thread: TransferThread, agent: ScriptedAgent
 ) -> None:
     ended = thread.submit(MOVE)
-    assert agent.begun.wait(PATIENCE_SECONDS)
+    assert agent.begun.wait(TIMEOUT_SECONDS)
     assert not ended.done()
     agent.done.set()
-    ended.result(PATIENCE_SECONDS)
-    assert agent.calls == ["register", "let go", "deregister"]
+    ended.result(TIMEOUT_SECONDS)
+    assert agent.calls == ["register", "release", "deregister"]
     counts = thread.counters()
     assert (counts["transfers"], counts["failed_transfers"], counts["bytes_written"]) == (1, 0, 100)
 
@@ -108,37 +108,37 @@ def test_a_failed_transfer_that_nixl_still_holds_is_not_answered(thread: Transfe
     agent.free.clear()
     agent.done.set()
     ended = thread.submit(MOVE)
-    thread.call(lambda _: None).result(PATIENCE_SECONDS)  # a turn later
-    thread.call(lambda _: None).result(PATIENCE_SECONDS)
+    thread.call(lambda _: None).result(TIMEOUT_SECONDS)  # a turn later
+    thread.call(lambda _: None).result(TIMEOUT_SECONDS)
     assert not ended.done(), "its memory may be touched still"
     agent.free.set()
     with pytest.raises(OSError, match="no"):
-        ended.result(PATIENCE_SECONDS)
-    assert agent.calls == ["register", "let go", "deregister"]
+        ended.result(TIMEOUT_SECONDS)
+    assert agent.calls == ["register", "release", "deregister"]
     assert thread.counters()["failed_transfers"] == 1
 
 
 def test_what_the_bindings_refuse_fails_alone(thread: TransferThread, agent: ScriptedAgent) -> None:
     agent.fails = TypeError("no such descriptor")
     with pytest.raises(TypeError, match="no such descriptor"):
-        thread.submit(MOVE).result(PATIENCE_SECONDS)
+        thread.submit(MOVE).result(TIMEOUT_SECONDS)
     assert agent.calls == ["register", "deregister"]
     agent.fails = None
     agent.done.set()
-    thread.submit(MOVE).result(PATIENCE_SECONDS)
+    thread.submit(MOVE).result(TIMEOUT_SECONDS)
 
 
 def test_a_transfer_that_nixl_faults_on_fails_alone(thread: TransferThread, agent: ScriptedAgent) -> None:
     agent.faulty = Handle(2)
     before, faulty, behind = (thread.submit(MOVE) for _ in range(3))
     with pytest.raises(ZeroDivisionError):
-        faulty.result(PATIENCE_SECONDS)
+        faulty.result(TIMEOUT_SECONDS)
     agent.done.set()
-    before.result(PATIENCE_SECONDS)
-    behind.result(PATIENCE_SECONDS)
+    before.result(TIMEOUT_SECONDS)
+    behind.result(TIMEOUT_SECONDS)
     counts = thread.counters()
     assert (counts["transfers"], counts["failed_transfers"], counts["transfers_in_flight"]) == (3, 1, 0)
-    assert agent.calls.count("let go") == agent.calls.count("deregister") == 3
+    assert agent.calls.count("release") == agent.calls.count("deregister") == 3
 
 
 def test_a_fault_of_the_thread_is_logged_and_those_that_had_ended_are_answered(
@@ -146,9 +146,9 @@ def test_a_fault_of_the_thread_is_logged_and_those_that_had_ended_are_answered(
 ) -> None:
     agent.held_once = Handle(2)
     moving = [thread.submit(MOVE) for _ in range(3)]
-    thread.call(lambda _: agent.done.set()).result(PATIENCE_SECONDS)  # all end in one turn
+    thread.call(lambda _: agent.done.set()).result(TIMEOUT_SECONDS)  # all end in one turn
     for ended in moving:
-        ended.result(PATIENCE_SECONDS)
+        ended.result(TIMEOUT_SECONDS)
     assert "a turn of the nixl thread raised" in caplog.text
     assert thread.counters()["transfers"] == 3
 
@@ -156,7 +156,7 @@ def test_a_fault_of_the_thread_is_logged_and_those_that_had_ended_are_answered(
 def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThread, agent: ScriptedAgent) -> None:
     async def scene() -> None:
         moving = asyncio.create_task(thread.move([MOVE, MOVE]))
-        await asyncio.to_thread(agent.begun.wait, PATIENCE_SECONDS)
+        await asyncio.to_thread(agent.begun.wait, TIMEOUT_SECONDS)
         for _ in range(2):
             moving.cancel()
             await asyncio.sleep(0)
@@ -165,13 +165,13 @@ def test_a_cancellation_passes_when_the_transfer_has_ended(thread: TransferThrea
         with pytest.raises(asyncio.CancelledError):
             await moving
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+    asyncio.run(asyncio.wait_for(scene(), TIMEOUT_SECONDS))
 
 
 def test_a_group_begins_when_the_one_before_has_ended_well(thread: TransferThread, agent: ScriptedAgent) -> None:
     async def scene() -> None:
         moving = asyncio.create_task(thread.move([MOVE, MOVE], (), [MOVE]))
-        await asyncio.to_thread(agent.begun.wait, PATIENCE_SECONDS)
+        await asyncio.to_thread(agent.begun.wait, TIMEOUT_SECONDS)
         await thread.do(lambda _: None)
         assert agent.prepared == 2
         agent.done.set()
@@ -182,21 +182,21 @@ def test_a_group_begins_when_the_one_before_has_ended_well(thread: TransferThrea
             await thread.move([MOVE], [MOVE])
         assert agent.prepared == 4
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+    asyncio.run(asyncio.wait_for(scene(), TIMEOUT_SECONDS))
 
 
-def test_what_has_ended_is_told_before_the_next_is_begun(thread: TransferThread, agent: ScriptedAgent) -> None:
+def test_what_has_ended_is_completed_before_the_next_is_begun(thread: TransferThread, agent: ScriptedAgent) -> None:
     agent.done.set()
-    told: list[bool] = []
+    completed: list[bool] = []
     first: list[Future[None]] = []
 
     def ask(_: NixlAgent) -> None:
         first.append(thread.submit(MOVE))
-        thread.call(lambda _: told.append(first[0].done()))
+        thread.call(lambda _: completed.append(first[0].done()))
 
-    thread.call(ask).result(PATIENCE_SECONDS)
-    thread.call(lambda _: None).result(PATIENCE_SECONDS)
-    assert told == [True], "the transfer and the order behind it were taken in one turn"
+    thread.call(ask).result(TIMEOUT_SECONDS)
+    thread.call(lambda _: None).result(TIMEOUT_SECONDS)
+    assert completed == [True], "the transfer and the order behind it were taken in one turn"
 
 
 class Crowd:
@@ -220,7 +220,7 @@ class Crowd:
 
         self._agent.done.set()
         self._agent.at_begin = lambda: at_begin.append(self.woken)
-        self._thread.call(lambda _: gate.wait(PATIENCE_SECONDS))
+        self._thread.call(lambda _: gate.wait(TIMEOUT_SECONDS))
         moving = [asyncio.create_task(self._thread.move([moves[0]]))]
         await asyncio.sleep(0)
         if behind_first is not nothing:
@@ -243,31 +243,31 @@ def crowd(thread: TransferThread, agent: ScriptedAgent, monkeypatch: pytest.Monk
     return Crowd(thread, agent, monkeypatch)
 
 
-def test_stores_that_have_ended_are_told_together_while_more_are_to_be_begun(crowd: Crowd) -> None:
-    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), PATIENCE_SECONDS))
+def test_stores_that_have_ended_are_completed_together_while_more_are_to_be_begun(crowd: Crowd) -> None:
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), TIMEOUT_SECONDS))
     assert at_begin[:3] == [0, 0, 1]
 
 
-def test_a_load_that_has_ended_is_told_before_the_next_is_begun(crowd: Crowd) -> None:
+def test_a_load_that_has_ended_is_completed_before_the_next_is_begun(crowd: Crowd) -> None:
     load = MOVE._replace(writes=False)
-    at_begin = asyncio.run(asyncio.wait_for(crowd.move([load] * 8, behind_first=nothing), PATIENCE_SECONDS))
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([load] * 8, behind_first=nothing), TIMEOUT_SECONDS))
     assert at_begin[:2] == [0, 1]
 
 
-def test_no_store_waits_to_be_told_behind_an_order_that_may_take_long(crowd: Crowd) -> None:
-    told: list[int] = []
-    moving = crowd.move([MOVE] * 8, behind_first=lambda: told.append(crowd.woken))
-    asyncio.run(asyncio.wait_for(moving, PATIENCE_SECONDS))
-    assert told == [1]
+def test_no_store_waits_for_completion_behind_a_call_that_may_take_long(crowd: Crowd) -> None:
+    completed: list[int] = []
+    moving = crowd.move([MOVE] * 8, behind_first=lambda: completed.append(crowd.woken))
+    asyncio.run(asyncio.wait_for(moving, TIMEOUT_SECONDS))
+    assert completed == [1]
 
 
-def test_no_store_waits_to_be_told_behind_slow_ones(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_store_waits_for_completion_behind_slow_ones(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_l2_nixl.transfers.TELL_SECONDS", 0.0)
-    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), PATIENCE_SECONDS))
+    at_begin = asyncio.run(asyncio.wait_for(crowd.move([MOVE] * 8, behind_first=nothing), TIMEOUT_SECONDS))
     assert at_begin[:2] == [0, 1]
 
 
-def test_all_end_before_one_failure_is_told(thread: TransferThread, agent: ScriptedAgent) -> None:
+def test_all_end_before_one_failure_is_raised(thread: TransferThread, agent: ScriptedAgent) -> None:
     async def scene() -> None:
         agent.fails = OSError(5, "both")
         agent.done.set()
@@ -275,13 +275,13 @@ def test_all_end_before_one_failure_is_told(thread: TransferThread, agent: Scrip
             await thread.move([MOVE, MOVE])
         assert thread.counters()["transfers"] == 2
 
-    asyncio.run(asyncio.wait_for(scene(), PATIENCE_SECONDS))
+    asyncio.run(asyncio.wait_for(scene(), TIMEOUT_SECONDS))
 
 
 def test_what_an_order_raises_is_raised_where_it_was_given(thread: TransferThread) -> None:
     known: dict[str, int] = {}
     with pytest.raises(KeyError, match="nothing"):
-        thread.call(lambda _: known["nothing"]).result(PATIENCE_SECONDS)
+        thread.call(lambda _: known["nothing"]).result(TIMEOUT_SECONDS)
 
 
 def test_closing_waits_for_transfers_and_no_longer_than_it_may(agent: ScriptedAgent) -> None:
@@ -292,7 +292,7 @@ def test_closing_waits_for_transfers_and_no_longer_than_it_may(agent: ScriptedAg
         thread.submit(MOVE)
     assert not ended.done()
     agent.done.set()
-    assert thread.close(PATIENCE_SECONDS)
+    assert thread.close(TIMEOUT_SECONDS)
     ended.result(0)
 
 
@@ -305,7 +305,7 @@ def test_what_opening_raises_is_raised_and_leaves_no_thread() -> None:
         TransferThread("nixl-of-tests", LOG, refuse)
     for other in threading.enumerate():
         if other.name == "nixl-of-tests":
-            other.join(PATIENCE_SECONDS)
+            other.join(TIMEOUT_SECONDS)
     assert threading.active_count() <= before
 
 
@@ -334,11 +334,11 @@ class TestWithNixl:
         pytest.importorskip("nixl", reason="no build of NIXL is installed")
         thread = TransferThread("nixl-of-tests", LOG, lambda: NixlAgent.open("tests", "POSIX", {}))
         yield thread
-        assert thread.close(PATIENCE_SECONDS)
+        assert thread.close(TIMEOUT_SECONDS)
 
     def test_bytes_come_back_and_a_file_that_is_too_short_fails(self, posix: TransferThread, tmp_path: Path) -> None:
         memory = OwnMemory(8192)
-        posix.call(memory.register).result(PATIENCE_SECONDS)
+        posix.call(memory.register).result(TIMEOUT_SECONDS)
         fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             memory[0:5001] = bytes(range(1, 168)) * 29 + bytes(158)
@@ -352,7 +352,7 @@ class TestWithNixl:
                 self.move(posix, memory, fd, 5002, writes=False)
         finally:
             os.close(fd)
-            posix.call(memory.deregister).result(PATIENCE_SECONDS)
+            posix.call(memory.deregister).result(TIMEOUT_SECONDS)
             memory.close()
 
     def test_memory_that_was_not_registered_is_refused(self, posix: TransferThread, tmp_path: Path) -> None:
@@ -363,4 +363,4 @@ class TestWithNixl:
 
     def move(self, thread: TransferThread, memory: OwnMemory, fd: int, length: int, *, writes: bool) -> None:
         place = Extent(0, length, fd)
-        thread.submit(Transfer(writes, memory.extent(0, length), Segment.FILE, place, True)).result(PATIENCE_SECONDS)
+        thread.submit(Transfer(writes, memory.extent(0, length), Segment.FILE, place, True)).result(TIMEOUT_SECONDS)

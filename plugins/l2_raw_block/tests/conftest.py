@@ -16,7 +16,7 @@ from lmcache_l2_raw_block.config import RawBlockSettings
 META_BYTES = 2**20
 SLOT_BYTES = 64 * 2**10
 SLOTS = 32
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 OpenHere = Callable[..., L2Driver]
 
@@ -56,9 +56,9 @@ def settings_for(path: Path, **changed: Any) -> RawBlockSettings:
     )
 
 
-def known_usage(driver: L2Driver, patience_seconds: float = PATIENCE_SECONDS) -> Usage:
+def known_usage(driver: L2Driver, timeout_seconds: float = TIMEOUT_SECONDS) -> Usage:
     """What is stored, once every header was read."""
-    end = time.monotonic() + patience_seconds
+    end = time.monotonic() + timeout_seconds
     while (usage := driver.adapter.usage()) is None:
         assert time.monotonic() < end, "the recovery did not end"
         time.sleep(0.01)

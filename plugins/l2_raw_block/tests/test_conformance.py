@@ -25,7 +25,7 @@ needs_io_uring = pytest.mark.skipif(not IoEngine.has_io_uring(), reason="this ke
 
 
 def device(path: Path, slots: int, slot_bytes: int, **settings: Any) -> Mapping[str, Any]:
-    """Settings for a new file of so many slots."""
+    """Settings for a new file of that number of slots."""
     with path.open("wb") as file:
         file.truncate(META_BYTES + slots * slot_bytes)
     return {"device_path": str(path), "slot_bytes": slot_bytes, "meta_total_bytes": META_BYTES, **settings}

@@ -22,7 +22,7 @@ from plugins.l2_raw_block.tests.conftest import META_BYTES, SLOT_BYTES, SLOTS, O
 DONE, REJECTED = Outcome.DONE, Outcome.REJECTED
 
 
-def test_a_second_owner_is_told_who_has_it(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
+def test_a_second_owner_gets_the_name_of_the_first(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     put(open_here(), memory, 2)
     before = device.read_bytes()
     with pytest.raises(
@@ -44,7 +44,7 @@ def test_what_is_not_empty_and_not_ours_is_left_as_it_is(device: Path, open_here
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reported"),
     [
         ({"meta_magic": "another"}, "meta_magic 'lmcache' where 'another'"),
         ({"meta_version": 2}, "meta_version 1 where 2"),
@@ -56,13 +56,13 @@ def test_what_is_not_empty_and_not_ours_is_left_as_it_is(device: Path, open_here
     ],
 )
 def test_another_magic_version_or_geometry_is_refused_and_kept(
-    device: Path, open_here: OpenHere, memory: BorrowedMemory, changed: dict[str, object], told: str
+    device: Path, open_here: OpenHere, memory: BorrowedMemory, changed: dict[str, object], reported: str
 ) -> None:
     first = open_here()
     keys = put(first, memory, 3)
     first.close(10)
     before = device.read_bytes()
-    with pytest.raises(ResourceError, match=told):
+    with pytest.raises(ResourceError, match=reported):
         open_here(**changed)
     assert device.read_bytes() == before
     assert open_here().has(*keys) == (DONE,) * 3
@@ -107,7 +107,7 @@ def test_one_damaged_superblock_is_none(device: Path, open_here: OpenHere, memor
     assert again.has(*keys) == (DONE,) * 3
 
 
-def test_overwriting_gives_up_what_is_there_for_good(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
+def test_overwriting_discards_what_is_there_for_good(device: Path, open_here: OpenHere, memory: BorrowedMemory) -> None:
     first = open_here()
     keys = put(first, memory, SLOTS)
     first.close(10)
@@ -117,7 +117,7 @@ def test_overwriting_gives_up_what_is_there_for_good(device: Path, open_here: Op
     put(second, memory, SLOTS, first=100)
     second.close(10)
     third = open_here(meta_version=2, overwrite_device=True)
-    assert known_usage(third).objects == SLOTS, "the flag alone gives up nothing that is ours"
+    assert known_usage(third).objects == SLOTS, "the flag alone discards nothing that is ours"
 
 
 def test_overwriting_takes_a_device_that_is_full_of_something_else(
@@ -132,7 +132,7 @@ def test_overwriting_takes_a_device_that_is_full_of_something_else(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({"capacity_bytes": META_BYTES + (SLOTS + 1) * SLOT_BYTES}, "and capacity_bytes is"),
         ({"meta_total_bytes": META_BYTES + SLOTS * SLOT_BYTES}, "hold no slot of"),
@@ -140,20 +140,20 @@ def test_overwriting_takes_a_device_that_is_full_of_something_else(
     ],
 )
 def test_what_does_not_fit_the_device_is_said(
-    device: Path, open_here: OpenHere, settings: dict[str, object], told: str
+    device: Path, open_here: OpenHere, settings: dict[str, object], reported: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         open_here(**settings)
     assert not any(device.read_bytes())
 
 
-def test_what_is_no_device_is_said(tmp_path: Path, memory: BorrowedMemory) -> None:
-    for path, told in (
+def test_what_is_not_a_device_is_an_error(tmp_path: Path, memory: BorrowedMemory) -> None:
+    for path, reported in (
         (tmp_path / "none", "the file does not exist"),
         (tmp_path, "cannot be used"),
         (Path("/dev/null"), "neither"),
     ):
-        with pytest.raises(ResourceError, match=told):
+        with pytest.raises(ResourceError, match=reported):
             open_raw_block(settings_for(path), adapter_context(memory))
 
 

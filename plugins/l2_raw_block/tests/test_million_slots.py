@@ -24,7 +24,7 @@ META_BYTES = meta_bytes_for(COUNT)
 PAYLOAD = b"a small object"
 OBJECT_BYTES = HEADER_BYTES + len(PAYLOAD)
 MEMORY_BYTES_MAX = 200
-PATIENCE_SECONDS = 600.0
+TIMEOUT_SECONDS = 600.0
 
 
 def settings(path: Path, **more: object) -> RawBlockSettings:
@@ -70,7 +70,7 @@ def test_a_million_objects(tmp_path: Path) -> None:
         start, cpu = time.monotonic(), time.process_time()
         driver = L2Driver(open_raw_block(settings(path, **more), adapter_context(memory, name="raw_block")))
         serving = time.monotonic() - start
-        usage = known_usage(driver, PATIENCE_SECONDS)
+        usage = known_usage(driver, TIMEOUT_SECONDS)
         known, cpu = time.monotonic() - start, time.process_time() - cpu
         print(f"\n{what}: serves after {serving:.2f} s, true after {known:.1f} s ({cpu:.1f} s of CPU), {usage}")
         return driver

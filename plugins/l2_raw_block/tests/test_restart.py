@@ -62,7 +62,7 @@ def test_an_end_without_a_change_writes_nothing(device: Path, open_here: OpenHer
     assert after[: 2 * 4096] + after[3 * 4096 :] == before[: 2 * 4096] + before[3 * 4096 :], "all but the owner's page"
 
 
-def test_verifying_finds_what_somebody_else_did(open_here: OpenHere, memory: BorrowedMemory, slots: Slots) -> None:
+def test_verifying_finds_what_another_process_did(open_here: OpenHere, memory: BorrowedMemory, slots: Slots) -> None:
     first = open_here()
     keys = put(first, memory, 4)
     first.close(10)
@@ -206,7 +206,7 @@ while True:
 """
 
 
-def told(lines: Iterator[str]) -> tuple[set[int], set[int]]:
+def reported(lines: Iterator[str]) -> tuple[set[int], set[int]]:
     """Which objects are there by what the child said, and which may or may not be."""
     there: set[int] = set()
     open_ones: set[int] = set()
@@ -237,7 +237,7 @@ def test_it_is_killed_again_and_again(device: Path, open_here: OpenHere, memory:
             child.send_signal(signal.SIGKILL)
             lines += child.stdout.read().splitlines()
         whole = [line for line in lines if line.strip().count(" ") >= (2 if line.startswith("=") else 1)]
-        sure, maybe = told(iter([*(f"=+ {number} DONE" for number in there), *whole]))
+        sure, maybe = reported(iter([*(f"=+ {number} DONE" for number in there), *whole]))
         driver = open_here()
         usage = known_usage(driver)
         found = {n for n in range(60) if driver.has(object_key(n)) == (DONE,)}

@@ -22,7 +22,7 @@ USUAL: Final[Mapping[str, bytes]] = {
 
 
 class Scripted(LoopServer):
-    """Answers each command with what stands for it; a list is taken from its front, down to its last.  Empty: it hangs up.
+    """Answers each command from a table; a list is taken from its front, down to its last.  Empty: it hangs up.
     What is `ignored` has no answer at all."""
 
     def __init__(self) -> None:

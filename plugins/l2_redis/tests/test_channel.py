@@ -1,4 +1,4 @@
-"""How often the kernel and the loop are asked for what goes over a channel, and that nobody is woken for nothing."""
+"""How often the kernel and the loop are asked for what goes over a channel, and that no thread is woken for nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def turns(count: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-def test_the_loop_is_told_once_to_watch_for_replies() -> None:
+def test_the_loop_is_asked_once_to_watch_for_replies() -> None:
     async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
         for number in range(ROUNDS):
             into = memoryview(bytearray(8))
@@ -76,7 +76,7 @@ def test_the_loop_is_told_once_to_watch_for_replies() -> None:
     run(scenario)
 
 
-def test_what_comes_unasked_wakes_nobody_twice_and_can_be_read_later() -> None:
+def test_what_comes_unasked_wakes_no_waiter_twice_and_can_be_read_later() -> None:
     async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
         into = memoryview(bytearray(64))
         theirs.send(b"asked")
@@ -91,7 +91,7 @@ def test_what_comes_unasked_wakes_nobody_twice_and_can_be_read_later() -> None:
     run(scenario)
 
 
-def test_an_answer_that_comes_before_all_is_sent_wakes_nobody_twice() -> None:
+def test_an_answer_that_comes_before_all_is_sent_wakes_no_waiter_twice() -> None:
     async def scenario(channel: Channel, theirs: socket.socket, selector: Counting) -> None:
         into = memoryview(bytearray(64))
         theirs.send(b"asked")

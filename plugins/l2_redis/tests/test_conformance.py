@@ -98,7 +98,7 @@ class RedisSetup(L2Fixtures):
 
 
 class TestDurable(RedisSetup, L2AdapterSuite):
-    """What is written to disk, and evicted by nobody."""
+    """What is written to disk, and never evicted."""
 
     options: ClassVar[Sequence[str]] = PERSISTENT
     way: ClassVar[Mapping[str, Any]] = {"server_persists": True}

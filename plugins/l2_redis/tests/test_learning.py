@@ -20,7 +20,7 @@ OpenRedis = Callable[..., L2Driver]
 
 
 class Slow(Topology):
-    """One that learns when it is told to."""
+    """One that learns on request."""
 
     def __init__(self) -> None:
         super().__init__(lambda address: pytest.fail("no node is asked"))

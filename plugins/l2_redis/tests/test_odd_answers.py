@@ -30,8 +30,8 @@ def test_what_may_pass_is_tried_again(
     driver = open_at(scripted.port)
     key = object_key(1)
     whole = memory.sealed(key, payload_of(1, 10_000))
-    stands = bytes(whole.view)
-    value = b"$%d\r\n%b\r\n" % (len(stands), stands)
+    stored = bytes(whole.view)
+    value = b"$%d\r\n%b\r\n" % (len(stored), stored)
     scripted.answers = {"GET": [answer, answer, value], "SET": [answer, b"+OK\r\n"], "EXISTS": [answer, b":1\r\n"]}
     assert driver.verified_load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
     assert driver.store((key, whole)) == (DONE,)
@@ -66,7 +66,7 @@ def test_of_a_value_that_is_too_long_no_byte_is_taken(
     assert driver.load((object_key(2), buffer)) == (MISSING,)
 
 
-def test_a_value_that_ends_too_early_is_no_object_and_its_rest_is_nobodys(
+def test_a_value_that_ends_too_early_is_not_an_object_and_its_rest_is_dropped(
     scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     driver = open_at(scripted.port, timeout_seconds=1)
@@ -77,13 +77,15 @@ def test_a_value_that_ends_too_early_is_no_object_and_its_rest_is_nobodys(
     assert driver.load((object_key(2), buffer)) == (MISSING,)
 
 
-def test_a_value_with_another_end_is_no_object(scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory) -> None:
+def test_a_value_with_another_end_is_not_an_object(
+    scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
+) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"GET": [b"$%d\r\n" % OBJECT_BYTES + b"x" * OBJECT_BYTES + b"xx"]}
     assert driver.load((object_key(1), memory.lend(OBJECT_BYTES))) == (FAILED,)
 
 
-def test_redirections_that_never_end_are_given_up(
+def test_redirections_that_never_end_are_abandoned(
     scripted: Scripted, open_at: OpenRedis, memory: BorrowedMemory
 ) -> None:
     slots = b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:%d\r\n" % scripted.port

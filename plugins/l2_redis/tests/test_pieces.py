@@ -28,7 +28,7 @@ OpenRedis = Callable[..., L2Driver]
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> str:
-    """What `open_at` has, unless it is told otherwise."""
+    """The defaults of `open_at`."""
     return f"{tmp_path.name}/"
 
 

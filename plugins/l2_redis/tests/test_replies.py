@@ -135,7 +135,7 @@ def test_garbage_is_a_reply_or_an_error_of_the_protocol_or_too_short(data: bytes
     ],
     ids=lambda data: repr(data[:16]),
 )  # fmt: skip
-def test_what_is_no_reply_is_refused(data: bytes) -> None:
+def test_what_is_not_a_reply_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         read(data)
 
@@ -154,7 +154,7 @@ def test_a_value_that_is_none_is_refused(data: bytes) -> None:
         run(ReplyReader(Arriving([data])).bulk_length())
 
 
-def test_no_value_and_an_error_are_told_apart() -> None:
+def test_no_value_and_an_error_are_distinguished() -> None:
     reader = ReplyReader(Arriving([b"$-1\r\n_\r\n-LOADING wait\r\n"]))
     assert [run(reader.bulk_length()) for _ in range(3)] == [None, None, ErrorReply("LOADING wait")]
 

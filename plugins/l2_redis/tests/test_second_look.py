@@ -46,7 +46,7 @@ def test_it_is_read_over_a_connection_of_its_own(
 
 
 def test_one_that_is_refused_again_is_removed(server: RedisServer, open_at: OpenRedis, memory: BorrowedMemory) -> None:
-    """It is whole, and of no use here, whatever ails it."""
+    """It is whole, and of no use here, whatever its fault."""
     driver = open_at(server.port)
     stored(driver, memory)
     driver.adapter.reject(KEY, DAMAGED)

@@ -28,9 +28,7 @@ def has_all(driver: L2Driver, memory: BorrowedMemory, keys: list[ObjectKey]) -> 
 # --- getting in
 
 
-def test_a_user_with_a_password_gets_in_and_nobody_else(
-    tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory
-) -> None:
+def test_only_a_user_with_a_password_gets_in(tmp_path: Path, open_at: OpenRedis, memory: BorrowedMemory) -> None:
     users = (f"default on >{SECRET} ~* &* +@all", f"kv on >{SECRET}x ~kv/* &* +@all")
     options = [word for user in users for word in ("--user", *user.split())]
     with redis_server(tmp_path / "s", *options, password=SECRET) as server:
@@ -97,12 +95,12 @@ def test_a_second_server_is_refused_and_a_shared_one_is_not(
         open_at(server.port, shared=True, owner=True)
 
 
-def test_a_node_that_is_no_cluster_is_refused(server: RedisServer, open_at: OpenRedis) -> None:
+def test_a_node_that_is_not_a_cluster_is_refused(server: RedisServer, open_at: OpenRedis) -> None:
     with pytest.raises(ResourceError, match=r"not a node of a cluster.*name it in 'host'"):
         open_at(nodes=[f"{HOST}:{server.port}"])
 
 
-def test_a_cursor_that_nobody_gave_is_refused(server: RedisServer, open_at: OpenRedis) -> None:
+def test_an_unknown_cursor_is_refused(server: RedisServer, open_at: OpenRedis) -> None:
     driver = open_at(server.port)
     for cursor in ("0", "x" * 32, "../../etc", "A" * 32):
         with pytest.raises(ConfigError, match="cursor"):
@@ -254,7 +252,7 @@ def test_an_operation_whose_time_is_over_leaves_no_reply_for_the_next(
         assert has_all(driver, memory, keys[::-1])
 
 
-def test_durability_that_cannot_be_had_is_warned_of(
+def test_durability_that_is_not_available_is_a_warning(
     tmp_path: Path, open_at: OpenRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ("--maxmemory", "10mb", "--maxmemory-policy", "allkeys-lru")

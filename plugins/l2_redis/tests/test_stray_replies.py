@@ -1,4 +1,4 @@
-"""Answers to nobody's question: whoever gets one takes the wrong one for his."""
+"""Answers without a request: a request that gets one takes the wrong answer for its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_nor_is_one_that_refused_and_said_more(scripted: Scripted, open_at: Open
 
 
 @pytest.mark.parametrize("push", [b">2\r\n+message\r\n:1\r\n", b">1\r\n>0\r\n"])
-def test_what_is_pushed_unasked_is_no_answer(scripted: Scripted, open_at: OpenRedis, push: bytes) -> None:
+def test_what_is_pushed_unasked_is_not_an_answer(scripted: Scripted, open_at: OpenRedis, push: bytes) -> None:
     driver = open_at(scripted.port)
     scripted.answers = {"EXISTS": [push]}
     assert driver.has(object_key(1)) == (FAILED,)
@@ -60,7 +60,7 @@ def test_questions_to_a_node_that_is_closed_at_once_are_answered(scripted: Scrip
     async def ask() -> None:
         node = Node(Address("127.0.0.1", scripted.port), Dialer(Login(), None, 5, resolve), 60)
         question = asyncio.create_task(node.ask(command("EXISTS", "x")))
-        await asyncio.sleep(0)  # it is asked, and whoever is to send it has not taken a step
+        await asyncio.sleep(0)  # it is submitted, and the task that sends it has not taken a step
         node.close()
         with pytest.raises(ConnectionError, match="closed"):
             await asyncio.wait_for(question, 10)

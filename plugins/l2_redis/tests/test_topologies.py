@@ -119,7 +119,7 @@ def test_a_node_of_a_cluster_is_not_taken_for_a_single_server(
         open_at(cluster[(slot * 3 // 16_384 + 1) % 3].port)
 
 
-def test_a_cluster_that_nobody_set_up_is_refused(tmp_path: Path, open_at: OpenRedis) -> None:
+def test_a_cluster_that_is_not_set_up_is_refused(tmp_path: Path, open_at: OpenRedis) -> None:
     with (
         redis_server(tmp_path / "s", "--cluster-enabled", "yes", port=free_port_with_bus()) as server,
         pytest.raises(ResourceError, match="no slots"),

@@ -15,7 +15,7 @@ Open = Callable[..., L2Driver]
 
 
 def until(true: Callable[[], bool]) -> None:
-    """What happens on other threads and tells nobody."""
+    """What happens on other threads without a notification."""
     end = time.monotonic() + WAIT_SECONDS
     while not true():
         assert time.monotonic() < end

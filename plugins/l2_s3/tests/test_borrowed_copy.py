@@ -50,7 +50,7 @@ def test_what_comes_in_parts_lies_in_the_buffer_and_goes_out_again(data: bytes, 
 @pytest.mark.parametrize(
     ("length", "fits"), [(0, False), (99, False), (100, True), (4999, True), (5000, True), (5001, False)]
 )
-def test_a_shorter_object_only_where_the_buffer_is_lent_for_one(length: int, fits: bool) -> None:
+def test_a_shorter_object_only_where_the_buffer_is_borrowed_for_one(length: int, fits: bool) -> None:
     at_most = BorrowedBuffer(WHOLE.region, WHOLE.offset, WHOLE.length, at_most=True)
     if fits:
         BorrowedSink(at_most, 100).on_headers(200, headers(length))
@@ -79,7 +79,7 @@ def test_what_is_too_long_out_of_order_or_late_is_not_written() -> None:
     assert BEHIND.view == UNWRITTEN * 4096
 
 
-def test_an_error_is_no_object() -> None:
+def test_an_error_is_not_an_object() -> None:
     sink = BorrowedSink(WHOLE, 0)
     sink.on_headers(404, headers(5000))
     assert not sink.is_whole

@@ -32,7 +32,7 @@ def media_of(prefix: str, request: pytest.FixtureRequest) -> OpenMedia:
 
 
 def first(answer: Answer, count: int) -> Rule:
-    """This answer for so many GETs of objects."""
+    """This answer for that number of GETs of objects."""
     places = iter(range(count))
     return lambda request: answer if _is_object(request) and next(places, None) is not None else None
 
@@ -57,7 +57,7 @@ def load(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey) -> Outcome:
 
 
 def hurt(driver: L2Driver, media: BucketMedia, memory: BorrowedMemory) -> ObjectKey:
-    """An object that is damaged where it stands, loaded and found out."""
+    """An object that is damaged in the store, loaded and found out."""
     (key,) = put(driver, memory, 1)
     media.flip(key, HEADER_BYTES)
     assert load(driver, memory, key) is DAMAGED
@@ -93,7 +93,7 @@ def test_two_readings_that_differ_are_the_fault_of_the_line(
     proxy.switch(ever_another())
     assert load(driver, memory, key) is DAMAGED
     until(lambda: counters(driver)["altered_on_the_way"] == 1)
-    assert driver.store(whole(memory, key)) == (FAILED,)  # which looks again, as long as nobody knows what is there
+    assert driver.store(whole(memory, key)) == (FAILED,)  # which looks again, as long as it is unknown what is there
     assert counters(driver)["altered_on_the_way"] == 2
     assert media.read(key) == stored
     proxy.switch(None)
@@ -131,7 +131,7 @@ def test_what_is_damaged_gives_way_to_the_right_object_and_to_nothing_else(
         assert counted(driver) == (1, OBJECT_BYTES)
 
 
-def test_what_somebody_else_has_replaced_meanwhile_stays(
+def test_what_another_client_has_replaced_meanwhile_stays(
     open_here: Open, moto: S3Server, media_of: OpenMedia, memory: BorrowedMemory
 ) -> None:
     driver, media = open_here(shared=True), media_of(moto)

@@ -86,7 +86,7 @@ def test_an_answer_that_breaks_off_is_never_done(
     assert driver.verified_load((key, memory.lend(OBJECT_BYTES))) == (DONE,)
 
 
-def test_a_buffer_is_kept_until_the_client_has_let_go_of_it(
+def test_a_buffer_is_kept_until_the_client_has_released_it(
     open_here: Open, moto: S3Server, memory: BorrowedMemory
 ) -> None:
     driver = open_here(operation_timeout_seconds=5)
@@ -109,7 +109,7 @@ def test_a_bucket_that_is_not_there_is_named(open_here: Open, moto: S3Server, me
         S3Adapter(S3Settings.model_validate(settings), adapter_context(memory))
 
 
-def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: BorrowedMemory) -> None:
+def test_no_server_at_the_endpoint_is_an_error_that_names_it(memory: BorrowedMemory) -> None:
     settings = {"s3_endpoint": "127.0.0.1:1/kvcache", "s3_region": "r", "disable_tls": True, "s3_num_io_threads": 1}
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "never-shown"}
     with pytest.raises(ResourceError, match=r"127\.0\.0\.1:1.*check the endpoint") as refused:
@@ -117,7 +117,7 @@ def test_nobody_at_the_endpoint_is_an_error_that_names_it(memory: BorrowedMemory
     assert "never-shown" not in str(refused.value)
 
 
-def test_a_second_owner_is_refused_and_told_whose_it_is(open_here: Open, memory: BorrowedMemory) -> None:
+def test_a_second_owner_is_refused_and_the_first_is_named(open_here: Open, memory: BorrowedMemory) -> None:
     first = open_here(boot_id="first-boot", owner_lease_seconds=8)
     with pytest.raises(ResourceError, match="first-boot"):
         open_here(owner_lease_seconds=8)

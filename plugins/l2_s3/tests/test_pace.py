@@ -30,7 +30,7 @@ def test_complaints_halve_it_once_for_each_load_and_answers_bring_it_back() -> N
     assert pace.limit == 64
 
 
-def test_no_more_are_under_way_than_the_limit_and_those_who_give_up_take_no_place() -> None:
+def test_no_more_are_under_way_than_the_limit_and_cancelled_ones_take_no_place() -> None:
     async def check() -> None:
         pace = Pace(2, FakeClock())
         inside = 0

@@ -84,7 +84,7 @@ def test_credentials_of_the_environment_and_none_at_all(
     round_trip(settings)
 
 
-def test_a_wrong_secret_is_told_without_being_shown(rclone: S3Server) -> None:
+def test_a_wrong_secret_is_reported_without_being_shown(rclone: S3Server) -> None:
     with pytest.raises(ResourceError, match=r"check the credentials|check what the credentials may do") as refused:
         round_trip(rclone.settings(aws_secret_access_key="wrong-secret"))
     assert "wrong-secret" not in str(refused.value)
@@ -102,7 +102,7 @@ def test_over_tls_with_a_certificate_of_ones_own(encrypted: S3Server, http2: boo
     round_trip(encrypted.settings(s3_prefer_http2=http2, owner_lease_seconds=2, prefix=f"tls-{http2}/"))
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(encrypted: S3Server) -> None:
+def test_an_untrusted_certificate_is_refused(encrypted: S3Server) -> None:
     settings = encrypted.settings()
     del settings["ca_file"]
     with pytest.raises(ResourceError, match="SSLError"):

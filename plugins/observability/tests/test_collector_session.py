@@ -27,7 +27,7 @@ FOR_EVER_SECONDS = 30.0
 
 
 class Collector:
-    """Reads the head of each request, and then does what it is told to."""
+    """Reads the head of each request, and then does as scripted."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._over = say, threading.Event()
@@ -127,7 +127,7 @@ def test_an_answer_without_end_is_not_kept(session: CollectorSession) -> None:
         session.post(collector.endpoint, data=b"x", timeout=10)
 
 
-def test_a_redirect_is_no_success_and_is_not_followed(session: CollectorSession) -> None:
+def test_a_redirect_is_not_a_success_and_is_not_followed(session: CollectorSession) -> None:
     with Collector(redirect) as collector:
         with pytest.raises(TooManyRedirects, match=r"answers 307 and points to '/v1/elsewhere'; give its own address"):
             session.post(collector.endpoint, data=b"x", timeout=10)
@@ -141,7 +141,7 @@ def test_what_is_taken_is_taken(session: CollectorSession) -> None:
             assert (answer.status_code, answer.text) == (200, "ok")
 
 
-def test_a_connection_is_let_go_with_its_twin(session: CollectorSession) -> None:
+def test_a_connection_is_closed_with_its_duplicate(session: CollectorSession) -> None:
     with Collector(take) as collector:
         for _ in range(5):
             session.post(collector.endpoint, data=b"x", timeout=10)
@@ -210,7 +210,7 @@ def export(session: CollectorSession, url: str, batch: Batch) -> None:
     assert batch
 
 
-def test_what_could_not_be_sent_is_let_go_without_a_collection_of_garbage() -> None:
+def test_what_could_not_be_sent_is_freed_without_a_collection_of_garbage() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     session, batch = CollectorSession(), Batch()

@@ -31,7 +31,7 @@ def test_the_signal_is_added_once(endpoint: str, url: str) -> None:
         ("http://host:4318?token=x", "'?'"),
     ],
 )
-def test_what_is_no_collector_is_refused(endpoint: str, word: str) -> None:
+def test_what_is_not_a_collector_is_refused(endpoint: str, word: str) -> None:
     with pytest.raises(ValueError, match=r"expected|'\?'") as error:
         otlp_url(endpoint, "traces")
     assert word in str(error.value)

@@ -23,14 +23,14 @@ def subscribers(*flags: str) -> dict[str, OfferSpec]:
     return {spec.name: spec for spec in found if spec.name not in ALWAYS}
 
 
-def told(spec: OfferSpec) -> dict[str, Any]:
+def settings_of(spec: OfferSpec) -> dict[str, Any]:
     assert spec.settings is not None
     return spec.settings.model_dump()
 
 
 def test_without_a_flag_metrics_have_their_defaults() -> None:
     assert list(subscribers()) == ["metrics"]
-    assert told(subscribers()["metrics"]) == MetricsSettings.model_validate({}).model_dump()
+    assert settings_of(subscribers()["metrics"]) == MetricsSettings.model_validate({}).model_dump()
 
 
 def test_defaults_of_flags_are_those_of_the_subscribers() -> None:
@@ -38,7 +38,7 @@ def test_defaults_of_flags_are_those_of_the_subscribers() -> None:
     metrics = MetricsSettings.model_validate({})
     assert (flags.prometheus_host, flags.prometheus_port) == (metrics.prometheus_host, metrics.prometheus_port)
     assert (flags.otlp_endpoint, flags.metrics_sample_rate) == (metrics.otlp_endpoint, metrics.sample_rate)
-    lookup_hash = told(subscribers("--lookup-hash-log-dir", "d")["lookup_hash"])
+    lookup_hash = settings_of(subscribers("--lookup-hash-log-dir", "d")["lookup_hash"])
     for name in ("rotation_interval", "rotation_max_size", "max_files"):
         assert getattr(flags, f"lookup_hash_log_{name}") == lookup_hash[name]
 
@@ -46,21 +46,21 @@ def test_defaults_of_flags_are_those_of_the_subscribers() -> None:
 def test_flags_reach_the_settings() -> None:
     found = subscribers("--prometheus-port", "9100", "--otlp-endpoint", "http://host:4318", "--enable-tracing")
     assert list(found) == ["metrics", "tracing"]
-    values = told(found["metrics"])
+    values = settings_of(found["metrics"])
     assert (values["prometheus_port"], values["prometheus_port_given"]) == (9100, True)
     assert (values["otlp_endpoint"], values["exemplars"]) == ("http://host:4318", True)
-    assert told(found["tracing"])["otlp_endpoint"] == "http://host:4318"
+    assert settings_of(found["tracing"])["otlp_endpoint"] == "http://host:4318"
     assert found["metrics"].needed
     assert found["tracing"].needed
-    assert told(subscribers("--metrics-sample-rate", "1")["metrics"])["sample_rate"] == 1
-    assert told(subscribers("--prometheus-host", "::1")["metrics"])["prometheus_host"] == "::1"
+    assert settings_of(subscribers("--metrics-sample-rate", "1")["metrics"])["sample_rate"] == 1
+    assert settings_of(subscribers("--prometheus-host", "::1")["metrics"])["prometheus_host"] == "::1"
 
 
 def test_a_flag_makes_its_subscriber_active() -> None:
-    trace = told(subscribers("--trace-level", "events", "--trace-output", "t.bin")["trace"])
+    trace = settings_of(subscribers("--trace-level", "events", "--trace-output", "t.bin")["trace"])
     assert (trace["level"], trace["output"].name) == ("events", "t.bin")
     given = ("--lookup-hash-log-dir", "d", "--lookup-hash-log-max-files", "3")
-    lookup_hash = told(subscribers(*given)["lookup_hash"])
+    lookup_hash = settings_of(subscribers(*given)["lookup_hash"])
     assert (lookup_hash["dir"].name, lookup_hash["max_files"]) == ("d", 3)
 
 
@@ -68,14 +68,14 @@ def test_off_means_off() -> None:
     assert subscribers("--disable-metrics", "--prometheus-port", "9100") == {}
     assert subscribers("--disable-observability", "--trace-level", "events", "--trace-output", "t") == {}
     assert "trace" not in subscribers("--trace-level", "off")
-    assert told(subscribers("--prometheus-port", "0")["metrics"])["prometheus_port"] == 0
+    assert settings_of(subscribers("--prometheus-port", "0")["metrics"])["prometheus_port"] == 0
 
 
 def test_settings_by_the_name_of_the_subscriber_go_before_defaults() -> None:
     given = '{"subscriber:metrics": {"prometheus_port": 7}, "subscriber:trace": {"output": "t"}}'
     found = subscribers("--offer-settings", given)
-    assert told(found["metrics"])["prometheus_port"] == 7
-    assert told(found["trace"])["level"] == "storage"
+    assert settings_of(found["metrics"])["prometheus_port"] == 7
+    assert settings_of(found["trace"])["level"] == "storage"
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_fifo_does_not_look_at_hits() -> None:
     assert modelled.victims(ALL) == [0, 1, 2, 3]
 
 
-def test_mru_lets_go_what_was_used_last() -> None:
+def test_mru_evicts_what_was_used_last() -> None:
     modelled = filled(open_mru(None), 4)
     hit(modelled, 1)
     assert modelled.victims(ALL) == [1, 3, 2, 0]

@@ -70,7 +70,7 @@ def facts(
 
 
 def taught(costs: Sequence[tuple[float, float]], **settings: float) -> CostAware:
-    """A policy that has seen each tier answer with this latency and so many bytes per second."""
+    """A policy that has seen each tier answer with this latency and that number of bytes per second."""
     values = {"prefill_tokens_per_second": RATE, "exploration_share": 0.0, **settings}
     policy = CostAware(CostAwareSettings.model_validate(values))
     for tier, (latency, rate) in enumerate(costs):
@@ -156,7 +156,7 @@ def test_an_unknown_tier_is_probed_by_one_lookup_at_a_time() -> None:
 
 
 @given(st.data())
-def test_whatever_it_was_taught_a_plan_is_lawful(data: st.DataObject) -> None:
+def test_whatever_it_has_seen_a_plan_is_valid(data: st.DataObject) -> None:
     tiers, chunks, shards = (data.draw(st.integers(1, most)) for most in (3, 12, 2))
     policy = CostAware(CostAwareSettings(prefill_tokens_per_second=RATE, minimum_samples=1, exploration_share=0.5))
     healths = data.draw(st.lists(st.booleans(), min_size=tiers, max_size=tiers))
@@ -202,7 +202,7 @@ def test_latency_and_rate_are_found_again(latency: float, rate: float, sizes: li
     assert speed.cost.of(largest) == pytest.approx(truth, rel=0.5)
 
 
-def test_a_quick_failure_is_no_sign_of_speed() -> None:
+def test_a_quick_failure_is_not_a_sign_of_speed() -> None:
     speed = TierSpeed(1)
     speed.took(CHUNK_BYTES, 1.0)
     before = speed.cost

@@ -36,7 +36,7 @@ def test_the_beginning_of_a_prompt_is_never_worth_less_than_its_end() -> None:
     assert upper[age_bucket(8.0)] > 0
 
 
-def test_ages_that_are_no_time_and_ages_beyond_all_have_a_bucket() -> None:
+def test_ages_of_zero_and_ages_beyond_all_have_a_bucket() -> None:
     assert [age_bucket(age) for age in (-1e300, 0.0, 1e-9, nan)] == [0, 0, 0, 0]
     assert age_bucket(1e300) == BUCKETS - 1
     assert 0 <= age_bucket(inf) < BUCKETS

@@ -29,7 +29,7 @@ def test_a_tenant_alone_may_use_everything_and_has_plain_lru(modelled: ModelledP
     assert modelled.victims(ALL) == [0, 2, 3, 1]
 
 
-def test_room_comes_from_whoever_uses_most_until_all_are_alike(modelled: ModelledPolicy) -> None:
+def test_space_comes_from_the_largest_user_until_all_are_alike(modelled: ModelledPolicy) -> None:
     modelled.insert([0, 1], salt="small")
     modelled.insert(range(10, 14), salt="middle")
     modelled.insert(range(20, 28), salt="large")
@@ -69,11 +69,11 @@ def test_those_over_their_quota_pay_first_and_it_is_not_counted_twice(modelled: 
     modelled.insert(range(4), salt="a")
     modelled.insert(range(10, 16), salt="b")
     assert modelled.victims(0, None, {"a": 2 * SMALL}) == [3, 2]
-    assert modelled.victims(SMALL, None, {"a": SMALL, "nobody": SMALL}) == [3, 15]
+    assert modelled.victims(SMALL, None, {"a": SMALL, "absent": SMALL}) == [3, 15]
     assert modelled.victims(0, {SMALL: 2 * SMALL}, {"b": SMALL}) == [15, 14, 3]
 
 
-def test_a_waiting_store_takes_its_size_from_whoever_uses_most(modelled: ModelledPolicy) -> None:
+def test_a_waiting_store_takes_its_size_from_the_largest_user(modelled: ModelledPolicy) -> None:
     modelled.insert([0, 1], LARGE, "a")
     modelled.insert([2, 3], LARGE, "b")
     modelled.insert(range(10, 20), SMALL, "b")
@@ -90,9 +90,9 @@ def test_when_all_of_the_large_ones_is_held_the_others_make_room(modelled: Model
 
 def test_tenants_that_have_nothing_are_forgotten(modelled: ModelledPolicy) -> None:
     policy = open_isolated_lru(None)
-    told = ModelledPolicy(policy)
+    modelled = ModelledPolicy(policy)
     for tenant in range(100):
-        told.insert([1, 2], salt=f"tenant {tenant}")
-        told.remove([1, 2])
+        modelled.insert([1, 2], salt=f"tenant {tenant}")
+        modelled.remove([1, 2])
     assert not policy._groups  # type: ignore[attr-defined]
     assert len(policy._lists._length) == 1  # type: ignore[attr-defined]

@@ -21,20 +21,20 @@ HOPELESS = [0.0] * BUCKETS
 
 
 class Known(ReuseMonitor):
-    """Densities that are given, and what was told."""
+    """Fixed densities, and a record of the calls."""
 
     def __init__(self, densities: Sequence[Table] | None = None, trusted: bool = True) -> None:
         super().__init__(kinds=3)
         self.densities = densities
         self.is_trusted = trusted
-        self.told: list[tuple[int, bool]] = []
+        self.calls: list[tuple[int, bool]] = []
 
     @property
     def trusted(self) -> bool:
         return self.is_trusted
 
     def tell(self, word: int, kind: int, now: float, served: bool, resident: int) -> None:
-        self.told.append((kind, served))
+        self.calls.append((kind, served))
 
 
 class Cache:
@@ -116,7 +116,7 @@ def test_where_objects_come_back_late_the_newest_goes_first() -> None:
     assert order(policy) == [4, 3, 2, 1, 0]
 
 
-def test_a_small_difference_is_no_reason_to_take_the_newest() -> None:
+def test_a_small_difference_is_not_a_reason_to_take_the_newest() -> None:
     policy = policy_with([[1.0 + 0.001 * bucket for bucket in range(BUCKETS)]] * 3)
     for second in range(5):
         store(policy, [second], 4.0**second)
@@ -142,7 +142,7 @@ def test_held_slots_are_passed_over_at_both_ends() -> None:
 # Kinds.
 
 
-def test_kinds_are_told_apart_by_what_was_asked_before_and_by_the_end_of_the_prompt() -> None:
+def test_kinds_are_distinguished_by_what_was_asked_before_and_by_the_end_of_the_prompt() -> None:
     monitor = Known()
     policy = LeastHitDensity(monitor)
     store(policy, [0, 1, 2], 0.0, prompt_chunks=3)
@@ -151,7 +151,7 @@ def test_kinds_are_told_apart_by_what_was_asked_before_and_by_the_end_of_the_pro
     hit(policy, [0, 8], 2.0)
     served = [(LAST, False), (NEW, False), (NEW, False)]
     again = [(LAST, False), (NEW, False), (ASKED, False), (ASKED, False)]
-    assert monitor.told == served + again + [(ASKED, True), (ASKED, True)]
+    assert monitor.calls == served + again + [(ASKED, True), (ASKED, True)]
 
 
 def test_the_last_chunk_is_found_when_a_prompt_is_stored_in_several_batches() -> None:
@@ -160,7 +160,7 @@ def test_the_last_chunk_is_found_when_a_prompt_is_stored_in_several_batches() ->
     store(policy, [0, 1], 0.0, first_chunk=0, prompt_chunks=4)
     store(policy, [2, 3], 0.0, first_chunk=2, prompt_chunks=4)
     store(policy, [4, 5], 1.0, first_chunk=0, prompt_chunks=0)
-    kinds = [kind for kind, _ in monitor.told]
+    kinds = [kind for kind, _ in monitor.calls]
     assert kinds == [NEW, NEW, LAST, NEW, NEW, NEW]
 
 
@@ -186,7 +186,7 @@ def test_behind_a_chunk_that_is_new_nothing_was_asked_for() -> None:
     store(policy, [0], 0.0)
     policy.on_remove([0])
     store(policy, [9, 0], 1.0)
-    assert monitor.told == [(NEW, False)] * 3
+    assert monitor.calls == [(NEW, False)] * 3
 
 
 def test_without_keys_the_order_is_least_recently_used() -> None:

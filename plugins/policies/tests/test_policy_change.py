@@ -94,7 +94,7 @@ def test_a_policy_takes_over_under_load(name: str, before: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("MRU", "noop")])
 def test_what_was_cold_leaves_first(name: str) -> None:
-    """Of a hundred objects, the half that was never hit is the half that the next policy lets go, mostly."""
+    """Of a hundred objects, the half that was never hit is the half that the next policy evicts, mostly."""
     bench = Bench(opened("LRU"))
     space = KeySpace("m", 1, 0, "", 16, HashChain.BLAKE3, bytes(16))
     record = bench.cache.intern(space, 4096)

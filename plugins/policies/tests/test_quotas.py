@@ -1,4 +1,4 @@
-"""Quotas of cache salts, kept by the policies that can: nobody pays for what another salt has too much."""
+"""Quotas of cache salts, kept by the policies that can: no salt pays for another's excess."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_who_stores_beyond_its_quota_pays_with_its_own_oldest(site: EvictionHarn
     assert site.has("a", 0, 1) == []
 
 
-def test_when_l1_is_full_a_store_beyond_its_quota_still_costs_nobody_else(site: EvictionHarness) -> None:
+def test_when_l1_is_full_a_store_beyond_its_quota_still_costs_no_other_salt(site: EvictionHarness) -> None:
     site.quotas.set("a", 8 * SLOT)
     for number in range(8):
         site.store("a", number)
@@ -162,7 +162,7 @@ def test_a_store_at_its_quota_waits_for_its_own_oldest_to_leave(site: EvictionHa
     assert site.used("b") == 16
 
 
-def test_a_store_at_its_quota_goes_on_when_what_was_read_is_let_go_or_the_quota_is_raised(
+def test_a_store_at_its_quota_goes_on_when_what_was_read_is_released_or_the_quota_is_raised(
     site: EvictionHarness,
 ) -> None:
     site.quotas.set("a", 4 * SLOT)
@@ -292,8 +292,8 @@ def test_status_shows_those_that_use_most(site: EvictionHarness) -> None:
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_a_demand_by_salt_takes_from_nobody_else(opener: Callable[[None], EvictionPolicy]) -> None:
-    """Whatever the policy was told before."""
+def test_a_demand_by_salt_takes_from_no_other(opener: Callable[[None], EvictionPolicy]) -> None:
+    """Whatever the policy received before."""
     slots_of = st.lists(st.integers(0, 23), unique=True, max_size=8)
 
     class Machine(RuleBasedStateMachine):
@@ -317,7 +317,7 @@ def test_a_demand_by_salt_takes_from_nobody_else(opener: Callable[[None], Evicti
         def hold(self, slots: list[int]) -> None:
             self.modelled.held.update(slots)
 
-        @rule(salt=st.sampled_from([*SALTS, "nobody"]), wanted=st.integers(1, 30 * LARGE))
+        @rule(salt=st.sampled_from([*SALTS, "absent"]), wanted=st.integers(1, 30 * LARGE))
         def demand(self, salt: str, wanted: int) -> None:
             victims = self.modelled.victims(0, None, {salt: wanted})
             assert {self.modelled.live[slot].salt for slot in victims} <= {salt}
@@ -334,8 +334,8 @@ def test_a_demand_by_salt_takes_from_nobody_else(opener: Callable[[None], Evicti
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_whoever_keeps_within_quotas_that_fit_loses_nothing(opener: Callable[[None], EvictionPolicy]) -> None:
-    """Quotas that add up to less than the watermark are guarantees: nobody but the salt itself makes its objects go."""
+def test_a_salt_within_quotas_that_fit_loses_nothing(opener: Callable[[None], EvictionPolicy]) -> None:
+    """Quotas that add up to less than the watermark are guarantees: only the salt itself causes evictions of its objects."""
     limits = {"a": 30, "b": 20, "c": 40}
     numbers = st.lists(st.integers(0, 100), unique=True, min_size=1, max_size=12)
 
@@ -350,7 +350,7 @@ def test_whoever_keeps_within_quotas_that_fit_loses_nothing(opener: Callable[[No
             if hasattr(self, "site"):
                 self.site.arena.close()
 
-        @rule(salt=st.sampled_from(["a", "c", "stranger"]), numbers=numbers)
+        @rule(salt=st.sampled_from(["a", "c", "unlimited"]), numbers=numbers)
         def store_anything(self, salt: str, numbers: list[int]) -> None:
             self.site.store(salt, *numbers)
 

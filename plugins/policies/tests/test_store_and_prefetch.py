@@ -15,7 +15,7 @@ from lmcache_policies.structures.seen_filter import SeenFilter
 UP, DOWN = (AdapterFacts(name, Capability.NONE, name == "up") for name in ("up", "down"))
 
 
-def test_skip_l1_lets_objects_go_unless_nobody_took_them() -> None:
+def test_skip_l1_drops_objects_unless_no_adapter_took_them() -> None:
     plan = open_skip_l1(None).plan(stored(range(2)), [UP, DOWN, UP])
     assert plan.targets == ((0, 2), (0, 2))
     assert plan.drop_from_l1
@@ -34,7 +34,7 @@ def test_second_use_stores_what_is_hit_and_only_once() -> None:
     policy = open_second_use(SecondUseSettings(first_slow_adapter=1))
     hit = [item._replace(hit=True) for item in stored(range(2))]
     assert policy.plan(stored(range(2)), [UP, UP]).targets == ((0,), (0,))
-    assert policy.plan(hit[:1], [UP, DOWN]).targets == ((),), "not counted while nobody can take it"
+    assert policy.plan(hit[:1], [UP, DOWN]).targets == ((),), "not counted while no adapter can take it"
     assert policy.plan(hit, [UP, UP]).targets == ((1,), (1,)), "the fast one has it"
     assert policy.plan(hit, [UP, UP]).targets == ((), ())
 

@@ -39,7 +39,7 @@ def test_any_flipped_bit_is_found(place: int, bit: int) -> None:
 
 @FEW
 @given(st.binary(max_size=200), st.integers(1, 160))
-def test_bytes_that_nobody_encrypted_are_rejected(stored: bytes, length: int) -> None:
+def test_bytes_that_were_not_encrypted_are_rejected(stored: bytes, length: int) -> None:
     with pytest.raises(DamagedObjectError):
         decode(opened(MASTER), opaque_layout(length), stored)
 
@@ -65,8 +65,8 @@ def test_nothing_of_an_object_that_was_altered_is_left_in_memory() -> None:
         ObjectKey(dataclasses.replace(object_key(1).space, kv_rank=7), object_key(1).chunk_hash),
     ],
 )
-def test_what_was_stored_for_one_object_is_no_other_s(other: ObjectKey) -> None:
-    """Whoever moves a valid object under another name, and makes a header for it, gains nothing."""
+def test_what_was_stored_for_one_object_is_rejected_for_another(other: ObjectKey) -> None:
+    """An attacker who moves a valid object under another name, and makes a header for it, gains nothing."""
     serde = opened(MASTER)
     with pytest.raises(DamagedObjectError, match="does not fit"):
         decode(serde, LAYOUT, encode(serde, LAYOUT, PAYLOAD), key=other)
@@ -127,7 +127,7 @@ def test_keys_are_rotated_by_putting_a_new_one_in_front() -> None:
 
 @FEW
 @given(st.binary(max_size=64).filter(lambda given: given != opened(MASTER).parameters()))
-def test_parameters_that_nobody_wrote_are_rejected(parameters: bytes) -> None:
+def test_forged_parameters_are_rejected(parameters: bytes) -> None:
     serde = opened(MASTER)
     with pytest.raises(DamagedObjectError):
         decode(serde, LAYOUT, encode(serde, LAYOUT, PAYLOAD), parameters=parameters)

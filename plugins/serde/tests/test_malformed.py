@@ -49,7 +49,7 @@ def test_altered_bytes_are_rejected_or_harmless(serde: QuantizedPlanes, data: st
 @EACH
 @FEW
 @given(stored=st.binary(max_size=300), parameters=st.binary(max_size=8))
-def test_bytes_that_are_no_object_are_rejected_or_harmless(
+def test_bytes_that_are_not_an_object_are_rejected_or_harmless(
     serde: QuantizedPlanes, stored: bytes, parameters: bytes
 ) -> None:
     for given_parameters in (parameters, serde.parameters()):

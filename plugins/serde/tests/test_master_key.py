@@ -36,7 +36,7 @@ def test_a_variable_and_a_value_give_the_same_key(monkeypatch: pytest.MonkeyPatc
     "value",
     ["", " ", MASTER[:-2], MASTER + "00", "correct horse battery staple ...", "a" * 32, "zz" * 32, "00" * 32, "é" * 16],
 )
-def test_what_is_no_key_is_refused_with_the_source_and_a_remedy_and_is_not_shown(value: str, tmp_path: Path) -> None:
+def test_what_is_not_a_key_is_refused_with_the_source_and_a_remedy_and_is_not_shown(value: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(value)
     sources = [KeySource(file=path), KeySource.model_validate({"value": value})]
@@ -64,7 +64,7 @@ def test_the_same_key_twice_is_refused() -> None:
 
 
 def test_a_key_s_number_does_not_change_and_tells_keys_apart() -> None:
-    """It stands in headers for years."""
+    """It is in headers for years."""
     assert WANTED.key_id == MasterKey.of(RAW).key_id
     assert WANTED.key_id != MasterKey.of(bytes.fromhex(OTHER_MASTER)).key_id
     assert MasterKey.of(bytes(range(32))).key_id.hex() == "c318df6dd240aca7"

@@ -96,7 +96,7 @@ def test_altered_bytes_are_rejected_or_have_the_right_length(data: st.DataObject
 
 @FEW
 @given(st.binary(max_size=300), st.integers(1, 200))
-def test_bytes_that_are_no_object_are_rejected(stored: bytes, length: int) -> None:
+def test_bytes_that_are_not_an_object_are_rejected(stored: bytes, length: int) -> None:
     layout = opaque_layout(length)
     try:
         back = decode(SERDE, layout, stored)

@@ -21,14 +21,14 @@ import zmq
 endpoint = os.environ["LMCACHE_RUNTIME_PLUGIN_ENGINE_ENDPOINT"]
 socket = zmq.Context.instance().socket(zmq.DEALER)
 socket.connect(endpoint)
-with open(os.path.join(json.loads(os.environ["LMCACHE_RUNTIME_PLUGIN_CONFIG"])["folder"], "told.tmp"), "w") as file:
+with open(os.path.join(json.loads(os.environ["LMCACHE_RUNTIME_PLUGIN_CONFIG"])["folder"], "received.tmp"), "w") as file:
     json.dump(dict(os.environ), file)
 os.rename(file.name, file.name[:-4])
 time.sleep(1000)
 """
 
 
-def test_a_program_is_told_about_the_server_and_ends_with_it(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_program_receives_facts_of_the_server_and_ends_with_it(start_server: StartServer, tmp_path: Path) -> None:
     program = tmp_path / "ping.py"
     program.write_text(PING)
     server = start_server(
@@ -36,12 +36,12 @@ def test_a_program_is_told_about_the_server_and_ends_with_it(start_server: Start
         runtime_plugin_locations=(str(program),),
         runtime_plugin_config={"folder": str(tmp_path)},
     )
-    told_file = tmp_path / "told"
-    wait_for(told_file.exists)
-    told = json.loads(told_file.read_text())
-    assert told["LMCACHE_RUNTIME_PLUGIN_ENGINE_ENDPOINT"] == server.info.engine_endpoint
-    assert told["LMCACHE_RUNTIME_PLUGIN_INSTANCE_ID"] == "node-7"
-    assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_SERVER"])["chunk_size"] == 16
+    received_file = tmp_path / "received"
+    wait_for(received_file.exists)
+    received = json.loads(received_file.read_text())
+    assert received["LMCACHE_RUNTIME_PLUGIN_ENGINE_ENDPOINT"] == server.info.engine_endpoint
+    assert received["LMCACHE_RUNTIME_PLUGIN_INSTANCE_ID"] == "node-7"
+    assert json.loads(received["LMCACHE_RUNTIME_PLUGIN_SERVER"])["chunk_size"] == 16
     status = server.status()["services"]["sidecar"]["programs"][0]
     assert (status["name"], status["state"], status["restarts"]) == ("ping.py", "running", 0)
     assert server.stop(5.0)

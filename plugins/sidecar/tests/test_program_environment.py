@@ -48,37 +48,39 @@ def environment_of(**given: Any) -> dict[str, str]:
     return program_environment(config, named_secrets(config, context), INFO, context)
 
 
-def test_the_configuration_is_told_without_secrets() -> None:
-    told = environment_of(runtime_plugin_config={"interval": 5}, chunk_size=512)
-    assert told["PATH"] == "/bin"
-    assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_CONFIG"]) == {"interval": 5}
-    server = json.loads(told["LMCACHE_RUNTIME_PLUGIN_SERVER"])
+def test_the_configuration_is_passed_without_secrets() -> None:
+    variables = environment_of(runtime_plugin_config={"interval": 5}, chunk_size=512)
+    assert variables["PATH"] == "/bin"
+    assert json.loads(variables["LMCACHE_RUNTIME_PLUGIN_CONFIG"]) == {"interval": 5}
+    server = json.loads(variables["LMCACHE_RUNTIME_PLUGIN_SERVER"])
     assert set(server) >= {*ServerSettings.model_fields, "runtime_plugin_config"}
     assert (server["chunk_size"], server["l2_adapter"][0]["bucket"]) == (512, "b")
-    assert told["LMCACHE_RUNTIME_PLUGIN_SECRETS"] == "{}"
-    assert "PLANTED" not in json.dumps(told)
-    assert {name: told[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("INSTANCE_ID", "ENGINE_ENDPOINT")} == {
+    assert variables["LMCACHE_RUNTIME_PLUGIN_SECRETS"] == "{}"
+    assert "PLANTED" not in json.dumps(variables)
+    assert {name: variables[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("INSTANCE_ID", "ENGINE_ENDPOINT")} == {
         "INSTANCE_ID": "node-1",
         "ENGINE_ENDPOINT": "tcp://127.0.0.1:5555",
     }
-    assert told["LMCACHE_RUNTIME_PLUGIN_HTTP_ENDPOINT"] == "http://127.0.0.1:8080"
-    assert [told[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("ROLE", "WORKER_COUNT", "WORKER_ID")] == [
+    assert variables["LMCACHE_RUNTIME_PLUGIN_HTTP_ENDPOINT"] == "http://127.0.0.1:8080"
+    assert [variables[f"LMCACHE_RUNTIME_PLUGIN_{name}"] for name in ("ROLE", "WORKER_COUNT", "WORKER_ID")] == [
         "server",
         "1",
         "0",
     ]
-    assert not [name for name in told if name.startswith("LMCACHE_") and not name.startswith("LMCACHE_RUNTIME_PLUGIN_")]
+    assert not [
+        name for name in variables if name.startswith("LMCACHE_") and not name.startswith("LMCACHE_RUNTIME_PLUGIN_")
+    ]
 
 
-def test_exactly_the_secrets_that_are_named_are_told() -> None:
+def test_exactly_the_secrets_that_are_named_are_passed() -> None:
     places = ["l2_adapter.0.secret_access_key", "environment.AWS_SECRET_ACCESS_KEY", "chunk_size"]
-    told = environment_of(runtime_plugin_config={"secrets": places})
-    assert json.loads(told["LMCACHE_RUNTIME_PLUGIN_SECRETS"]) == {
+    variables = environment_of(runtime_plugin_config={"secrets": places})
+    assert json.loads(variables["LMCACHE_RUNTIME_PLUGIN_SECRETS"]) == {
         places[0]: "PLANTED-1",
         places[1]: "PLANTED-4",
         "chunk_size": 256,
     }
-    others = {name: value for name, value in told.items() if name != "LMCACHE_RUNTIME_PLUGIN_SECRETS"}
+    others = {name: value for name, value in variables.items() if name != "LMCACHE_RUNTIME_PLUGIN_SECRETS"}
     assert "PLANTED" not in json.dumps(others)
 
 

@@ -36,7 +36,7 @@ def test_of_a_folder_the_direct_files_are_run_in_the_order_of_their_names(tmp_pa
     assert [program.name for program in find_programs([str(tmp_path)])] == ["a.sh", "b.py", "run"]
 
 
-def test_programs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_programs_of_one_name_are_distinguished(tmp_path: Path) -> None:
     locations = [str(write(tmp_path / folder / "a.py")) for folder in ("one", "two", "three")]
     assert [program.name for program in find_programs(locations)] == ["a.py", "a.py#2", "a.py#3"]
 
@@ -62,7 +62,7 @@ def test_what_cannot_be_run_is_refused_with_a_remedy(tmp_path: Path) -> None:
     assert "neither a file nor a folder" in refusal(Path("/dev/null"))
 
 
-def test_what_everybody_can_change_is_refused(tmp_path: Path) -> None:
+def test_what_all_users_can_change_is_refused(tmp_path: Path) -> None:
     program = write(tmp_path / "folder" / "a.py", 0o666)
     assert refusal(program).endswith(
         f"{program} is not run, because every user of this machine can write to {program}; `chmod o-w` it"
@@ -72,7 +72,7 @@ def test_what_everybody_can_change_is_refused(tmp_path: Path) -> None:
     assert f"can write to {program.parent}; `chmod o-w` it" in refusal(program)
     assert f"can write to {program.parent}; `chmod o-w` it" in refusal(program.parent)
     program.parent.chmod(0o1777)
-    assert len(find_programs([str(program)])) == 1  # nobody else can replace it there
+    assert len(find_programs([str(program)])) == 1  # no other user can replace it there
     assert "can write to" in refusal(program.parent)  # and anybody can add another one
 
 

@@ -46,7 +46,9 @@ def test_hashes_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> Non
         (b"1 " * 20, "more than 16 characters"),
     ],
 )
-def test_what_is_no_prompt_is_told(tmp_path: Path, content: bytes, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_prompt_is_an_error(
+    tmp_path: Path, content: bytes, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunk_flags, "FILE_BYTES_MAX", 16)
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(ConfigError, match=says):

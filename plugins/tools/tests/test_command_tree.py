@@ -97,7 +97,7 @@ def test_help_leads_to_every_command(capsys: Captured) -> None:
     assert "usage: lmcache COMMAND" in capsys.readouterr().out
 
 
-def test_exit_codes_are_told(capsys: Captured) -> None:
+def test_exit_codes_are_documented(capsys: Captured) -> None:
     assert main(["help", "exit-codes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["CODE", *(str(int(code)) for code in ExitCode)]

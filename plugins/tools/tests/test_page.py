@@ -60,7 +60,7 @@ def test_what_does_not_fit_in_columns_is_one_line_for_each_cell(monkeypatch: pyt
     assert any(line.split()[:2] == ["NAME", "STATE"] for line in wide)
 
 
-def test_colours_are_left_out_where_nobody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_left_out_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1;31m" in drawn(PAGE, monkeypatch, 80, TERM="xterm-256color")
     plain = drawn(PAGE, monkeypatch, 80, TERM="xterm-256color", NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain)

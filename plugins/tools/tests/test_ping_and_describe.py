@@ -219,7 +219,7 @@ def test_a_layout_with_an_order_of_its_own_has_the_same_size(blocks: str) -> Non
 
 
 @pytest.mark.parametrize("layout", ["", "odd", "int3[2, 3, 4]", "float16[2]", "float16[0, 0, 0]"])
-def test_a_layout_that_is_not_known_is_no_error(layout: str) -> None:
+def test_a_layout_that_is_not_known_is_not_an_error(layout: str) -> None:
     described = describe_server({**HEALTHY, "workers": [worker(0, layout)]})
     assert described["models"][0]["chunk_bytes"] is None
     assert list(plain_page(description_page(described)))

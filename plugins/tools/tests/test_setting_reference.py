@@ -28,5 +28,5 @@ def test_every_setting_is_in_it() -> None:
 def test_one_offer_alone() -> None:
     assert main(["memory"]).startswith("## L2 adapter `memory`")
     assert "It takes no settings." in main(["LRU"])
-    with pytest.raises(ConfigError, match="nothing that is installed offers 'nobody'"):
-        main(["nobody"])
+    with pytest.raises(ConfigError, match="nothing that is installed offers 'absent'"):
+        main(["absent"])

@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
     def write(self, text: str) -> int:
-        if "asking somebody" in text:
+        if "asking a server" in text:
             self.written.set()
         return super().write(text)
 
@@ -32,7 +32,7 @@ def test_something_slow_says_so_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
     before = threading.active_count()
-    with waiting("asking somebody [bold]"):
+    with waiting("asking a server [bold]"):
         assert terminal.written.wait(10)
     assert "[bold]" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")  # the line is gone
@@ -45,10 +45,10 @@ def test_something_slow_says_so_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -
 def test_something_fast_and_something_in_a_pipe_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, pipe = Terminal(), io.StringIO()
     monkeypatch.setattr("sys.stderr", terminal)
-    with waiting("asking somebody"):
+    with waiting("asking a server"):
         pass
     monkeypatch.setattr("sys.stderr", pipe)
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
-    with waiting("asking somebody"):
+    with waiting("asking a server"):
         time.sleep(0.05)
     assert terminal.getvalue() == pipe.getvalue() == ""

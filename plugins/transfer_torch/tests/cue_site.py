@@ -31,7 +31,7 @@ WORKER = 7
 
 
 class CueDevice:
-    """Does with each job what it is told next: `now`, `fail`, `later`, `refuse`, `raise`, `twice`."""
+    """Does with each job what comes next in its script: `now`, `fail`, `later`, `refuse`, `raise`, `twice`."""
 
     name = "cpu"
 
@@ -141,10 +141,10 @@ class Site:
         return self.module.status()
 
     def held(self) -> tuple[int, int]:
-        census = self.bench.storage.census()
-        assert census.is_balanced
+        counts = self.bench.storage.census()
+        assert counts.is_balanced
         audit(self.bench.cache)
-        return census.held, census.quarantined
+        return counts.held, counts.quarantined
 
     def cached(self) -> int:
         return self.bench.storage.census().cached

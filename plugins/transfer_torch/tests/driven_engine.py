@@ -27,7 +27,7 @@ GARBAGE = 0xA5
 
 
 class Segment:
-    """Shared memory of a worker, under a name that only stands for this one."""
+    """Shared memory of a worker, under a name that means only this one."""
 
     def __init__(self, size: int, name: str | None = None) -> None:
         self.name = name or f"lmcache_kv_{os.getpid()}_{secrets.token_hex(6)}"
@@ -138,7 +138,7 @@ class DrivenEngine:
     # --- what a prompt looks like
 
     def blocks(self, chunks: int, first: int = 1) -> list[int]:
-        """Block ids of so many chunks, from this block on.  Block 0 is the null block."""
+        """Block ids of that number of chunks, from this block on.  Block 0 is the null block."""
         return list(range(first, first + chunks * self.chunk_tokens // BLOCK_TOKENS))
 
     def content(self, tokens: Sequence[int], chunk: int, group: int = 0) -> bytes:

@@ -95,7 +95,7 @@ def test_a_handle_is_eight_plain_values(handle: Any) -> None:
         read_storage(extension(CUDA | {"handle": handle}))
 
 
-def test_another_extension_is_no_tensor() -> None:
+def test_another_extension_is_not_a_tensor() -> None:
     with pytest.raises(ProtocolError, match="type 1, not 2"):
         read_storage(msgspec.msgpack.Ext(2, extension(CPU).data))
 
@@ -132,7 +132,7 @@ ANYTHING = st.recursive(
 
 
 @given(data=st.data())
-def test_whatever_stands_in_a_field_is_read_or_refused(data: st.DataObject) -> None:
+def test_any_value_of_a_field_is_read_or_refused(data: st.DataObject) -> None:
     whole = dict(data.draw(st.sampled_from([CPU, RAW, CUDA])))
     inside = data.draw(st.booleans())
     target = dict(METADATA) if inside else whole

@@ -40,7 +40,7 @@ def test_a_store_that_fails_leaves_nothing(site: Site, does: str) -> None:
 
 
 @pytest.mark.parametrize("does", ["fail", "refuse"])
-def test_a_retrieve_that_fails_lets_go(site: Site, does: str) -> None:
+def test_a_retrieve_that_fails_releases_its_slots(site: Site, does: str) -> None:
     site.store()
     site.device.does = does
     assert site.retrieve() == NO
@@ -78,7 +78,7 @@ def test_what_is_being_read_cannot_leave(site: Site) -> None:
 
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_worker_that_leaves_meanwhile(site: Site, arrived: bool) -> None:
-    """Its slots stay as they are while the device may touch them, and what comes then is published for nobody."""
+    """Its slots stay as they are while the device may touch them, and what comes then is not published."""
     site.device.does = "later"
     site.store()
     site.unregister()
@@ -99,7 +99,7 @@ def test_a_deadline_that_passes_meanwhile(site: Site) -> None:
 
 
 def test_a_device_that_raises_what_it_likes_keeps_its_slots(site: Site) -> None:
-    """Nobody knows what it has begun."""
+    """It is unknown what it has begun."""
     site.device.does = "raise"
     assert site.store() == NO
     assert site.held() == (3, 0)
@@ -148,7 +148,7 @@ def test_answers_from_other_threads(site: Site) -> None:
 
 
 @pytest.mark.parametrize("error", [DeviceError("not here"), RuntimeError("a driver's own"), ImportError("no torch")])
-def test_memory_that_cannot_be_had(error: Exception) -> None:
+def test_memory_that_is_not_available(error: Exception) -> None:
     site = Site()
     site.unregister()
     site.device.opening = error

@@ -1,4 +1,4 @@
-"""Random orders of jobs, answers and departures: what is visible has arrived, and everything is given back."""
+"""Random orders of jobs, answers and removals: what is visible has arrived, and everything is given back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Machine(RuleBasedStateMachine):
         self.site = Site()
 
     @rule(does=st.sampled_from(["now", "fail", "later", "refuse", "twice"]))
-    def told(self, does: str) -> None:
+    def does_next(self, does: str) -> None:
         self.site.device.does = does
 
     @rule()
@@ -63,7 +63,7 @@ class Machine(RuleBasedStateMachine):
             self.site.close()
 
 
-def test_any_order_of_jobs_answers_and_departures() -> None:
+def test_any_order_of_jobs_answers_and_removals() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""L1 as a file: this server's alone, empty at first, allocated before it is used, and an error where it cannot be had."""
+"""L1 as a file: this server's alone, empty at first, allocated before it is used, and an error where it is not available."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_stop_leaves_neither_file_nor_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_stop_removes_its_own_file_only(tmp_path: Path) -> None:
-    """Somebody removed the file of a live server, and another one has that name by now."""
+    """Another process removed the file of a live server, and another one has that name by now."""
     first = file_arena(MIB, tmp_path / "slab", ME)
     (tmp_path / "slab").unlink()
     second = file_arena(MIB, tmp_path / "slab", ME)
@@ -125,7 +125,7 @@ def test_what_a_killed_server_left_is_taken_over_empty(tmp_path: Path) -> None:
     arena.close()
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_owner_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "thesis.tex"
     file.write_bytes(b"years of work")
     with pytest.raises(ResourceError, match=r"thesis.tex' is there already and was not made by a server like this one"):
@@ -134,7 +134,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", ["link", "hard link", "pipe", "no folder", "foreign"])
-def test_what_is_no_file_of_this_user_alone_is_refused(tmp_path: Path, make: str) -> None:
+def test_what_is_not_a_file_of_this_user_alone_is_refused(tmp_path: Path, make: str) -> None:
     target, path = tmp_path / "target", tmp_path / "slab"
     target.touch()
     if make == "link":

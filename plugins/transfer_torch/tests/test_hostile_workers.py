@@ -1,4 +1,4 @@
-"""Workers that lie are told no, and the ones beside them notice nothing."""
+"""Workers that lie are refused, and the ones beside them notice nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def healthy(server: ServerProcess, salt: str) -> Iterator[DrivenEngine]:
         assert engine.retrieve(TOKENS) == engine.right(TOKENS)
         assert engine.store(OTHER)
         assert engine.retrieve(OTHER) == engine.right(OTHER)
-        for request in ("r", "heir"):
+        for request in ("r", "next"):
             engine.fake.end(request)
         status = server.status()
         assert (status["l1"]["held"], status["l1"]["quarantined"]) == (0, 0)
@@ -126,7 +126,7 @@ def test_ranges_that_cannot_be(engine: DrivenEngine, start: int, end: int) -> No
         assert engine.store_blocks(OTHER, [engine.blocks(8)], start=start, end=end) == NO
 
 
-def test_strangers_and_those_who_move_their_own_bytes_are_told_no(engine: DrivenEngine) -> None:
+def test_unknown_workers_and_those_who_move_their_own_bytes_are_refused(engine: DrivenEngine) -> None:
     blocks = [engine.blocks(6)]
     engine.instance_id += 1
     assert engine.store_blocks(TOKENS, blocks) == engine.retrieve_blocks(TOKENS, blocks) == NO
@@ -190,8 +190,8 @@ def test_registrations_that_cannot_be(
 ) -> None:
     engine, before = liar, refusals(server)
     engine.register(changed(engine, **fields))
-    (told,) = refused_since(before, server)
-    assert reason in told
+    (refusal,) = refused_since(before, server)
+    assert reason in refusal
     assert engine.store_blocks(TOKENS, [engine.blocks(6)]) == NO
     assert engine.lookup(TOKENS) == 0
     assert engine.fake.worker.ping(engine.instance_id)  # it has its answer, and is left in peace
@@ -202,8 +202,8 @@ def test_registrations_that_cannot_be(
 def test_l1_itself_cannot_be_registered(server: ServerProcess, liar: DrivenEngine) -> None:
     before, name = refusals(server), server.status()["l1"]["segment"]
     liar.register(changed(liar, shm_name=f"/{name}"))
-    (told,) = refused_since(before, server)
-    assert name in told
+    (refusal,) = refused_since(before, server)
+    assert name in refusal
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_a_model_with_chunks_too_large_for_l1_is_refused(server: ServerProcess, 
     segment = Segment(2**24)
     shape, stride = [4, 2, 16, 2**15], [2**20, 2**19, 2**15, 1]
     metadata = {"dtype": "uint8", "shape": shape, "stride": stride, "storage_offset": 0, "device_uuid": "cpu"}
-    told = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**24, "version": 1, "metadata": metadata}
-    liar.register([told] * 8)
+    descriptor = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**24, "version": 1, "metadata": metadata}
+    liar.register([descriptor] * 8)
     (reason,) = refused_since(before, server)
     assert "too large for an L1" in reason
     segment.close()
@@ -259,8 +259,8 @@ def test_latent_attention_in_host_memory_is_refused(server: ServerProcess, liar:
     metadata = {
         "dtype": "uint8", "shape": [4, 16, 64], "stride": [1024, 64, 1], "storage_offset": 0, "device_uuid": "cpu",
     }  # fmt: skip
-    told = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**16, "version": 1, "metadata": metadata}
-    liar.register([told] * 8)
+    descriptor = {"type": "cpu_shm", "shm_name": segment.name, "nbytes": 2**16, "version": 1, "metadata": metadata}
+    liar.register([descriptor] * 8)
     assert not is_registered(server, liar)
     assert liar.lookup(TOKENS) == 0
     assert liar.store_blocks(TOKENS, [[0] * 24])[1] is False  # null blocks say nothing
@@ -330,14 +330,16 @@ def test_workers_that_die_in_the_middle_of_a_copy(
         Path("/dev/shm", name).unlink()
     assert engine.store(TOKENS)
     assert engine.retrieve(TOKENS) == engine.right(TOKENS)
-    # The dead one is still registered.  What it stored is whole, for whoever comes next.
+    # The dead one is still registered.  What it stored is whole, for the next worker.
     found = 0
-    with DrivenEngine(endpoint_of(server), [KernelGroup(8)], model="dying", layers=8, salt=salt) as heir:
+    with DrivenEngine(endpoint_of(server), [KernelGroup(8)], model="dying", layers=8, salt=salt) as follower:
         for number in range(0, 2400, 240):
-            tokens = list(range(number, number + 240))[: 16 * heir.lookup(list(range(number, number + 240)), "heir")]
+            tokens = list(range(number, number + 240))[
+                : 16 * follower.lookup(list(range(number, number + 240)), "next")
+            ]
             if tokens:
-                assert heir.retrieve(tokens, "heir") == heir.right(tokens)
+                assert follower.retrieve(tokens, "next") == follower.right(tokens)
                 found += 1
-        heir.fake.end("heir")
-        heir.unregister()
+        follower.fake.end("next")
+        follower.unregister()
     assert found

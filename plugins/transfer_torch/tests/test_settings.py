@@ -22,15 +22,15 @@ def modules(*flags: str) -> dict[str, OfferSpec]:
     return {spec.name: spec for spec in offer_specs(settings, plugins).request_modules}
 
 
-def told(*flags: str) -> dict[str, Any]:
+def settings_of(*flags: str) -> dict[str, Any]:
     settings = modules(*flags)["lmcache_driven"].settings
     assert settings is not None
     return settings.model_dump()
 
 
 def test_flags_reach_the_module() -> None:
-    assert told() == TransferSettings.model_validate({}).model_dump()
-    given = told(
+    assert settings_of() == TransferSettings.model_validate({}).model_dump()
+    given = settings_of(
         "--isolated-ipc",
         "--null-block-id",
         "5",
@@ -50,7 +50,9 @@ def test_defaults_of_flags_are_those_of_the_module() -> None:
 
 def test_a_flag_and_a_setting_of_the_same_name_are_one_too_many() -> None:
     with pytest.raises(ConfigError, match="--null-block-id and 'null_block_id' of --offer-settings request_module:"):
-        told("--null-block-id", "5", "--offer-settings", '{"request_module:lmcache_driven": {"null_block_id": 5}}')
+        settings_of(
+            "--null-block-id", "5", "--offer-settings", '{"request_module:lmcache_driven": {"null_block_id": 5}}'
+        )
 
 
 def test_a_flag_whose_module_was_not_chosen_names_the_remedy() -> None:

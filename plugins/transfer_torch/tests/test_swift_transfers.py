@@ -71,7 +71,7 @@ def test_a_disk_is_waited_for_by_another_thread(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["store", "retrieve"])
-def test_an_unknown_worker_is_told_at_once(site: Site, name: str) -> None:
+def test_an_unknown_worker_is_refused_at_once(site: Site, name: str) -> None:
     assert at_once(site, name, WORKER + 1) == NO
 
 
@@ -103,9 +103,9 @@ def test_room_for_each_group_alone_is_not_room_for_all() -> None:
     for number in range(1, 11):
         tokens = [1000 * number + token for token in TOKENS]
         assert site.call("store", site.key(f"r{number}", tokens=tokens), WORKER, blocks, b"") == YES
-    census = site.bench.storage.census()
-    assert CHUNKS <= census.free < 2 * CHUNKS
+    counts = site.bench.storage.census()
+    assert CHUNKS <= counts.free < 2 * CHUNKS
     call = BenchCall(b"c", may_wait=False)
     assert site.handlers["store"].function(call, site.key(), WORKER, blocks, b"") is ELSEWHERE
-    assert (site.cached(), site.held()) == (census.cached, (0, 0))
+    assert (site.cached(), site.held()) == (counts.cached, (0, 0))
     site.close()

@@ -59,7 +59,7 @@ def test_what_was_stored_comes_back_and_is_counted(server: ServerProcess) -> Non
         assert (status["transfers_in_flight"], status["transfers_failed"]) == (0, 0)
         engine.unregister()
         assert module_status(server)["workers"] == 0
-        assert engine.lookup(TOKENS) == 0  # nobody is there who could read it
+        assert engine.lookup(TOKENS) == 0  # no registered worker could read it
     l1 = server.status()["l1"]
     assert (l1["held"], l1["quarantined"]) == (0, 0)
 
@@ -268,7 +268,7 @@ def test_an_engine_that_asks_in_vain_runs_uncached(start_server: StartServer, fl
     assert engine.lookup(TOKENS) == 0
     engine.close()
     unhandled = server.status()["requests"]["unhandled"]
-    assert {name: told["count"] for name, told in unhandled.items()} == {
+    assert {name: row["count"] for name, row in unhandled.items()} == {
         "register_kv_cache": 1, "store": 1, "retrieve": 1,
     }  # fmt: skip
     assert remedy in unhandled["register_kv_cache"]["remedy"]
@@ -292,7 +292,7 @@ def test_a_worker_that_falls_silent_is_unmapped(start_server: StartServer) -> No
 
 
 def test_one_head_of_keys_and_values_is_cached(server: ServerProcess) -> None:
-    """Multi-query attention: told from latent attention by what lies in the blocks of its first store."""
+    """Multi-query attention: distinguished from latent attention by what lies in the blocks of its first store."""
     with DrivenEngine(endpoint_of(server), [KernelGroup(heads=1)], model="one head", hidden=32) as engine:
         assert module_status(server)["workers_before_their_first_store"] == 1
         assert engine.lookup(TOKENS) == 0

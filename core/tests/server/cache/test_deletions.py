@@ -18,7 +18,7 @@ def test_single_objects_leave_one_tier(site: Site) -> None:
     site.in_both_tiers(A, B)
     keys = [entry["key"] for entry in site.operator.entries("tier=l2")][:3]
     answer = site.operator.ask("DELETE", "/cache/objects", {"keys": [*keys, "00" * 59], "tier": "l1"})
-    assert answer.code == 422, "what is no key"
+    assert answer.code == 422, "what is not a key"
     answer = site.operator.ask("DELETE", "/cache/objects", {"keys": keys, "tier": "l1"})
     assert (answer.code, answer.body["deleted"], answer.body["skipped"], answer.body["ok"]) == (200, 3, 0, True)
     assert (len(site.operator.entries("tier=l1")), len(site.operator.entries("tier=l2"))) == (5, 8)

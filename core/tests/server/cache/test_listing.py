@@ -59,7 +59,7 @@ def test_filters_choose_models_and_tenants(site: Site) -> None:
         ("cache_salt=%ff", 422, "the query is not percent-encoded UTF-8"),
         ("cache_salt=a%2Fb", 422, "a cache salt holds none of"),
         ("cache_salt=a%00b", 422, "a cache salt holds none of"),
-        ("adapter=nobody", 404, "no adapter is called 'nobody'; there are: memory"),
+        ("adapter=absent", 404, "no adapter is called 'absent'; there are: memory"),
         ("salt=x", 422, "no field is called 'salt'"),
         ("tier=l1&adapter=memory", 422, "'adapter' is for the tier l2; leave it out"),
     ],

@@ -31,7 +31,7 @@ def test_a_prompt_comes_to_l1_before_anybody_asks_and_stays(site: Site) -> None:
     site.engine.end()
 
 
-def test_single_chunks_and_a_shape_that_nobody_registered(site: Site) -> None:
+def test_single_chunks_and_a_shape_that_is_not_registered(site: Site) -> None:
     site.in_l2_alone(A)
     hashes = [entry["chunk_hash"] for entry in site.operator.entries("tier=l2")]
     by_hash = {"model_name": "model", "chunk_hashes": hashes[:2]}

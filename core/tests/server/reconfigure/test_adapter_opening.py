@@ -36,11 +36,11 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
     start: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    let_go, closed = threading.Event(), threading.Event()
+    resume, closed = threading.Event(), threading.Event()
     really_open = AdapterOpener.open
 
     def open_late(self: AdapterOpener, *arguments: Any) -> Any:
-        let_go.wait(30)
+        resume.wait(30)
         adapter = really_open(self, *arguments)
         close = adapter.client.adapter.close
 
@@ -55,7 +55,7 @@ def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
     monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
     with pytest.raises(NotNowError, match="adapter 'memory' was not opened within 0 s"):
         server._parts.adapters.add(MEMORY)
-    let_go.set()
+    resume.set()
     assert closed.wait(10)
     assert server._parts.tiers.l2.clients == ()
 

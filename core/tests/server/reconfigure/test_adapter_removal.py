@@ -1,4 +1,4 @@
-"""An adapter is on its way out, and stalls, keeps buffers, blocks or trips: it goes all the same, and nobody else waits."""
+"""An adapter is on its way out, and stalls, keeps buffers, blocks or raises: it is removed all the same, and no other waits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_lookup_goes_on_with_another_adapter_when_its_own_is_removed(start: St
         nothing_is_left(server)
 
 
-def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
+def test_what_an_adapter_keeps_stays_quarantined_until_it_releases_it(
     start: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapter_removal, "LINGER_SECONDS", 0.1)
@@ -94,12 +94,12 @@ def test_what_an_adapter_keeps_stays_apart_until_it_lets_go(
         nothing_is_left(server)
 
 
-def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_that_blocks_its_close_blocks_no_other(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(MEMORY)
-    adapters, let_go = server._parts.adapters, threading.Event()
+    adapters, resume = server._parts.adapters, threading.Event()
     close = server._parts.tiers.l2.clients[0].adapter.close
     monkeypatch.setattr(
-        server._parts.tiers.l2.clients[0].adapter, "close", lambda seconds: (let_go.wait(30), close(seconds))
+        server._parts.tiers.l2.clients[0].adapter, "close", lambda seconds: (resume.wait(30), close(seconds))
     )
     adapters.remove("memory", 1.0, False)
     wait_for(lambda: state_of(server, "memory") == "closing")
@@ -109,7 +109,7 @@ def test_an_adapter_that_blocks_its_close_blocks_nobody(start: StartServer, monk
     with FakeEngine(server.info.engine_endpoint) as engine:
         store_in_l2(engine, server, prompt(1))
         assert read_back(engine, prompt(1), "a") == CHUNKS
-    let_go.set()
+    resume.set()
     wait_for(lambda: state_of(server, "memory") == "removed")
 
 
@@ -140,11 +140,11 @@ def test_more_force_ends_a_removal_sooner(start: StartServer) -> None:
 
 
 def test_an_adapter_can_be_gone_before_its_slots_are_back(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port hears first that the buffers were let go; the store controller, which holds the slots, may be slow."""
-    let_go, release = threading.Event(), StoreController._release
+    """The adapter client hears of the release first; the store controller, which references the slots, may be slow."""
+    resume, release = threading.Event(), StoreController._release
 
     def release_late(self: StoreController, job: StoreJob) -> None:
-        let_go.wait(30)
+        resume.wait(30)
         release(self, job)
 
     server = start(injected(stall=1.0))
@@ -156,7 +156,7 @@ def test_an_adapter_can_be_gone_before_its_slots_are_back(start: StartServer, mo
         wait_for(lambda: state_of(server, FAULT_INJECT) == "removed")
         assert server._parts.adapters.state(FAULT_INJECT).borrowed_bytes == 0
         assert still_there(server)["quarantined"] == CHUNKS
-    soon = threading.Timer(0.1, let_go.set)
+    soon = threading.Timer(0.1, resume.set)
     soon.start()
     nothing_is_left(server)
     soon.join()

@@ -74,7 +74,7 @@ def test_coming_and_going_leaves_nothing_behind(start: StartServer) -> None:
     before = come_and_go()
     for _ in range(TIMES):
         after = come_and_go()
-    # Once in a while somebody else in this process opens something meanwhile, and the last one's may be closed a moment later.
+    # Once in a while another thread of this process opens something meanwhile, and the last one's may be closed a moment later.
     wait_for(lambda: len(os.listdir("/proc/self/fd")) < before[0] + TIMES)
     assert after[1] == before[1]
 
@@ -134,8 +134,8 @@ def test_a_change_is_one_line_in_the_log(start: StartServer, caplog: pytest.LogC
         server._parts.adapters.remove("memory-2", 1.0, False)
         wait_for(lambda: state_of(server, "memory-2") == "removed")
         server._parts.settings.change({"eviction_ratio": 0.3})
-        told = ("adapter added", "adapter removed", "setting changed")
-        wait_for(lambda: all(each in caplog.text for each in told))
+        logged = ("adapter added", "adapter removed", "setting changed")
+        wait_for(lambda: all(each in caplog.text for each in logged))
     lines = [record.getMessage() for record in caplog.records]
-    for word in (*told, "was added", "was removed", "was changed"):
-        assert len([line for line in lines if word in line]) == (word in told), lines
+    for word in (*logged, "was added", "was removed", "was changed"):
+        assert len([line for line in lines if word in line]) == (word in logged), lines

@@ -37,7 +37,7 @@ OPERATORS, ACTIONS = 3, 40
 
 
 class Gate:
-    """Holds up whoever opens an adapter or a policy, until it is opened."""
+    """Blocks the opening of an adapter or a policy until the gate is opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -91,8 +91,8 @@ def test_who_removes_what_is_just_coming_has_the_last_word(start: StartServer, m
     assert parts.tiers.store.views() == {}
     assert not parts.tiers.store.active
     assert not parts.tiers.prefetch.active
-    told = [event for event in events if isinstance(event, AdapterAdded | AdapterRemoved)]
-    assert [type(event) for event in told] == [AdapterAdded, AdapterRemoved]
+    seen = [event for event in events if isinstance(event, AdapterAdded | AdapterRemoved)]
+    assert [type(event) for event in seen] == [AdapterAdded, AdapterRemoved]
 
 
 def test_no_two_adapters_have_one_name(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_setting_waits_for_the_one_before_it_and_not_for_ever(
 
 
 def operate(server: Server, seed: int, faults: list[BaseException]) -> None:
-    """Whatever comes to mind, as fast as it goes."""
+    """Random reconfigurations, as fast as possible."""
     dice, parts = random.Random(seed), server._parts
     policies = ("LRU", {"type": "LRU"})
     try:
@@ -285,8 +285,8 @@ def test_a_policy_that_fails_later_is_taken_back_with_all_that_hung_on_it(
         }
         gate.open.set()
         wait_for(lambda: parts.settings.running()["eviction_policy"] == "LRU")
-        told = [(event.name, event.after) for event in events if isinstance(event, SettingChanged)]
-    assert sorted(told[2:]) == [("default_quota_gb", "null"), ("eviction_policy", '"LRU"')]
+        seen = [(event.name, event.after) for event in events if isinstance(event, SettingChanged)]
+    assert sorted(seen[2:]) == [("default_quota_gb", "null"), ("eviction_policy", '"LRU"')]
     assert parts.settings.running()["default_quota_gb"] is None
     assert parts.tiers.quotas.default_bytes is None
     with pytest.raises(NotNowError, match="a default quota needs an eviction policy"):
@@ -309,7 +309,7 @@ def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) ->
     assert store.views()[FAULT_INJECT].counts.stored == CHUNKS
 
 
-def test_a_stop_while_an_adapter_opens_waits_for_nobody(start: StartServer, slow_opening: Gate) -> None:
+def test_a_stop_while_an_adapter_opens_does_not_wait_for_it(start: StartServer, slow_opening: Gate) -> None:
     server = start()
     said: list[str] = []
 

@@ -108,7 +108,7 @@ def test_a_policy_that_cannot_learn_changes_nothing(start: StartServer, monkeypa
 
 
 class LearnsSlowly(LeastRecentlyUsed):
-    """Takes longer than a caller waits, and fails in the end if it is told to."""
+    """Takes longer than a caller waits, and fails in the end on request."""
 
     go_on = threading.Event()
     fails = False

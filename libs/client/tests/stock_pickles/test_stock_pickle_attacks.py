@@ -128,7 +128,7 @@ def test_mutated_pickles_are_refused_or_well_formed(recorded: dict[str, bytes], 
     for tensor in tensors:
         assert tensor.data.nbytes == prod(tensor.shape) * ITEM_BYTES[tensor.dtype] > 0
         assert tensor.data.obj is final
-    # What is accepted is a pickle for everybody: the same number of elements by the real unpickler.
+    # What is accepted is a pickle for every reader: the same number of elements by the real unpickler.
     assert len(_Strict(io.BytesIO(final)).load()) == len(tensors)
 
 

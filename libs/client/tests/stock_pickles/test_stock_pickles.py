@@ -156,7 +156,7 @@ def test_refuses_every_other_opcode(opcode: int) -> None:
 
 
 def test_the_opcodes_that_are_accepted_are_those_of_the_format(fake_torch: Any) -> None:
-    """Each one that the reader takes is one that a pickler writes for tensors of some size, or a longer twin of it."""
+    """Each one that the reader takes is one that a pickler writes for tensors of some size, or the longer form of one."""
     messages = [
         pickle.dumps([fake_torch.tensor(dtype, (1, 300), bytes(300 * size))]) for dtype, size in ITEM_BYTES.items()
     ]
@@ -188,7 +188,7 @@ def test_exponentially_large_tuples_are_never_looked_into(use: bytes) -> None:
         read_tensors(b"\x80\x04" + doubling + use, 64)
 
 
-def test_only_false_stands_for_no_gradient(recorded: dict[str, bytes]) -> None:
+def test_only_false_means_no_gradient(recorded: dict[str, bytes]) -> None:
     message = recorded["one_float8"]
     for other in (b"K\x00", b")", b"h\x00"):
         length = struct.pack("<Q", len(message) - 11 - 1 + len(other))

@@ -20,7 +20,7 @@ PAGE = 4096
 
 
 class HeldMemory:
-    """`length` bytes that nobody gets past before `release`; afterwards they are zero.  Skips where the system has no
+    """`length` bytes at which every reader blocks before `release`; afterwards they are zero.  Skips where the system has no
     userfaultfd."""
 
     def __init__(self, length: int = PAGE) -> None:

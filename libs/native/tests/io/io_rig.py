@@ -14,7 +14,7 @@ from pathlib import Path
 from lmcache_native.io import IoEngine
 
 Answered = tuple[int, bytes | None]
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class Memory:
@@ -51,8 +51,8 @@ class Rig:
 
     def wait(self, tokens: list[int]) -> list[Answered]:
         while not self.answered.keys() >= set(tokens):
-            ready, _, _ = select.select([self.engine.fileno()], [], [], PATIENCE_SECONDS)
-            assert ready, f"no answer in {PATIENCE_SECONDS} s: {self.engine.counters()}"
+            ready, _, _ = select.select([self.engine.fileno()], [], [], TIMEOUT_SECONDS)
+            assert ready, f"no answer in {TIMEOUT_SECONDS} s: {self.engine.counters()}"
             self.fetch()
         return [self.answered.pop(token) for token in tokens]
 

@@ -133,7 +133,7 @@ def test_a_deadline_passes_when_the_memory_is_free(kind: str) -> None:
     run(kind, test)
 
 
-def test_close_tells_everybody(kind: str) -> None:
+def test_close_completes_every_operation(kind: str) -> None:
     held, memory = HeldMemory(), Memory(4096)
 
     async def main() -> None:

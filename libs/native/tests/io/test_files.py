@@ -1,4 +1,4 @@
-"""Whole files: what stands in their place, and what is left behind when something fails."""
+"""Whole files: what is in their place, and what is left behind when something fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("length", [LENGTH - 1, LENGTH + 1, 0])
-def test_another_length_is_no_data(rig: Rig, memory: Memory, tmp_path: Path, align: int, length: int) -> None:
+def test_another_length_is_not_data(rig: Rig, memory: Memory, tmp_path: Path, align: int, length: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(length))
     before = descriptors()
@@ -52,7 +52,7 @@ def test_another_length_is_no_data(rig: Rig, memory: Memory, tmp_path: Path, ali
     assert descriptors() == before
 
 
-def test_what_is_no_plain_file_neither_leads_elsewhere_nor_blocks(
+def test_what_is_not_a_plain_file_neither_leads_elsewhere_nor_blocks(
     rig: Rig, memory: Memory, tmp_path: Path, align: int
 ) -> None:
     target = tmp_path / "target"
@@ -76,7 +76,9 @@ def test_nothing_is_written_over(rig: Rig, memory: Memory, tmp_path: Path, align
     assert os.listdir(tmp_path) == ["path"]
 
 
-def test_a_temporary_that_is_there_is_somebody_elses(rig: Rig, memory: Memory, tmp_path: Path, align: int) -> None:
+def test_a_temporary_that_is_there_belongs_to_another_writer(
+    rig: Rig, memory: Memory, tmp_path: Path, align: int
+) -> None:
     temporary, path = tmp_path / "temporary", tmp_path / "path"
     temporary.write_bytes(b"another's")
     assert write(rig, temporary, path, memory.address, LENGTH, align) == -errno.EEXIST

@@ -93,7 +93,7 @@ def test_memory_that_cannot_be_registered_to_its_end_is_not_registered_at_all() 
     memory.forbid(150 * MIB, MIB)
     assert not engine.register_memory(memory.address, 160 * MIB)
     assert engine.counters()["registered_bytes"] == 0
-    assert engine.register_memory(memory.address, 150 * MIB), "what was registered on the way stands in the way"
+    assert engine.register_memory(memory.address, 150 * MIB), "what was registered on the way was not released"
     assert engine.register_memory(memory.address + 151 * MIB, 9 * MIB)
     assert engine.counters()["registered_bytes"] == 159 * MIB
     assert engine.close(30)

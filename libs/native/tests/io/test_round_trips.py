@@ -175,7 +175,7 @@ def test_a_write_within_a_block_touches_no_other(
 
 
 @pytest.mark.parametrize("begin", [100, 4096])
-def test_where_a_digest_begins_is_no_matter_of_alignment(rig: Rig, memory: Memory, path: Path, begin: int) -> None:
+def test_a_digest_may_begin_at_any_alignment(rig: Rig, memory: Memory, path: Path, begin: int) -> None:
     content = noise(7, 2 * MIB)
     path.write_bytes(content)
     with opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
@@ -185,7 +185,7 @@ def test_where_a_digest_begins_is_no_matter_of_alignment(rig: Rig, memory: Memor
     assert rig.engine.counters()["bounced"] == before
 
 
-def test_another_alignment_than_the_medium_has_is_no_error(rig: Rig, memory: Memory, path: Path) -> None:
+def test_another_alignment_than_the_medium_has_is_not_an_error(rig: Rig, memory: Memory, path: Path) -> None:
     """`align` says 16, and the file system wants 512 or more."""
     content = noise(5, 65_536)
     path.write_bytes(content)

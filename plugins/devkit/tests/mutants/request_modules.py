@@ -56,7 +56,7 @@ class IsNeverAtTheRightPlace(Echo):
 
 @PLANTED.killed_by("whatever_is_sent_is_answered_or_refused")
 class LeaksReservations(Echo):
-    """Holds slots for a worker that no registration stands behind."""
+    """Keeps slots for a worker without a registration."""
 
     def echo(self, call: Call, text: str, times: int) -> object:
         layout = self.context.workers.groups("model", 1, 0)[0][0][0].layout
@@ -108,7 +108,7 @@ class NotThreadSafe(Echo):
 
     def echo(self, call: Call, text: str, times: int) -> object:
         if self.busy:
-            raise RuntimeError("somebody else is here")
+            raise RuntimeError("another one is here")
         self.busy = True
         threading.Event().wait(0.001)
         self.busy = False

@@ -147,7 +147,7 @@ class WaitsForAnAnswer(CountsChunks):
 
 @PLANTED.killed_by("close_ends_what_it_began", "close, where nothing may block: it took longer than 5 s")
 class HangsInClose(CountsChunks):
-    """Waits for a thread that it has not told to end."""
+    """Waits for a thread that it has not asked to end."""
 
     def __init__(self, settings: None) -> None:
         super().__init__(settings)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def status(**changes: Any) -> dict[str, Any]:
-    lane = {"state": "ok", "waiting": 0, "dropped": {"StoresDropped": 2, "LookupFinished": 1}, "failed": 0}
+    queue = {"state": "ok", "waiting": 0, "dropped": {"StoresDropped": 2, "LookupFinished": 1}, "failed": 0}
     running = {"running": True, "restarts": 0, "last_error": None}
     return {
         "state": "healthy",
@@ -21,7 +21,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "quotas": {"largest": []},
         "tenants": [],
         "plugins": [{"name": "acme", "version": "1", "status": "in_use", "error": None}],
-        "events": {"subscribers": {"metrics": lane}},
+        "events": {"subscribers": {"metrics": queue}},
         "workers": [{"instance_id": 2**60 + 1, "model_name": "m", "world_size": 1, "silent_seconds": 0.5}],
         "threads": {
             "store": running,

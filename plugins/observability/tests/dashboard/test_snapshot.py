@@ -27,16 +27,16 @@ def shown(
     **said: Any,
 ) -> dict[str, Any]:
     """As its page reads it."""
-    told = snapshot(FakeServerView(said=status(**said)), samples, ceilings, moments, slow, happened, missing)
-    decoded: dict[str, Any] = json.loads(json.dumps(told))
+    taken = snapshot(FakeServerView(said=status(**said)), samples, ceilings, moments, slow, happened, missing)
+    decoded: dict[str, Any] = json.loads(json.dumps(taken))
     return decoded
 
 
-def test_what_nobody_knows_is_null_and_named() -> None:
-    told = shown(missing=["metrics"])
-    assert told["missing"] == ["metrics"]
-    assert (told["hit_rate"]["actual"], told["hit_rate"]["ceiling"], told["hit_rate"]["history"]) == (None, None, [])
-    assert (told["traffic"]["lookups_per_second"], told["traffic"]["slowest_seconds"]) == (None, None)
+def test_what_is_unknown_is_null_and_named() -> None:
+    taken = shown(missing=["metrics"])
+    assert taken["missing"] == ["metrics"]
+    assert (taken["hit_rate"]["actual"], taken["hit_rate"]["ceiling"], taken["hit_rate"]["history"]) == (None, None, [])
+    assert (taken["traffic"]["lookups_per_second"], taken["traffic"]["slowest_seconds"]) == (None, None)
     assert shown(chunks={"requested": 0, "hit_l1": 0, "loaded_from_l2": 0, "refused": 0})["served"] == {
         "l1": None,
         "l2": None,
@@ -62,13 +62,13 @@ def test_the_hit_rate_is_that_of_the_shortest_window_with_lookups() -> None:
 def test_curves_have_their_figures() -> None:
     names = [figure.name for figure in FIGURES]
     moment = Moment(9.0, tuple(float(number) for number in range(len(names))))
-    told = shown(moments=[moment])
-    assert told["hit_rate"]["history"] == [
+    taken = shown(moments=[moment])
+    assert taken["hit_rate"]["history"] == [
         {"at": 9.0, "actual": names.index("recent_hit_ratio"), "ceiling": names.index("recent_hit_ratio_ceiling")}
     ]
-    (point,) = told["traffic"]["history"]
+    (point,) = taken["traffic"]["history"]
     assert point["loaded"] == names.index("l2_read_bytes_per_second")
-    assert told["traffic"]["lookups_per_second"] == names.index("lookups_per_second")
+    assert taken["traffic"]["lookups_per_second"] == names.index("lookups_per_second")
 
 
 def test_an_adapter_has_its_own_figures() -> None:
@@ -87,32 +87,37 @@ def test_an_adapter_has_its_own_figures() -> None:
 
 def test_conditions_are_those_of_the_status() -> None:
     full = {"name": "medium_full", "severity": "warning", "subject": "adapter fs", "reason": "no room", "since": 9.0}
-    told = shown(state="degraded", reason="adapter fs: no room", conditions=[full])
-    assert (told["server"]["state"], told["server"]["reason"]) == ("degraded", "adapter fs: no room")
-    assert told["conditions"] == [full]
+    taken = shown(state="degraded", reason="adapter fs: no room", conditions=[full])
+    assert (taken["server"]["state"], taken["server"]["reason"]) == ("degraded", "adapter fs: no room")
+    assert taken["conditions"] == [full]
     assert shown()["conditions"] == []
 
 
 def test_tenants_are_those_that_ask_and_those_that_use() -> None:
     asks = {"cache_salt": "a", "lookups": 3, "hit_rate": 0.25, "hit_l1_tokens": 1, "hit_l2_tokens": 2}
     uses = {"cache_salt": "_default", "used_bytes": 9, "limit_bytes": None}
-    a, nobody = shown(
+    a, default = shown(
         ceilings=[Ceiling("", "start", 4.0, 0.5, 0.75), Ceiling("", "1h", 4.0, 0.1, 0.2)],
         tenants=[asks],
         quotas={"largest": [uses]},
     )["tenants"]
     assert (a["salt"], a["hit_rate"], a["ceiling"], a["used_bytes"]) == ("a", 0.25, None, 0)
-    assert (nobody["salt"], nobody["hit_rate"], nobody["ceiling"], nobody["used_bytes"]) == ("_default", 0.5, 0.75, 9)
+    assert (default["salt"], default["hit_rate"], default["ceiling"], default["used_bytes"]) == (
+        "_default",
+        0.5,
+        0.75,
+        9,
+    )
 
 
 def test_steps_begin_with_their_request() -> None:
     steps = [Step("lmcache.load", 12.0, 13.0, {"db.namespace": "s3"}), Step("lmcache.lookup", 10.0, 11.0, {})]
-    (told,) = shown(slow=[SlowRequest("r", 255, "m", "", 14.0, 2.0, steps)])["slow_requests"]
-    assert [(each["name"], each["offset_seconds"], each["seconds"]) for each in told["spans"]] == [
+    (taken,) = shown(slow=[SlowRequest("r", 255, "m", "", 14.0, 2.0, steps)])["slow_requests"]
+    assert [(each["name"], each["offset_seconds"], each["seconds"]) for each in taken["spans"]] == [
         ("lookup", 0.0, 1.0),
         ("load (s3)", 2.0, 1.0),
     ]
-    assert (told["span_seconds"], told["trace_id"]) == (3.0, f"{255:032x}")
+    assert (taken["span_seconds"], taken["trace_id"]) == (3.0, f"{255:032x}")
     (without,) = shown(slow=[SlowRequest("r", 1, "m", "", 14.0, 2.0, [])])["slow_requests"]
     assert (without["spans"], without["span_seconds"]) == ([], 0.0)
 
@@ -122,11 +127,11 @@ def test_numbers_that_browsers_cannot_hold_are_text() -> None:
 
 
 def test_threads_and_subscribers_say_how_they_are() -> None:
-    told = shown()
-    assert {each["name"]: each["state"] for each in told["threads"]} == {
+    taken = shown()
+    assert {each["name"]: each["state"] for each in taken["threads"]} == {
         "store": "running",
         "reaper": "done",
         "router": "down",
     }
-    assert [(each["name"], each["dropped"]) for each in told["subscribers"]] == [("metrics", 3)]
-    assert told["plugins"][0]["error"] == ""
+    assert [(each["name"], each["dropped"]) for each in taken["subscribers"]] == [("metrics", 3)]
+    assert taken["plugins"][0]["error"] == ""

@@ -83,7 +83,7 @@ def test_lines_are_written_at_the_end_of_a_batch(tmp_path: Path) -> None:
     assert (lines[-1]["request_id"], lines[-1]["chunk_size"]) == ("last", 256)
 
 
-def test_a_folder_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_available_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--lookup-hash-log-dir .*file.*cannot be written to"):
         open_lookup_hash(LookupHashSettings.model_validate({"dir": tmp_path / "file" / "logs"}))

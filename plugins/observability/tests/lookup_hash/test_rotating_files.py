@@ -54,26 +54,26 @@ def test_a_file_is_old_after_its_time(tmp_path: Path) -> None:
 
 
 def test_the_open_file_stays_when_the_clock_is_put_back(tmp_path: Path) -> None:
-    (tmp_path / "log_archive.jsonl").write_text("somebody's, whose name begins alike")
+    (tmp_path / "log_archive.jsonl").write_text("foreign, with a name that begins alike")
     clock = Clock()
     files = opened(tmp_path, clock, age=60, files=2)
     for number, seconds in enumerate((0, 100, -5000, 10)):
         clock.now += seconds
         files.write(b"%d\n" % number, 1)
     files.close()
-    assert contents(tmp_path) == [b"2\n3\n", b"1\n", b"somebody's, whose name begins alike"]
+    assert contents(tmp_path) == [b"2\n3\n", b"1\n", b"foreign, with a name that begins alike"]
 
 
 def test_the_oldest_files_go_and_others_stay(tmp_path: Path) -> None:
     (tmp_path / "log_20000101_000000_000000.jsonl").write_text("of an earlier run")
-    (tmp_path / "notes.txt").write_text("somebody's")
+    (tmp_path / "notes.txt").write_text("foreign")
     clock = Clock()
     files = opened(tmp_path, clock, size=1, files=3)
     for number in range(5):
         clock.now += 1
         files.write(b"%d\n" % number, 1)
     files.close()
-    assert contents(tmp_path) == [b"2\n", b"3\n", b"4\n", b"somebody's"]
+    assert contents(tmp_path) == [b"2\n", b"3\n", b"4\n", b"foreign"]
 
 
 def test_only_the_owner_may_read(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_whole_pieces_and_writing_goes_on(
     assert contents(tmp_path) == [b"before\nafter\n"]
 
 
-def test_a_folder_that_vanished_is_told_and_costs_only_the_lines(tmp_path: Path) -> None:
+def test_a_folder_that_vanished_is_logged_and_costs_only_the_lines(tmp_path: Path) -> None:
     files = opened(tmp_path / "logs", Clock(), size=1)
     files.write(b"1\n", 1)
     next((tmp_path / "logs").iterdir()).unlink()

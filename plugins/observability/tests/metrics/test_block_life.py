@@ -37,7 +37,7 @@ def lives(*events: Event) -> BlockLife:
     return life
 
 
-def told(life: BlockLife, kind: MetricKind) -> tuple[int, float]:
+def samples_of(life: BlockLife, kind: MetricKind) -> tuple[int, float]:
     """How many were measured, and their sum."""
     (family,) = [family for family in life.families() if family.kind is kind]
     found = [distribution for _, distribution in family.distributions]
@@ -54,9 +54,9 @@ def test_a_block_s_life() -> None:
         ended("c", at=150.0),
         gave("d", {1: 99, 2: 98}, at=160.0),
     )
-    assert told(life, REUSE_GAP) == (1, 20.0)
-    assert told(life, LIFETIME) == (2, 60.0 + 60.0)
-    assert told(life, IDLE) == (2, 10.0 + 50.0)
+    assert samples_of(life, REUSE_GAP) == (1, 20.0)
+    assert samples_of(life, LIFETIME) == (2, 60.0 + 60.0)
+    assert samples_of(life, IDLE) == (2, 10.0 + 50.0)
 
 
 def test_engines_are_apart_and_named() -> None:
@@ -65,7 +65,7 @@ def test_engines_are_apart_and_named() -> None:
     )
     (family,) = [family for family in life.families() if family.kind is LIFETIME]
     assert [labels for labels, _ in family.distributions] == [("8", "m")]
-    assert told(life, LIFETIME) == (1, 4.0)
+    assert samples_of(life, LIFETIME) == (1, 4.0)
 
 
 def test_what_is_followed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +77,11 @@ def test_what_is_followed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         gave("c", {3: 3}, at=2.0),  # the first request counts as ended
         gave("d", {1: 9, 4: 9}, at=3.0),
     )
-    assert told(life, LIFETIME) == (1, 3.0)
-    assert told(life, IDLE) == (1, 1.0)
+    assert samples_of(life, LIFETIME) == (1, 3.0)
+    assert samples_of(life, IDLE) == (1, 1.0)
     assert (len(life._blocks), len(life._of_request)) == (3, 2)
 
 
 def test_a_request_that_ends_twice_or_was_never_seen() -> None:
     life = lives(gave("a", {1: 1}, at=0.0), ended("a", at=1.0), ended("a", at=2.0), ended("never", at=3.0))
-    assert told(life, IDLE) == (0, 0.0)
+    assert samples_of(life, IDLE) == (0, 0.0)

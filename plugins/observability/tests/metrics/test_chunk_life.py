@@ -32,7 +32,7 @@ def take(life: ChunkLife, *events: HashesEvent, at_once: bool = True) -> None:
         life.take(HashBatch(batch))
 
 
-def told(life: ChunkLife, kind: MetricKind) -> tuple[int, float]:
+def samples_of(life: ChunkLife, kind: MetricKind) -> tuple[int, float]:
     """How many were measured, and their sum."""
     (family,) = [family for family in life.families() if family.kind is kind]
     found = [distribution for _, distribution in family.distributions]
@@ -52,30 +52,30 @@ def test_a_chunk_s_life(at_once: bool) -> None:
         left([1, 2], at=201.0),
         at_once=at_once,
     )
-    assert told(life, REUSE_GAP) == (3, 10.0 + 20.0 + 30.0)
-    assert told(life, LIFETIME) == (3, 50.0 + 1.0 + 101.0)
-    assert told(life, IDLE) == (3, 20.0 + 1.0 + 71.0)
-    assert told(life, EVICT_REUSE_GAP) == (1, 50.0)
+    assert samples_of(life, REUSE_GAP) == (3, 10.0 + 20.0 + 30.0)
+    assert samples_of(life, LIFETIME) == (3, 50.0 + 1.0 + 101.0)
+    assert samples_of(life, IDLE) == (3, 20.0 + 1.0 + 71.0)
+    assert samples_of(life, EVICT_REUSE_GAP) == (1, 50.0)
 
 
 def test_shards_of_a_chunk_live_for_themselves() -> None:
     life = opened()
     take(life, came([1], at=0.0, rank=0), came([1], at=10.0, rank=1), left([1], at=20.0, rank=1))
-    assert told(life, LIFETIME) == (1, 10.0)
+    assert samples_of(life, LIFETIME) == (1, 10.0)
 
 
 @pytest.mark.parametrize("reason", ["cleared", "passing"])
 def test_what_left_for_another_reason_than_room_was_not_evicted(reason: str) -> None:
     life = opened()
     take(life, came([1], at=0.0), left([1], reason, at=20.0), came([1], at=30.0))
-    assert told(life, LIFETIME) == told(life, EVICT_REUSE_GAP) == (0, 0.0)
+    assert samples_of(life, LIFETIME) == samples_of(life, EVICT_REUSE_GAP) == (0, 0.0)
 
 
 def test_what_is_asked_for_again_whether_it_was_there_or_not() -> None:
     life = opened()
     take(life, asked("a", [1, 2], at=10.0), came(range(100, 140)), asked("b", [1, 3], at=25.0))
-    assert told(life, REAL_REUSE_GAP) == (1, 15.0)
-    assert told(life, REAL_REUSE_GAP_OBJECTS) == (1, 40.0)
+    assert samples_of(life, REAL_REUSE_GAP) == (1, 15.0)
+    assert samples_of(life, REAL_REUSE_GAP_OBJECTS) == (1, 40.0)
 
 
 def test_what_came_before_the_start_is_not_followed() -> None:
@@ -87,20 +87,20 @@ def test_what_came_before_the_start_is_not_followed() -> None:
 def test_a_clock_that_goes_back_makes_no_negative_time() -> None:
     life = opened()
     take(life, came([1], at=100.0), read([1], at=50.0), left([1], at=20.0))
-    assert told(life, LIFETIME) == told(life, REUSE_GAP) == (1, 0.0)
+    assert samples_of(life, LIFETIME) == samples_of(life, REUSE_GAP) == (1, 0.0)
 
 
 def test_a_torn_hash_does_not_move_the_others() -> None:
     life = opened()
     torn = msgspec.structs.replace(came([1]), chunk_hashes=came([1]).chunk_hashes + b"x")
     take(life, came([7], at=0.0), torn, left([7], at=9.0))
-    assert told(life, LIFETIME) == (1, 9.0)
+    assert samples_of(life, LIFETIME) == (1, 9.0)
 
 
 def test_the_sample_is_the_share_that_was_asked_for() -> None:
     life = opened(0.1)
     take(life, came(range(5000), at=0.0), left(range(5000), at=1.0))
-    count, _ = told(life, LIFETIME)
+    count, _ = samples_of(life, LIFETIME)
     chosen = sum(sample_number(chunk_hash(number)) < 0.1 * 2**64 for number in range(5000))
     assert count == chosen
     assert 400 < count < 600
@@ -116,7 +116,7 @@ def test_beyond_the_limit_the_sample_is_halved_and_what_is_left_of_it_is_followe
     assert len(life._in_l1) <= 200
     followed = len(life._in_l1)
     take(life, *(left(chunks(number), at=100.0) for number in range(rounds)))
-    assert told(life, LIFETIME)[0] == followed > 50
+    assert samples_of(life, LIFETIME)[0] == followed > 50
     take(life, *(asked(f"r{number}", chunks(number)) for number in range(rounds)))
     assert len(life._left) <= 200
     assert len(life._asked) <= 200

@@ -41,7 +41,7 @@ def test_the_estimates_have_the_error_that_is_said() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=60), max_size=30), st.integers(0, 2**32))
 def test_what_came_before_is_never_new(batches: list[list[int]], seed: int) -> None:
-    """Whatever the batches: only a chunk's first coming counts, and all of them together about once each."""
+    """Whatever the batches: only a chunk's first occurrence counts, and all of them together about once each."""
     chunks, universe, seen = DistinctChunks(14), words(seed, 301), set[int]()
     total = 0.0
     for batch in batches:

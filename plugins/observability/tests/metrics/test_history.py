@@ -50,7 +50,7 @@ def test_figures_are_what_happened_between_two_moments() -> None:
     assert at(moment, "workers") is None
 
 
-def test_nothing_requested_is_no_ratio_and_a_clock_that_stands_still_no_moment() -> None:
+def test_nothing_requested_gives_no_ratio_and_a_stopped_clock_no_sample() -> None:
     taken, now = History(), time.time()
     taken.take(now - 8, samples(1), None)
     taken.take(now - 8, samples(2), None)

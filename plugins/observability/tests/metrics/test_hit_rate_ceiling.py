@@ -26,9 +26,9 @@ def opened(salts_max: int = 256, retention: float = 86400.0) -> HitRateCeiling:
 
 
 def tell(ceiling: HitRateCeiling, events: Iterable[Event], now: float = NOW) -> None:
-    told = list(events)
-    ceiling.begin(HashBatch([each for each in told if isinstance(each, LookupHashes | ObjectsCame | ObjectsLeft)]))
-    for event in told:
+    batch = list(events)
+    ceiling.begin(HashBatch([each for each in batch if isinstance(each, LookupHashes | ObjectsCame | ObjectsLeft)]))
+    for event in batch:
         match event:
             case LookupHashes():
                 ceiling.asked(event)
@@ -138,7 +138,7 @@ def test_a_tenant_that_is_called_like_all_of_them_counts_once() -> None:
     assert of(ceiling, OTHER).requested_chunks == 100
 
 
-def test_requests_of_two_tenants_that_are_called_alike_are_told_apart() -> None:
+def test_requests_of_two_tenants_that_are_called_alike_are_distinguished() -> None:
     ceiling = opened()
     (asked_a, answer_a), (asked_b, answer_b) = (
         lookup("r", range(count), salt=salt) for count, salt in ((10, "a"), (20, "b"))

@@ -37,5 +37,5 @@ def test_a_wrong_estimate_is_kept_within_what_can_be() -> None:
     assert window.rates(1000.0)["5m"] == HitRates(10, 0.6, 0.6)
 
 
-def test_nothing_requested_is_no_rate() -> None:
+def test_nothing_requested_gives_no_rate() -> None:
     assert HitRateWindow().rates(1000.0) == {}

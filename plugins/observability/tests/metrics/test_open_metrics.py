@@ -14,7 +14,7 @@ from lmcache_devkit import free_port
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.settings import MetricsSettings
-from plugins.observability.tests.metrics.told import told
+from plugins.observability.tests.metrics.metrics_settings import metrics_settings
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def taken() -> Iterator[int]:
 
 def test_metrics_are_at_the_port() -> None:
     port = free_port()
-    metrics = open_metrics(told(prometheus_port=port, prometheus_port_given=True))
+    metrics = open_metrics(metrics_settings(prometheus_port=port, prometheus_port_given=True))
     metrics.begin(FakeServerView())
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
         assert b'service_instance_id="instance"' in answer.read()
@@ -37,13 +37,13 @@ def test_metrics_are_at_the_port() -> None:
 
 def test_a_port_that_was_asked_for_must_be_had(taken: int) -> None:
     with pytest.raises(ResourceError) as raised:
-        open_metrics(told(prometheus_port=taken, prometheus_port_given=True))
+        open_metrics(metrics_settings(prometheus_port=taken, prometheus_port_given=True))
     assert f"--prometheus-port: cannot listen on 127.0.0.1:{taken}" in str(raised.value)
     assert "choose another port, or 0 for none" in str(raised.value)
 
 
 def test_without_the_default_one_it_goes_on(taken: int, caplog: pytest.LogCaptureFixture) -> None:
-    metrics = open_metrics(told(prometheus_port=taken))
+    metrics = open_metrics(metrics_settings(prometheus_port=taken))
     metrics.begin(FakeServerView())
     assert "target_info" in metrics.expose("").body.decode()
     assert "choose one with --prometheus-port" in caplog.text
@@ -52,7 +52,9 @@ def test_without_the_default_one_it_goes_on(taken: int, caplog: pytest.LogCaptur
 
 def test_a_host_that_is_none_is_said() -> None:
     with pytest.raises(ResourceError, match=r"cannot listen on no\.such\.host\.invalid:1234"):
-        open_metrics(told(prometheus_host="no.such.host.invalid", prometheus_port=1234, prometheus_port_given=True))
+        open_metrics(
+            metrics_settings(prometheus_host="no.such.host.invalid", prometheus_port=1234, prometheus_port_given=True)
+        )
 
 
 @pytest.mark.parametrize("endpoint", ["host:4318", "ftp://host", "http://user:secret@host:4318"])

@@ -80,7 +80,7 @@ def test_a_collector_that_is_down_is_said_once_in_a_while(
     assert len(said) == 2, "the exporter's own lines are not written"
 
 
-def test_nobody_listens_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None:
     with OtlpCollector() as gone:
         endpoint = gone.endpoint
     push = OtlpPush(endpoint, 0.02, 0.2)

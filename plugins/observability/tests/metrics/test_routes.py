@@ -10,7 +10,7 @@ from lmcache_core import HttpRefusal, HttpRequest, ServerView, Subscriber
 from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.routes import open_metrics_routes
-from plugins.observability.tests.metrics.told import told
+from plugins.observability.tests.metrics.metrics_settings import metrics_settings
 
 
 @dataclass
@@ -27,7 +27,7 @@ def request(accept: str = "") -> HttpRequest:
 
 
 def test_it_answers_with_what_the_subscriber_has() -> None:
-    metrics = open_metrics(told())
+    metrics = open_metrics(metrics_settings())
     metrics.begin(FakeServerView())
     (route,) = open_metrics_routes(None, ContextStandIn(metrics, FakeServerView()))
     assert (route.method, route.path, route.open) == ("GET", "/metrics", False)

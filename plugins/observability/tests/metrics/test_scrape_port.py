@@ -60,7 +60,7 @@ def test_a_scrape_is_answered(port: ScrapePort) -> None:
         assert answer.headers["Content-Type"] == "text/*/*" or answer.headers["Content-Type"] == "text/plain"
 
 
-def test_accept_reaches_whoever_exposes(port: ScrapePort) -> None:
+def test_accept_reaches_the_exposition(port: ScrapePort) -> None:
     answer = ask(port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: localhost\r\nACCEPT: html\r\n\r\n")
     assert "Content-Type: text/html" in head(answer)
 
@@ -137,7 +137,7 @@ def test_nothing_else_is_there(port: ScrapePort, request_: bytes, status: str) -
         b"G" * (2 * HEAD_BYTES_MAX),
     ],
 )
-def test_what_is_no_request_gets_no_answer(port: ScrapePort, garbage: bytes) -> None:
+def test_what_is_not_a_request_gets_no_answer(port: ScrapePort, garbage: bytes) -> None:
     assert ask(port, garbage) == b""
     test_a_scrape_is_answered(port)
 

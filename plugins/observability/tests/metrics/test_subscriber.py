@@ -27,7 +27,7 @@ from lmcache_observability.metrics.ceiling import ALL
 from lmcache_observability.metrics.open_metrics import open_metrics
 from lmcache_observability.metrics.subscriber import EVENTS_MAX, MetricsSubscriber
 from plugins.observability.tests.metrics.events import MODEL, answered, asked, came, left, lookup, read
-from plugins.observability.tests.metrics.told import told
+from plugins.observability.tests.metrics.metrics_settings import metrics_settings
 
 COUNTED = SampleKind("lmcache_mp.lookups", "requests", "Lookups", True, ("model_name", "cache_salt"))
 AGE = SampleKind("lmcache.age", "s", "Oldest", False, ("cache_salt",))
@@ -43,7 +43,7 @@ def server() -> FakeServerView:
 
 @pytest.fixture
 def metrics(server: FakeServerView) -> Iterator[MetricsSubscriber]:
-    subscriber = open_metrics(told(label_values_max=3, sample_rate=1.0, exemplars=True))
+    subscriber = open_metrics(metrics_settings(label_values_max=3, sample_rate=1.0, exemplars=True))
     subscriber.begin(server)
     yield subscriber
     subscriber.close()
@@ -194,7 +194,7 @@ def test_exemplars_name_the_engine_s_trace_or_the_one_that_spans_have(
 
 
 def test_without_spans_there_are_no_exemplars(server: FakeServerView) -> None:
-    metrics = open_metrics(told())
+    metrics = open_metrics(metrics_settings())
     metrics.begin(server)
     publish(metrics, [replace(answered("r", 1, 1), trace_context=TRACEPARENT)])
     assert "trace_id" not in metrics.expose("application/openmetrics-text").body.decode()
@@ -211,7 +211,7 @@ def test_ceilings_are_for_the_dashboard_too(metrics: MetricsSubscriber) -> None:
 
 
 def test_before_the_server_has_begun_there_are_no_samples() -> None:
-    metrics = open_metrics(told())
+    metrics = open_metrics(metrics_settings())
     assert metrics.samples() == ()
     assert not any(family.numbers or family.distributions for family in metrics.families())
     metrics.close()

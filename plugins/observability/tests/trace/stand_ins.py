@@ -15,7 +15,7 @@ from plugins.observability.tests.server_stand_in import ServerStandIn
 
 
 def chain(blocks: Sequence[int]) -> bytes:
-    """Hashes as of a prompt of these blocks: each stands for its block and all before it."""
+    """Hashes as of a prompt of these blocks: each covers its block and all before it."""
     last, hashes = b"", []
     for block in blocks:
         last = sha256(last + block.to_bytes(8, "little")).digest()
@@ -26,7 +26,7 @@ def chain(blocks: Sequence[int]) -> bytes:
 def request(
     name: str, blocks: Sequence[int], hits: int, *, at: float = 100.0, model: str = "m", salt: str = ""
 ) -> list[Event]:
-    """What happens to a request that hits so many chunks and stores the others."""
+    """What happens to a request that hits that number of chunks and stores the others."""
     count = len(blocks)
     about: dict[str, Any] = {"request_id": name, "model_name": model, "cache_salt": salt}
     events: list[Event] = [

@@ -137,7 +137,7 @@ def test_help_is_there_without_a_file(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--speed" in capsys.readouterr().out
 
 
-def test_files_that_are_no_recordings_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_recordings_are_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ConfigError, match="text: it is not a recording"):
         run("info", str(tmp_path / "text"))
@@ -212,7 +212,7 @@ def test_whatever_a_recording_holds_is_shown_as_text(tmp_path: Path, capsys: pyt
             assert len(lines) == (4 if "jsonl" in arguments else 1)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), tmp_path):
         with pytest.raises(ResourceError, match="is not a file"):
             run("info", str(path))

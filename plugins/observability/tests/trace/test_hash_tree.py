@@ -1,4 +1,4 @@
-"""A prefix is told once, and every prompt comes back whole."""
+"""A prefix is recorded once, and every prompt comes back whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_prompts_come_back_however_little_is_remembered(prompts: list[list[int]]
         assert b"".join(reader.hear(known, more)) == hashes
 
 
-def test_a_prefix_is_told_once() -> None:
+def test_a_prefix_is_recorded_once() -> None:
     writer = HashWriter(100)
     assert len(writer.tell(chain([1, 2, 3]))[1]) == 3 * HASH_BYTES
     assert writer.tell(chain([1, 2, 3])) == (3, b"")
@@ -32,6 +32,6 @@ def test_a_prefix_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("known", "more"), [(1, b""), (-1, b""), (0, b"short")])
-def test_what_was_never_told_is_refused(known: int, more: bytes) -> None:
+def test_what_was_never_recorded_is_refused(known: int, more: bytes) -> None:
     with pytest.raises(ValueError, match="hash number"):
         HashReader().hear(known, more)

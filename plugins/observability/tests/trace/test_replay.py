@@ -134,7 +134,7 @@ def test_what_another_engine_stored_under_the_same_name_is_not_stored_for_this_o
 def test_a_recording_that_says_more_than_fits_into_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few bytes can ask for a long prompt that was told before."""
+    """A few bytes can ask for a long prompt that was recorded before."""
     monkeypatch.setattr("lmcache_observability.trace.replay_plan._CHUNKS_MAX", 1000)
     prompt = list(range(100))
     path = record(tmp_path / "t", [event for number in range(20) for event in request(f"r{number}", prompt, 0)])

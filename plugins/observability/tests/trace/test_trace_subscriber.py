@@ -81,7 +81,7 @@ def test_a_prefix_that_comes_again_costs_little(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
-    (tmp_path / "t.lct").write_text("somebody's")
+    (tmp_path / "t.lct").write_text("foreign")
     first, second = (Recorder(tmp_path / "t.lct", 10_000) for _ in range(2))
     for recorder in (first, second):
         recorder.add(Ended(1.0, "r"))
@@ -92,7 +92,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
         assert recorder.path.stat().st_mode & 0o777 == 0o600
         assert [entry.record for entry in read(recorder.path)] == [Ended(1.0, "r")]
     assert first.path != second.path
-    assert (tmp_path / "t.lct").read_text() == "somebody's"
+    assert (tmp_path / "t.lct").read_text() == "foreign"
 
 
 def test_a_full_disk_costs_records_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_a_full_disk_costs_records_and_says_so(tmp_path: Path, monkeypatch: pyte
     assert recorder.lost_records == 4
 
 
-def test_prompts_behind_lost_records_are_told_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_behind_lost_records_are_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(fd: int, data: memoryview) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

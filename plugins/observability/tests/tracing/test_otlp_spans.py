@@ -43,7 +43,7 @@ def test_whatever_a_span_says_can_be_encoded(
     assert encoded.resource_spans[0].scope_spans[0].spans[0].name == "lmcache.x"
 
 
-def test_kinds_parents_and_faults_are_told() -> None:
+def test_kinds_parents_and_faults_are_encoded() -> None:
     encoded = encode_spans([readable(span, RESOURCE) for span in spans()]).resource_spans[0].scope_spans[0].spans
     root, lookup, load = encoded
     assert [root.kind, lookup.kind, load.kind] == [
@@ -99,7 +99,7 @@ def test_spans_beyond_the_queue_are_counted() -> None:
     assert sum(map(len, exporter.batches)) == 5
 
 
-def test_a_collector_that_takes_nothing_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_that_takes_nothing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     pushed = sink(ExporterStandIn(SpanExportResult.FAILURE), export_delay_seconds=0.01)
     with caplog.at_level(logging.INFO):
         for count in range(1, 5):
@@ -121,7 +121,7 @@ def test_an_exporter_that_raises_ends_nothing() -> None:
     pushed.close()
 
 
-def test_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_collector_listens(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         pushed = sink()
         pushed.send(spans())

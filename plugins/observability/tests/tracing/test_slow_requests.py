@@ -74,7 +74,7 @@ def test_only_the_slowest_are_kept() -> None:
     assert ids(subscriber) == ["r2", "r7", "r4"]
 
 
-def test_what_is_faster_than_all_that_are_kept_is_told_at_once() -> None:
+def test_what_is_faster_than_all_that_are_kept_is_released_at_once() -> None:
     slowest = SlowestRequests(1, 1000.0)
     assert slowest.is_slow(0.1, 1.0)
     slowest.add(SlowRequest("r", 1, "m", "", 1.0, 0.5, []))
@@ -169,15 +169,15 @@ def test_what_comes_late_belongs_to_the_last_one_of_its_name() -> None:
     assert [len(request.steps) for request in kept(subscriber)] == [1, 2]
 
 
-def test_requests_of_two_tenants_that_are_called_alike_are_told_apart() -> None:
+def test_requests_of_two_tenants_that_are_called_alike_are_distinguished() -> None:
     subscriber = slow(salts="plain")
     feed(subscriber, [looked_up(salt="one"), looked_up(at=101.1, salt="two"), retrieved(salt="two"), ended()])
     feed(subscriber, [stored(salt="one"), stored(at=103.5, salt="two")])
-    told = {request.cache_salt: request for request in kept(subscriber)}
-    assert told["one"].incomplete
-    assert not told["two"].incomplete
-    assert [step.name for step in told["one"].steps] == ["lmcache.lookup"]
-    assert [step.name for step in told["two"].steps] == ["lmcache.lookup", "lmcache.retrieve", "lmcache.store"]
+    requests = {request.cache_salt: request for request in kept(subscriber)}
+    assert requests["one"].incomplete
+    assert not requests["two"].incomplete
+    assert [step.name for step in requests["one"].steps] == ["lmcache.lookup"]
+    assert [step.name for step in requests["two"].steps] == ["lmcache.lookup", "lmcache.retrieve", "lmcache.store"]
 
 
 def test_an_engine_cannot_make_it_grow() -> None:

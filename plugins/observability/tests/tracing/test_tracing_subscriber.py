@@ -127,7 +127,7 @@ def test_l2_events_of_unknown_requests_begin_nothing() -> None:
     assert subscriber.incomplete == 0
 
 
-def test_requests_beyond_the_limit_are_given_up_and_counted() -> None:
+def test_requests_beyond_the_limit_are_abandoned_and_counted() -> None:
     subscriber, sink = tracing(pending_requests_max=2)
     for number in range(4):
         feed(subscriber, [started(f"r{number}"), looked_up(f"r{number}")])
@@ -164,7 +164,7 @@ def test_salts_are_digests_unless_they_may_be_plain() -> None:
         assert "lmcache.cache_salt" in sink.named("lmcache.request").step.attributes
 
 
-def test_requests_of_two_tenants_that_are_called_alike_are_told_apart() -> None:
+def test_requests_of_two_tenants_that_are_called_alike_are_distinguished() -> None:
     subscriber, sink = tracing(salts="plain")
     other = TRACEPARENT.replace("0af7", "1111")
     feed(subscriber, [started(salt="one", parent=TRACEPARENT), looked_up(salt="one", parent=TRACEPARENT)])

@@ -31,7 +31,7 @@ def core_lru() -> EvictionPolicy:
 
 
 class Diary(EvictionPolicy):
-    """First in first out, and writes down what it is told."""
+    """First in first out, and records its calls."""
 
     def __init__(self) -> None:
         self.inserted: list[tuple[list[int], InsertFacts]] = []

@@ -28,7 +28,7 @@ def test_capacities_in_blocks(text: str, blocks: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "%", "5%%", "-3", "5,,6", "12 apples", "120%", "nan"])
-def test_what_is_no_capacity(text: str) -> None:
+def test_what_is_not_a_capacity(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_wishes(text)
 
@@ -50,6 +50,6 @@ def test_sizes_of_blocks(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "5%", "3 blocks", "many"])
-def test_what_is_no_size_of_a_block(text: str) -> None:
+def test_what_is_not_a_size_of_a_block(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a size"):
         parse_bytes(text)

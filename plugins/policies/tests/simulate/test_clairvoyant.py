@@ -1,4 +1,4 @@
-"""The yardstick against every schedule there is, and against the policies of this folder."""
+"""The baseline against every schedule there is, and against the policies of this folder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_policy_hits_more_than_its_bound(
     assert Replay(trace, core_lru(), capacity, BlockSize(1, 1)).run().hits <= foresee(trace, capacity).at_most
 
 
-def test_a_chain_is_told_from_what_is_none(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_chain_is_distinguished_from_what_is_none(tmp_path_factory: pytest.TempPathFactory) -> None:
     def is_chained(prompts: Sequence[Sequence[int]]) -> bool:
         return trace_of(tmp_path_factory.getbasetemp(), prompts).is_chained()
 

@@ -198,16 +198,14 @@ def test_a_report_that_cannot_be_written(trace: str, tmp_path: Path) -> None:
         run_simulate([trace, "--json", str(tmp_path), "--no-progress"], catalog())
 
 
-def test_progress_is_a_line_per_replay_where_nobody_watches(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_line_per_replay_without_a_terminal(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     run_simulate([trace, "--capacity", "2"], catalog())
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["LRU at 2", "clairvoyant at 2"]
     assert lines[0].startswith("LRU at 2: 22.2 % hit, ")
 
 
-def test_a_bar_where_somebody_does(
-    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_on_a_terminal(trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     run_simulate([trace, "--capacity", "2"], catalog())
     said = capsys.readouterr().err

@@ -23,7 +23,7 @@ def replay(trace: Trace, policy: EvictionPolicy, capacity: int, evict_ratio: flo
     return Replay(trace, policy, capacity, SIZE, evict_ratio).run()
 
 
-def test_a_policy_is_told_what_a_server_would_tell_it(tmp_path: Path) -> None:
+def test_a_policy_receives_what_a_server_would_send(tmp_path: Path) -> None:
     diary = Diary()
     replayed = replay(trace_of(tmp_path, [[5, 6, 7], [5, 6, 8]]), diary, 10)
     (first, stored_first), (second, stored_second) = diary.inserted
@@ -46,7 +46,7 @@ def test_a_block_that_comes_back_has_the_same_key_and_a_used_slot(tmp_path: Path
     assert diary.demands == [EvictionDemand(100, {})] * 2
 
 
-def test_blocks_behind_a_gap_are_no_hits_and_are_not_touched(tmp_path: Path) -> None:
+def test_blocks_behind_a_gap_are_not_hits_and_are_not_touched(tmp_path: Path) -> None:
     diary = Diary()  # first in first out loses the beginning of a prompt first
     replayed = replay(trace_of(tmp_path, [[1, 2, 3], [4], [1, 2, 3]]), diary, 3)
     assert diary.removed[0] == [0], "block 1 goes"
@@ -75,7 +75,7 @@ def test_evict_ratio_asks_for_a_share_of_the_capacity(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1], [2], [3]]])
-def test_a_bad_victim_is_told(tmp_path: Path, prompts: Prompts) -> None:
+def test_a_bad_victim_is_reported(tmp_path: Path, prompts: Prompts) -> None:
     with pytest.raises(BadVictimError, match="slot 4711 as a victim"):
         replay(trace_of(tmp_path, [*prompts, *[[n] for n in range(10, 20)]]), Blunderer(), 5)
 

@@ -51,7 +51,7 @@ def test_one_block_per_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1\n2\n1\n", as_lines(*LINES)])
-def test_gzip_is_told_by_its_first_bytes(tmp_path: Path, text: str) -> None:
+def test_gzip_is_recognized_by_its_first_bytes(tmp_path: Path, text: str) -> None:
     (tmp_path / "packed").write_bytes(gzip.compress(text.encode()))
     packed, plain = read_trace(str(tmp_path / "packed")), read_trace(written(tmp_path / "plain", text))
     assert (packed.form, packed.blocks, list(packed.starts)) == (plain.form, plain.blocks, list(plain.starts))
@@ -109,7 +109,7 @@ def test_the_form_can_be_forced(tmp_path: Path) -> None:
         read_trace(written(tmp_path / "t", "17\n"), "requests")
 
 
-def test_files_that_are_no_traces(tmp_path: Path) -> None:
+def test_files_that_are_not_traces(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="nowhere cannot be read: No such file"):
         read_trace(str(tmp_path / "nowhere"))
     for empty in ["\n \n", '{"timestamp": 0, "hash_ids": []}\n']:
@@ -132,7 +132,7 @@ LOOKUPS = [
 ]
 
 
-def test_a_log_of_lookups_is_told_by_its_first_line(tmp_path: Path) -> None:
+def test_a_log_of_lookups_is_recognized_by_its_first_line(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path / "log", as_lines(*LOOKUPS)))
     assert trace.form == "lookups"
     assert list(trace.starts) == [0, 1, 3, 4, 6, 8]

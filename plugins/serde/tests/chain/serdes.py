@@ -140,7 +140,7 @@ def _open(
 
 
 def open_variable(settings: MemorySettings, context: AdapterContext) -> ChainedAdapter:
-    """What it stores is shorter or longer than what it is given, so that what it says of bytes is no requirement."""
+    """What it stores is shorter or longer than what it is given, so that what it says of bytes is not a requirement."""
     return _open(settings, context, ["deflate"], Capability.USAGE)
 
 

@@ -17,7 +17,7 @@ from lmcache_core.model.results import KeyPage, Outcome, Usage
 
 
 class SlowAdapter(L2Adapter):
-    """Jobs wait until `answer`, in their order.  A job that was given up writes into its buffers until `release`."""
+    """Jobs wait until `answer`, in their order.  An abandoned job writes into its buffers until `release`."""
 
     def __init__(self, missing: Capability = Capability.NONE) -> None:
         self.capabilities = Capability.ANY_LENGTH & ~missing
@@ -121,7 +121,7 @@ class SlowAdapter(L2Adapter):
         return KeyPage((), None)
 
     def close(self, deadline_seconds: float) -> None:
-        """What waits is answered; what was given up stays borrowed until `release`."""
+        """What waits is answered; what was abandoned stays borrowed until `release`."""
         with self._lock:
             self._goes_on = True
         self.answer(10**9)

@@ -82,7 +82,7 @@ def loaded(driver: L2Driver, memory: BorrowedMemory, key: ObjectKey = KEY) -> tu
     return driver.verified_load((key, buffer)), bytes(buffer.view[HEADER_BYTES:])
 
 
-def test_equal_content_of_two_tenants_cannot_be_told_from_what_is_stored(
+def test_equal_content_of_two_tenants_cannot_be_seen_in_what_is_stored(
     start: Start, memory: BorrowedMemory, tmp_path: Path
 ) -> None:
     driver = start(OLD)

@@ -1,4 +1,4 @@
-"""Whatever an adapter inside answers, every job that it was given is answered, and nobody listens in a busy loop."""
+"""Whatever an adapter inside answers, every job that it was given is answered, and no thread polls in a busy loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answers = Callable[[JobId], Sequence[Any]]
 
 
 class Babbling(SlowAdapter):
-    """Answers each job at once with what it was told."""
+    """Answers each job at once as scripted."""
 
     def __init__(self, answers: Answers) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ def test_answers_are_heard_after_they_could_not_be_fetched(monkeypatch: pytest.M
     drain, faults = CompletionQueue.drain, [True, True]
     memory, inner = BorrowedMemory(MIB), Babbling(lambda job: [JobDone(job, (DONE,))])
 
-    def moody(queue: CompletionQueue) -> Sequence[Completion]:
+    def failing(queue: CompletionQueue) -> Sequence[Completion]:
         if queue is inner.completions() and faults:
             faults.pop()
             raise OSError("injected")
         return drain(queue)
 
-    monkeypatch.setattr(CompletionQueue, "drain", moody)
+    monkeypatch.setattr(CompletionQueue, "drain", failing)
     driver = around(inner, memory)
     assert driver.store((KEY, memory.sealed(KEY, PAYLOAD))) == (DONE,)
     assert not faults

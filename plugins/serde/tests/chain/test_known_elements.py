@@ -63,7 +63,7 @@ class TestLayouts:
         assert driver.store(item) == (DAMAGED,)
         assert driver.has(self.key) == (MISSING,)
 
-    def test_a_layout_that_cannot_be_stored_is_told_when_it_is_registered(
+    def test_a_layout_that_cannot_be_stored_is_logged_when_it_is_registered(
         self, case: HeapCase, caplog: pytest.LogCaptureFixture
     ) -> None:
         driver = case.through("half", memory_bytes=64 * 2**10)

@@ -28,7 +28,7 @@ def test_of_chunks_of_several_shapes_no_elements_are_known() -> None:
     assert layouts.all() == (composite,)
 
 
-def test_a_listener_is_told_what_is_new_until_it_listens_no_more() -> None:
+def test_a_listener_is_notified_until_it_unsubscribes() -> None:
     layouts, heard = KnownLayouts(), list[ChunkLayout]()
     listen = heard.append
     layouts.listen(listen)

@@ -55,7 +55,7 @@ def test_what_went_in_comes_back(names: list[str], payload: bytes) -> None:
         assert rows[name, "encode"].seconds > 0
 
 
-def test_only_the_first_is_told_the_layout() -> None:
+def test_only_the_first_gets_the_layout() -> None:
     calls: list[tuple[str, ObjectLayout]] = []
 
     class Listening(Xor):

@@ -1,4 +1,4 @@
-"""The `serde` of an adapter: what is opened, what is refused, and that nobody sees its secrets."""
+"""The `serde` of an adapter: what is opened, what is refused, and that its secrets are not shown."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_without_a_serde_the_adapter_is_itself(plugins: LoadedPlugins, undo: Exi
     assert isinstance(adapter, MemoryAdapter)
 
 
-def test_a_serde_for_numbers_stands_first(plugins: LoadedPlugins) -> None:
+def test_a_serde_for_numbers_comes_first(plugins: LoadedPlugins) -> None:
     with pytest.raises(
         ConfigError, match=r"\[0\]\.serde: serde 'half' takes the numbers .* named after 'xor'.*name it first"
     ):
         opened(plugins, ["xor", "half"])
 
 
-def test_what_opens_as_something_else_is_no_serde(plugins: LoadedPlugins) -> None:
+def test_what_opens_as_something_else_is_not_a_serde(plugins: LoadedPlugins) -> None:
     with pytest.raises(PluginContractError, match=r"serde 'nothing' .* opens as object, which is no Serde"):
         opened(plugins, "nothing")
 
@@ -104,7 +104,7 @@ def test_what_the_serdes_may_use_is_checked(plugins: LoadedPlugins) -> None:
         opened(plugins, "xor", serde_workers=0)
 
 
-def test_the_chain_itself_is_no_serde_of_an_adapter(plugins: LoadedPlugins) -> None:
+def test_the_chain_itself_is_not_a_serde_of_an_adapter(plugins: LoadedPlugins) -> None:
     with pytest.raises(
         ConfigError, match=r"\[0\]\.serde: 'chain' is what puts serdes around an adapter; name the serdes"
     ):
@@ -116,7 +116,7 @@ def test_a_misspelt_one_says_which_was_meant(plugins: LoadedPlugins) -> None:
         opened(plugins, "deflat")
 
 
-def test_memory_that_cannot_be_had_says_what_to_lower(plugins: LoadedPlugins) -> None:
+def test_memory_that_is_not_available_says_what_to_lower(plugins: LoadedPlugins) -> None:
     with pytest.raises(ConfigError, match="lower serde_memory_gb"):
         opened(plugins, "xor", serde_memory_gb=1e8)
 

@@ -1,4 +1,4 @@
-"""Room is never given twice, comes back whole, and whoever came first has it first."""
+"""Space is never given twice, comes back whole, and is given in the order of requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_giving_twice_is_a_fault(offset: int) -> None:
         allocator.give(Extent(offset * PAGE_BYTES, PAGE_BYTES))
 
 
-def lane(pages: int, started: list[tuple[Any, Extent]], works: bool = True) -> ScratchQueue[str]:
+def scratch_queue(pages: int, started: list[tuple[Any, Extent]], works: bool = True) -> ScratchQueue[str]:
     def start(work: str, extent: Extent) -> bool:
         started.append((work, extent))
         return works
@@ -61,7 +61,7 @@ def lane(pages: int, started: list[tuple[Any, Extent]], works: bool = True) -> S
 
 def test_a_large_one_is_not_passed_by_small_ones() -> None:
     started: list[tuple[Any, Extent]] = []
-    work = lane(4, started)
+    work = scratch_queue(4, started)
     for name, pages in (("a", 3), ("large", 4), ("small", 1)):
         assert work.add(name, pages * PAGE_BYTES)
     assert [name for name, _ in started] == ["a"]
@@ -78,16 +78,16 @@ def test_a_large_one_is_not_passed_by_small_ones() -> None:
 
 def test_the_room_of_what_came_to_nothing_is_free_again() -> None:
     started: list[tuple[Any, Extent]] = []
-    work = lane(2, started, works=False)
+    work = scratch_queue(2, started, works=False)
     for name in "abcd":
         assert work.add(name, 2 * PAGE_BYTES)
     assert [name for name, _ in started] == list("abcd")
     assert work.is_idle
 
 
-def test_a_closed_lane_starts_nothing_more() -> None:
+def test_a_closed_queue_starts_nothing_more() -> None:
     started: list[tuple[Any, Extent]] = []
-    work = lane(1, started)
+    work = scratch_queue(1, started)
     assert work.add("a", PAGE_BYTES)
     assert work.add("b", PAGE_BYTES)
     assert work.close() == ["b"]

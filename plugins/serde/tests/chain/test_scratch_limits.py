@@ -1,4 +1,4 @@
-"""The memory in which objects stand between serdes and a backend, as an adapter uses it."""
+"""The memory in which objects are between serdes and a backend, as an adapter uses it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TestScratch:
 class TestOneLength:
     """An adapter inside that loads objects of one length only."""
 
-    def test_objects_are_padded_to_one_length_and_the_padding_is_no_part_of_them(self) -> None:
+    def test_objects_are_padded_to_one_length_and_the_padding_is_not_part_of_them(self) -> None:
         case = HeapCase(missing=Capability.ANY_LENGTH)
         try:
             driver = case.through("deflate")
@@ -128,7 +128,7 @@ class SlowDeflate(Serde):
         into[:] = stored
 
 
-def test_a_serde_that_hangs_keeps_its_buffer_lent_beyond_the_close(case: HeapCase) -> None:
+def test_a_serde_that_hangs_keeps_its_buffer_borrowed_beyond_the_close(case: HeapCase) -> None:
     slow = SlowDeflate()
     driver = case.through(("slow", slow), workers=1)
     jobs = [driver.submit_store([case.whole(object_key(number))]) for number in range(3)]
@@ -141,7 +141,7 @@ def test_a_serde_that_hangs_keeps_its_buffer_lent_beyond_the_close(case: HeapCas
     driver.wait_released(jobs[0])
 
 
-def test_what_was_loaded_too_late_is_not_decoded_by_whoever_closes(case: HeapCase) -> None:
+def test_what_was_loaded_too_late_is_not_decoded_by_close(case: HeapCase) -> None:
     class SlowlyBack(SlowDeflate):
         decoded = 0
 

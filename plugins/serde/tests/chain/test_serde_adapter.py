@@ -49,7 +49,7 @@ def test_what_it_promises_is_what_the_adapter_inside_promises(case: HeapCase) ->
 
 
 def test_a_plain_object_is_foreign_where_serdes_are_configured(case: HeapCase) -> None:
-    """Or what nobody encrypted would be taken for what this server has encrypted."""
+    """Or plain bytes would be taken for what this server has encrypted."""
     _, buffer = case.whole()
     case.stored = bytes(buffer.view)
     driver = case.through("xor")
@@ -147,19 +147,19 @@ def test_a_lossless_serde_that_gives_back_something_else_is_found_out(case: Heap
 def test_a_serde_that_raises_fails_its_object_alone(case: HeapCase, where: str) -> None:
     """And no thread dies of it: the next object goes through."""
     serde = Deflate()
-    driver = case.through(("moody", serde), workers=1)
+    driver = case.through(("failing", serde), workers=1)
     if where == "decode":
         assert driver.store(case.whole()) == (DONE,)
     armed = [True]
     right = getattr(serde, where)
 
-    def moody(*arguments: Any) -> Any:
+    def failing(*arguments: Any) -> Any:
         if armed:
             armed.clear()
             raise SystemExit("injected")
         return right(*arguments)
 
-    setattr(serde, where, moody)
+    setattr(serde, where, failing)
     act: Callable[[], tuple[Outcome, ...]] = (
         (lambda: driver.load(case.empty())) if where == "decode" else (lambda: driver.store(case.whole()))
     )

@@ -88,7 +88,7 @@ class BehindSerdes(L2AdapterSuite):
 class OfAnyLength(BehindSerdes):
     @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "one byte long"])
     def test_a_fault_of_the_medium_is_a_miss_and_makes_room(self, rig: Rig, media: Media | None, fault: str) -> None:
-        """A byte behind the object is not seen by an adapter that loads any length, and is no part of what is decoded."""
+        """A byte behind the object is not seen by an adapter that loads any length, and is not part of what is decoded."""
         super().test_a_fault_of_the_medium_is_a_miss_and_makes_room(rig, media, fault)
 
 

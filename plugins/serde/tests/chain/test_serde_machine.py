@@ -1,5 +1,5 @@
 """Stores, loads, lookups, stalls, releases and the end, in any order: nothing wrong is served, every job is answered once, and
-borrowed memory is touched by nobody once it was given back."""
+borrowed memory is not touched once it was given back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENGTHS = (1, 100, 5_000, 20_000)
 
 
 class SerdeMachine(RuleBasedStateMachine):
-    """The adapter inside answers when it is told to, and may answer before it lets go of its buffers."""
+    """The adapter inside answers on request, and may answer before it releases its buffers."""
 
     @initialize(
         names=st.sampled_from([("xor",), ("deflate",), ("deflate", "xor", "deflate")]), any_length=st.booleans()

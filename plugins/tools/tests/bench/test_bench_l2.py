@@ -1,4 +1,4 @@
-"""`lmcache bench l2`, from its command line to its exit code, through real adapters and those of strangers."""
+"""`lmcache bench l2`, from its command line to its exit code, through real adapters and third-party ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STRANGER = """
 
     @hookimpl
     def lmcache_l2_adapters():
-        return [Offer("acme", "of a stranger", "acme_plugin:open_it", capabilities=Stranger.capabilities)]
+        return [Offer("acme", "of a third party", "acme_plugin:open_it", capabilities=Stranger.capabilities)]
     """
 
 
@@ -100,7 +100,7 @@ def test_every_cell_is_measured_beside_its_medium(capsys: Captured, tmp_path: Pa
 def test_files_are_gone_afterwards_and_nothing_else_is_touched(capsys: Captured, tmp_path: Path) -> None:
     theirs = tmp_path / "kv" / "theirs.kv"
     theirs.parent.mkdir()
-    theirs.write_bytes(b"of somebody else")
+    theirs.write_bytes(b"of another process")
     assert bench(adapter=fs(theirs.parent)) == 0
     page = capsys.readouterr().out
     assert "100 %" not in page.splitlines()[0]
@@ -108,7 +108,7 @@ def test_files_are_gone_afterwards_and_nothing_else_is_touched(capsys: Captured,
     assert f"a file that is written anew in each round, in {theirs.parent}" in page
     left = {path.name for path in theirs.parent.rglob("*") if path.is_file()}
     assert left <= {"theirs.kv", ".lock"}
-    assert theirs.read_bytes() == b"of somebody else"
+    assert theirs.read_bytes() == b"of another process"
 
 
 def test_adapters_take_turns(capsys: Captured, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_adapter_that_fails_is_named_with_what_it_failed_at(capsys: Captured,
     assert "lmcache: acme: store of an object of 64 KiB: rejected;" in capsys.readouterr().err
 
 
-def test_an_adapter_that_hangs_is_given_up_and_what_it_may_write_to_stays(
+def test_an_adapter_that_hangs_is_abandoned_and_what_it_may_write_to_stays(
     capsys: Captured, install: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmcache_tools.bench.open_lane.CLOSE_SECONDS", 0.2)

@@ -50,7 +50,7 @@ def test_renewed_objects_are_others() -> None:
 
 
 @pytest.mark.parametrize("percent", [1, 30, 50, 99])
-def test_a_mix_loads_what_was_stored_and_stores_the_same_new_objects_for_everybody(percent: int) -> None:
+def test_a_mix_loads_what_was_stored_and_stores_the_same_new_objects_for_all(percent: int) -> None:
     with desk_lane() as one, desk_lane() as other:
         made = objects(20)
         stored = {step.key for step in moved(one, made.stores())}
@@ -81,7 +81,7 @@ def test_every_size_down_to_the_least_can_be_moved() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, SIZE - 1), st.integers(1, SIZE))
-def test_bytes_that_nobody_wrote_are_seen(start: int, length: int) -> None:
+def test_wrong_bytes_are_seen(start: int, length: int) -> None:
     """A load that leaves out any stretch of 16 bytes and more: two pages are never alike so long."""
     end = min(SIZE, max(start + length, start + 16))
     start = min(start, end - 16)

@@ -59,8 +59,8 @@ def test_sizes_and_numbers_as_people_write_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "4 fish", "MiB", "1e9", "nan"])
-def test_what_is_no_size_is_said_with_its_flag(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--sizes: .*no size"):
+def test_what_is_not_a_size_is_said_with_its_flag(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--sizes: .*not a size"):
         list_of("--sizes", size_of, text)
 
 

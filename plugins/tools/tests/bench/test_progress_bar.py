@@ -21,9 +21,9 @@ def test_steps_are_named_and_counted_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr("sys.stderr", stream)
-    with progress_bar(3) as told:
+    with progress_bar(3) as progress:
         for text in ("the [first] one", "the second", "the third"):
-            told(text)
+            progress(text)
     shown = stream.getvalue()
     assert ("the third" in shown) is is_shown
     assert ("2/3" in shown) is is_shown

@@ -1,4 +1,4 @@
-"""The loop around a lane: never more than its depth, every end counted, and what happens when it goes wrong."""
+"""The loop around a bench target: never more than its depth, every end counted, and what happens when it goes wrong."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_first_failure_ends_it_once_nothing_is_on_its_way() -> None:
         assert not lane._done
 
 
-def test_a_lane_that_says_nothing_is_given_up() -> None:
+def test_a_target_that_completes_nothing_is_abandoned() -> None:
     class Silent(DeskLane):
         def start(self, steps: object) -> None:
             pass

@@ -149,7 +149,7 @@ def test_skipped_adapters_are_not_opened(capsys: Captured, monkeypatch: pytest.M
     assert "adapter memory" not in capsys.readouterr().out
 
 
-def test_an_adapter_that_cannot_be_had_is_a_row_like_the_others(capsys: Captured) -> None:
+def test_an_adapter_that_is_not_available_is_a_row_like_the_others(capsys: Captured) -> None:
     flags = ("--l2-adapter", '{"type": "fss"}', "--l2-adapter", '{"type": "memory"}', *FAST)
     assert main(["doctor", *flags]) == 1
     lines = capsys.readouterr().out.splitlines()

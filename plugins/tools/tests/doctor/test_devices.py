@@ -1,4 +1,4 @@
-"""Probes of devices, and of files that stand for one."""
+"""Probes of devices, and of files that replace one."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def device(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_device_is_no_folder(device: Path) -> None:
+def test_a_device_is_not_a_folder(device: Path) -> None:
     spec = AdapterSpec("slots", OFFER, SlotSettings(device_path=device))
     assert adapter_devices(spec) == [device]
     assert adapter_folders(spec) == []
     assert adapter_devices(replace(spec, settings=None)) == []
 
 
-def test_a_file_that_stands_for_a_device_is_read_and_not_written(make_context: MakeContext, device: Path) -> None:
+def test_a_file_that_replaces_a_device_is_read_and_not_written(make_context: MakeContext, device: Path) -> None:
     before = device.stat()
     (found,) = found_in(make_context, device, use_odirect=False)
     assert found.level is Level.OK

@@ -1,4 +1,4 @@
-"""Bytes per token of models that everybody knows."""
+"""Bytes per token of well-known models."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_file_a_folder_and_a_model_with_eyes(tmp_path: Path) -> None:
         (json.dumps({**LLAMA_3_8B, "torch_dtype": "int3"}), "dtype 'int3' is not known; give --kv-dtype"),
     ],
 )
-def test_what_is_no_model(tmp_path: Path, text: str, says: str) -> None:
+def test_what_is_not_a_model(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=f"--model .*config.json: {says}".replace("?", r"\?")):
         read_model_shape(tmp_path, None)

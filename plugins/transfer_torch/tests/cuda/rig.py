@@ -48,19 +48,19 @@ def group_bytes(group: PagedGroup) -> int:
 
 @dataclass(eq=False)
 class Outcome:
-    """What a transfer's callback was told."""
+    """Outcomes of a transfer's callback."""
 
-    told: list[bool] = field(default_factory=list)
+    arrivals: list[bool] = field(default_factory=list)
     came: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, arrived: bool) -> None:
-        self.told.append(arrived)
+        self.arrivals.append(arrived)
         self.came.set()
 
     def result(self, seconds: float = 20.0) -> bool:
         assert self.came.wait(seconds), "no callback came"
-        assert len(self.told) == 1, "the callback came more than once"
-        return self.told[0]
+        assert len(self.arrivals) == 1, "the callback came more than once"
+        return self.arrivals[0]
 
 
 class Worker:

@@ -25,7 +25,7 @@ BROKEN = "CUDA_ERROR_ILLEGAL_ADDRESS"
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 UUIDS = ("00000000-1111-2222-3333-444444444444", "99999999-8888-7777-6666-555555555555")
 SHARED_UNIT = 2 << 20
-"""Smaller allocations lie together in blocks of so many bytes, and a handle gives access to all of its block."""
+"""Smaller allocations lie together in blocks of that number of bytes, and a handle gives access to all of its block."""
 PARAMETERS = ("i64", "i64", "i64", "i64", "i32", "i64", "i64")
 
 
@@ -67,7 +67,7 @@ class Machine:
         self.violations: list[str] = []
         self.calls: list[str] = []
         self.before: Callable[[str], None] | None = None
-        """Told the name of each call before it does anything; what it raises is raised by the call."""
+        """Gets the name of each call before it does anything; what it raises is raised by the call."""
         self.shared_memory: dict[bytes, Span] = {}
         self.shared_events: dict[bytes, Event] = {}
         self.blocks: dict[int, ctypes.Array[ctypes.c_char]] = {}
@@ -312,9 +312,9 @@ class SimulatedGpu:
 
     def load(self, image: bytes) -> int:
         self._call("load")
-        told = json.loads(image)
+        described = json.loads(image)
         number = next(self._machine.numbers)
-        self._modules[number] = (PageShape(**told["shape"]), told["gather"])
+        self._modules[number] = (PageShape(**described["shape"]), described["gather"])
         self._machine.live["module"] += 1
         return number
 

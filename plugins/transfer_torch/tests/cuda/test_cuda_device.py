@@ -77,7 +77,7 @@ def test_status_says_what_is_used() -> None:
         memory.close()
 
 
-def test_without_a_driver_the_reason_is_told() -> None:
+def test_without_a_driver_the_reason_is_reported() -> None:
     with pytest.raises(DeviceError, match="no NVIDIA driver"):
         CudaDrivers("libno-such-driver.so.1")
     with pytest.raises(DeviceError, match="no NVIDIA driver"):

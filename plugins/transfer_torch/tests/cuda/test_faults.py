@@ -13,8 +13,8 @@ from lmcache_transfer_torch.device import AbortedTransferError, DeviceError
 from plugins.transfer_torch.tests.cuda.rig import Outcome, Rig, Worker, paged_group
 from plugins.transfer_torch.tests.cuda.simulated_gpu import BROKEN, OUT_OF_MEMORY, Machine
 
-LETTING_GO = {"free", "free_host", "unpin", "close_memory", "destroy_event", "unload"}
-"""A call of these that fails has not let go; nobody can do anything about that."""
+RELEASES = {"free", "free_host", "unpin", "close_memory", "destroy_event", "unload"}
+"""A failed call of these has not released anything, which has no remedy."""
 
 
 def _life(machine: Machine, isolated_ipc: bool, pinnable: bool) -> list[tuple[bool, bool]]:
@@ -36,10 +36,10 @@ def _life(machine: Machine, isolated_ipc: bool, pinnable: bool) -> list[tuple[bo
             except AbortedTransferError:
                 handle = b""
             except DeviceError:
-                assert not outcome.told
+                assert not outcome.arrivals
                 continue
             arrived = outcome.result()
-            assert handle or not arrived, "a failure that was not told"
+            assert handle or not arrived, "a failure that was not reported"
             seen.append((arrived, rig.stored(job, worker) == rig.expected(job, worker)))
         memory.close()
     finally:
@@ -64,10 +64,10 @@ def test_an_error_of_any_call(isolated_ipc: bool, pinnable: bool, name: str) -> 
         machine = Machine()
         machine.faults.at_call, machine.faults.name = number, name
         for arrived, right in _life(machine, isolated_ipc, pinnable):
-            assert right or not arrived, f"call {number} failed, and what was told to have arrived had not"
+            assert right or not arrived, f"call {number} failed, and what was reported to have arrived had not"
         failed = machine.calls[number] if number < len(machine.calls) else "none"
         assert machine.violations == []
-        if name == OUT_OF_MEMORY and failed not in LETTING_GO:
+        if name == OUT_OF_MEMORY and failed not in RELEASES:
             assert not {kind: n for kind, n in machine.live.items() if n and not kind.endswith("made")}, failed
 
 
@@ -124,7 +124,7 @@ def test_block_ids_are_checked_before_anything_runs() -> None:
         memory.close()
 
 
-def test_a_worker_that_dies_before_its_event_gives_up_its_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_dies_before_its_event_abandons_its_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_transfer_torch.cuda.completions.RESCUE_SECONDS", 0.1)
     with Rig(isolated_ipc=True) as rig:
         worker, other = Worker(rig, [paged_group()]), Worker(rig, [paged_group()], seed=1)
@@ -170,7 +170,7 @@ def test_closing_while_transfers_run(isolated_ipc: bool) -> None:
     for number, outcome in enumerate(outcomes):
         memory.submit_gather(rig.job(worker, [[3, 1]], offset=4096 * number), outcome)
     rig.close()
-    assert all(len(outcome.told) == 1 for outcome in outcomes)
+    assert all(len(outcome.arrivals) == 1 for outcome in outcomes)
     left = {kind: n for kind, n in rig.machine.live.items() if n and not kind.endswith("made")}
     assert left == {}
     with pytest.raises(DeviceError, match="left"):
@@ -191,8 +191,8 @@ def test_a_worker_that_holds_its_event_back_does_not_keep_the_server_from_stoppi
     begun.start()
     begun.join(10)
     assert not begun.is_alive()
-    assert rig.machine.live["memory"], "what a copy may still touch is not let go"
-    assert not outcome.told
+    assert rig.machine.live["memory"], "what a copy may still touch is not released"
+    assert not outcome.arrivals
     happen()
     assert outcome.result() is False
 
@@ -206,7 +206,7 @@ def test_a_bounced_transfer_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPat
         outcome = Outcome()
         with pytest.raises(AbortedTransferError):
             memory.submit_gather(rig.job(worker, [[3, 1]], ready=handle), outcome)
-        assert not outcome.told, "the GPU may still touch it"
+        assert not outcome.arrivals, "the GPU may still touch it"
         happen()
         assert outcome.result() is False
         again = Outcome()
@@ -234,7 +234,7 @@ def test_a_thousand_workers_leave_nothing_behind() -> None:
                 memory.submit_gather(rig.job(worker, [[3, 1]]), outcome := Outcome())
                 assert outcome.result()
             memory.close()
-            # The next one takes what this one had, if it has let go by then; so that is waited for.
+            # The next one takes what this one had, if it has released it by then; so that is waited for.
             _until(lambda: not rig.machine.live["import"])
             _until(lambda: len(rig.device._gpus[_uuid(worker)]._users) == 0)
         after = dict(rig.machine.live)

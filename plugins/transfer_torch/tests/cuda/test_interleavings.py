@@ -129,13 +129,13 @@ def test_a_transfer_that_ends_before_it_is_announced_ends_once() -> None:
         rig.machine.before = None
         memory.close()
         _until(lambda: rig.machine.live["import"] == 1)
-        assert outcome.told == [True]
+        assert outcome.arrivals == [True]
         happen()
         assert waiting.result()
         beside.close()
 
 
-def test_a_worker_that_leaves_while_its_transfer_is_submitted_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_leaves_while_its_transfer_is_submitted_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmcache_transfer_torch.cuda.completions.RESCUE_SECONDS", 0.05)
     with Rig(isolated_ipc=True) as rig:
         worker = Worker(rig, [paged_group()])
@@ -151,7 +151,7 @@ def test_a_worker_that_leaves_while_its_transfer_is_submitted_is_given_up(monkey
         _until(lambda: not rig.machine.live["import"])
 
 
-def test_a_worker_that_counts_backwards_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_counts_backwards_is_abandoned_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number that frees its second transfer must not hide the one that its first waits for."""
     monkeypatch.setattr("lmcache_transfer_torch.cuda.completions.RESCUE_SECONDS", 0.05)
     with Rig(isolated_ipc=True) as rig:
@@ -209,7 +209,7 @@ def test_closing_waits_for_one_that_is_being_submitted(pinnable: bool) -> None:
     memory.submit_gather(rig.job(worker, [[3, 1]]), outcome)
     closing.join(20)
     assert not closing.is_alive()
-    assert len(outcome.told) == 1
+    assert len(outcome.arrivals) == 1
     assert rig.machine.violations == []
     assert not {kind: n for kind, n in rig.machine.live.items() if n and not kind.endswith("made")}
 

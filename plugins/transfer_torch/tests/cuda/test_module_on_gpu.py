@@ -82,8 +82,8 @@ class Site:
     def close(self) -> None:
         self.module.close()
         self.bench.everybody_leaves()
-        census = self.bench.storage.census()
-        assert (census.held, census.quarantined) == (0, 0)
+        counts = self.bench.storage.census()
+        assert (counts.held, counts.quarantined) == (0, 0)
         self.bench.__exit__(None, None, None)
         assert self.machine.violations == []
 
@@ -142,7 +142,7 @@ def test_a_gpu_that_breaks_in_a_store_leaves_nothing_visible() -> None:
 
 
 def test_a_retrieve_that_fails_on_its_way_is_answered_with_false_and_the_event_behind_it() -> None:
-    """A client that is told of no event gives the blocks to somebody else, and what is in the streams still writes them."""
+    """A client that gets no event gives the blocks to another request, and what is in the streams still writes them."""
     site = Site()
     assert site.call("store", site.key(), WORKER, BLOCKS, _happened(site))[1]
     site.until(lambda: site.cached() == 1)

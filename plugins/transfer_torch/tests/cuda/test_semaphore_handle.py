@@ -38,7 +38,7 @@ def test_anything_else_is_refused_or_means_something(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 7, 12, BUFFER_BYTES, 2**63])
-def test_an_offset_that_is_no_slot(offset: int) -> None:
+def test_an_offset_that_is_not_a_slot(offset: int) -> None:
     with pytest.raises(DeviceError, match="slot"):
         SemaphoreHandle.decode(struct.pack("!B64sQQ", 1, b"", offset, 1))
 

@@ -188,9 +188,9 @@ def test_copies_do_not_cross_the_seams_of_what_is_pinned(monkeypatch: pytest.Mon
 def _happened(rig: Rig, handle: bytes) -> bool:
     if not rig.isolated_ipc:
         return rig.machine.has_happened(handle)
-    told = SemaphoreHandle.decode(handle)
-    address = rig.machine.shared_memory[told.memory].address + told.offset
-    return ctypes.c_uint64.from_address(address).value >= told.sequence
+    decoded = SemaphoreHandle.decode(handle)
+    address = rig.machine.shared_memory[decoded.memory].address + decoded.offset
+    return ctypes.c_uint64.from_address(address).value >= decoded.sequence
 
 
 def _pinned(rig: Rig) -> None:

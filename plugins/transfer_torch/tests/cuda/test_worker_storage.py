@@ -48,7 +48,7 @@ def test_a_storage_without_bytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("uuid", ["", "GPU", "0", UUID + "0", UUID[:-1] + "g", "MIG-" + UUID, UUID + "\n"])
-def test_what_is_no_uuid(uuid: str) -> None:
+def test_what_is_not_a_uuid(uuid: str) -> None:
     with pytest.raises(DeviceError, match="uuid"):
         place_of(CudaRawStorage(_metadata(uuid), 1, HANDLE, 0, 64))
 

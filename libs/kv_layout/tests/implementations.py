@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from lmcache_kv_layout import PageCopier
 
-TWINS = ["off", "on"] if PageCopier().native else ["off"]
+IMPLEMENTATIONS = ["off", "on"] if PageCopier().native else ["off"]

@@ -1,6 +1,6 @@
 """What must hold after every step: who may touch which slot, what its bytes must be, and what the server owes.
 
-Everybody who may touch a slot claims it here: engines between the answer to a prepare and their commit, backends while a
+Every holder that may touch a slot claims it here: engines between the answer to a prepare and their commit, backends while a
 buffer is borrowed to them.  The bytes of a chunk follow from its key, so that a byte of anybody else is seen wherever it is.
 """
 
@@ -59,7 +59,7 @@ def content(model: str, salt: str, chunk_hash: bytes, rank: int = WHOLE) -> byte
     )
 
 
-class Ledger:
+class Oracle:
     """Claims by shared-memory segment, of which each server has its own, and payload offset."""
 
     def __init__(self, network: Network) -> None:
@@ -89,7 +89,7 @@ class Ledger:
 
     def release(self, segment: str, offset: int, holder: Holder) -> None:
         place = (segment, offset)
-        self.note(f"{holder} lets go of {offset}", offset)
+        self.note(f"{holder} releases {offset}", offset)
         if self._writers.get(place) is holder:
             del self._writers[place]
         readers = self._readers.get(place)
@@ -130,7 +130,7 @@ class Ledger:
             self.fail(f"{where} has the bytes of another chunk than {chunk_hash.hex()[:8]} of {model!r} {salt!r}", slot)
 
     def note(self, what: str, slot: int = 0) -> None:
-        """For the story that is told with a violation."""
+        """For the report of a violation."""
         self._history.append((self.network.runtime.now, slot, what))
 
     def fail(self, what: str, slot: int = 0) -> None:
@@ -146,7 +146,7 @@ class Ledger:
         """Every byte of every chunk that can be found is the one that its key names."""
         cache: Any = server._parts.tiers.cache
         if cache._index.lock.locked():
-            return  # a thread stands in the middle of a change
+            return  # a thread is in the middle of a change
         table, spaces, view = cache._table, cache._index.spaces, cache._arena.region.view
         held = set()
         for slot in range(len(table)):
@@ -172,7 +172,7 @@ class Ledger:
         self._check_held(cache._arena.region.name, held)
 
     def _check_held(self, segment: str, held: set[int]) -> None:
-        """What somebody touches is given to nobody else."""
+        """A slot that one holder touches is given to no other."""
         for (where, offset), writer in self._writers.items():
             if where == segment and offset not in held:
                 self.fail(f"slot {offset} is free to be given away while {writer} may write it", offset)
