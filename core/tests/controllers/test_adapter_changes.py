@@ -361,14 +361,14 @@ def test_what_one_adapter_keeps_is_not_waited_for_and_what_another_is_given_is(h
     harness.clients[0].abandon()
     harness.clients[0].expire(harness.clock.monotonic())
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (3 * OBJECT, False)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (3 * OBJECT, False)
     harness.adapters[1].finish(other)
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (0, True)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (0, True)
     assert harness.cache.contents.state_counts().quarantined == 3
     harness.adapters[0].finish(kept)
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (0, True)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (0, True)
     assert (harness.cache.contents.state_counts().quarantined, harness.cache.contents.state_counts().held) == (0, 0)
     assert harness.put(chunks(1, prompt=2)) == 1
     assert not harness.store.drain(0)
@@ -387,10 +387,10 @@ def test_what_the_last_adapter_keeps_leaves_the_backlog_at_its_answer(harnesses:
     harness.clients[0].abandon()
     harness.clients[0].expire(harness.clock.monotonic())
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (0, True)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (0, True)
     harness.adapters[0].finish(harness.adapters[0].waiting[0])
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.cache.contents.state_counts().held) == (0, 0)
+    assert (harness.store.backlog.size_bytes, harness.cache.contents.state_counts().held) == (0, 0)
 
 
 def test_what_one_adapter_releases_is_still_on_its_way_to_another(harnesses: list[StoreHarness]) -> None:
@@ -402,8 +402,8 @@ def test_what_one_adapter_releases_is_still_on_its_way_to_another(harnesses: lis
     harness.turn()
     harness.adapters[0].finish(harness.adapters[0].waiting[0])
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (3 * OBJECT, False)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (3 * OBJECT, False)
     harness.adapters[1].finish(harness.adapters[1].waiting[0])
     harness.turn()
-    assert (harness.store.backlog_bytes, harness.store.drain(0)) == (0, True)
+    assert (harness.store.backlog.size_bytes, harness.store.drain(0)) == (0, True)
     assert harness.cache.contents.state_counts().held == 0

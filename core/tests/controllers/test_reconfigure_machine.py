@@ -207,7 +207,7 @@ class ReconfigureMachine(StorageMachine):
     def the_backlog_is_what_may_still_get_there(self) -> None:
         waiting = any(queue.counters.snapshot().waiting for queue in self.store._queues)
         if not (waiting or len(self.store._inbox) or any(client.unanswered for client in self.clients)):
-            assert self.store.backlog_bytes == 0
+            assert self.store.backlog.size_bytes == 0
 
     @invariant()
     def nothing_is_bigger_than_l1(self) -> None:

@@ -212,7 +212,7 @@ def _connections(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
 
 
 def _work(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    if refused := growth.of("store refused", parts.tiers.store.refused):
+    if refused := growth.of("store refused", parts.tiers.store.backlog.refused):
         yield Condition(
             "stores_skipped",
             Severity.INFO,

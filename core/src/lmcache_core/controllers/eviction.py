@@ -112,7 +112,8 @@ class EvictionController:
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._cache = cache
-        self._guarded = GuardedPolicy("eviction policy", policy, clock or SystemClock(), built_in)
+        self.guarded = GuardedPolicy("eviction policy", policy, clock or SystemClock(), built_in)
+        """The policy and its failures."""
         self._watermark = watermark
         self._ratio = ratio
         self._events = events
@@ -132,11 +133,6 @@ class EvictionController:
     def evicted(self) -> int:
         """Objects that left L1 to make room, since the start."""
         return self._cache.evicted
-
-    @property
-    def guarded(self) -> GuardedPolicy[EvictionPolicy]:
-        """The policy and its failures."""
-        return self._guarded
 
     def limit(self, watermark: float, ratio: float) -> None:
         """These apply from the next round on, which comes at once.  Any thread."""
@@ -186,7 +182,7 @@ class EvictionController:
         self.rounds += 1
         self._notify(self._cache.take_access_log())
         demand = self._cache.take_demand()
-        if self._change is not None and self._change.step(self._guarded.policy):
+        if self._change is not None and self._change.step(self.guarded.policy):
             self._end_change(self._change)
         self._evict_over_quota()
         goal = 0
@@ -206,8 +202,8 @@ class EvictionController:
         victims = self._victims(EvictionDemand(sum(demand.values()), {}))
         freed = self._mover.bytes_by_size(victims)
         self._evict(victims)
-        if self._guarded.policy.evicts:
-            if moved := self._mover.make_space(demand, freed, self._coldest):
+        if self.guarded.policy.evicts:
+            if moved := self._mover.make_space(demand, freed, lambda size: self._victims(EvictionDemand(size, {}))):
                 self._publish(moved, 0)
             if dry := self._mover.still_dry(demand, freed):
                 self._evict(self._victims(EvictionDemand(0, dry)))
@@ -236,22 +232,18 @@ class EvictionController:
         self._stuck = () if freed else excess
         self._cache.salts.notify_waits()
 
-    def _coldest(self, wanted_bytes: int) -> Sequence[int]:
-        """The next victims of the policy, which are not evicted here."""
-        return self._victims(EvictionDemand(wanted_bytes, {}))
-
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
         try:
-            victims = self._guarded.policy.victims(demand, self._cache.may_evict)
+            victims = self.guarded.policy.victims(demand, self._cache.may_evict)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
             self._failed("victims", error)
             return ()
-        self._guarded.worked("victims")
+        self.guarded.worked("victims")
         return victims
 
     def _failed(self, method: str, error: BaseException) -> None:
         """Where it fails again and again, the built-in policy learns what L1 holds and takes over."""
-        built_in = self._guarded.failed(method, error)
+        built_in = self.guarded.failed(method, error)
         if built_in is not None and self._change is None:
             self._change, self._is_rescue = PolicyChange(self._cache, built_in), True
 
@@ -273,7 +265,7 @@ class EvictionController:
 
     def _end_change(self, change: PolicyChange) -> None:
         if not change.failed:
-            self._guarded.take(change.policy, because_it_failed=self._is_rescue)
+            self.guarded.take(change.policy, because_it_failed=self._is_rescue)
         self._change = None
         change.finish()
 
@@ -289,13 +281,13 @@ class EvictionController:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
                 self._failed(_METHODS[type(note)], error)
             else:
-                self._guarded.worked(_METHODS[type(note)])
+                self.guarded.worked(_METHODS[type(note)])
 
     def _notify_one(self, note: LogEntry) -> None:
         match note:
             case Inserted(slots, facts):
-                self._guarded.policy.on_insert(slots, facts)
+                self.guarded.policy.on_insert(slots, facts)
             case Accessed(slots, facts):
-                self._guarded.policy.on_access(slots, facts)
+                self.guarded.policy.on_access(slots, facts)
             case Removed(slots):
-                self._guarded.policy.on_remove(slots)
+                self.guarded.policy.on_remove(slots)

@@ -7,6 +7,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lmcache_core.contracts.capability import Capability
@@ -170,7 +171,8 @@ class L2Contents:
         for (space, object_bytes), group in new.items():
             numbers = [self.objects.add(key, object_bytes) for key in group]
             identities = tuple(key.chunk_hash for key in group)
-            self._insert(numbers, InsertFacts(object_bytes, space, 0, identities, facts))
+            inserted = InsertFacts(object_bytes, space, 0, identities, facts)
+            self._notify("on_insert", partial(self.guarded.policy.on_insert, numbers, inserted))
         return learned
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -190,9 +192,6 @@ class L2Contents:
             return []
         self.guarded.worked("victims")
         return victims
-
-    def _insert(self, numbers: Sequence[int], facts: InsertFacts) -> None:
-        self._notify("on_insert", lambda: self.guarded.policy.on_insert(numbers, facts))
 
     def _usual_size(self, key: ObjectKey) -> int:
         if (size := self.objects.usual_size(key.space)) is not None:

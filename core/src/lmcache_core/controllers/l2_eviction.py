@@ -16,7 +16,6 @@ from lmcache_core.contracts.policies import EvictionPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
 from lmcache_core.controllers.l2_contents import L2Contents
-from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.jobs.queues import MessageLoop
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import Outcome, Usage
@@ -154,6 +153,7 @@ class L2EvictionController(MessageLoop[Message]):
         self._pressure = L2Pressure(client, watermark)
         self._contents = L2Contents(client, policy, clock, built_in)
         self._objects = self._contents.objects
+        self.guarded = self._contents.guarded
         self._victims: deque[int] = deque()
         self._deletion: _Deletion | None = None
         self._returned: set[int] = set()
@@ -190,11 +190,6 @@ class L2EvictionController(MessageLoop[Message]):
 
     def deleted(self, keys: Sequence[ObjectKey], gone: Sequence[ObjectKey]) -> None:
         self._inbox.post(_Event(partial(self._forget_deleted, keys, gone)))
-
-    @property
-    def guarded(self) -> GuardedPolicy[EvictionPolicy]:
-        """The policy and its failures."""
-        return self._contents.guarded
 
     @property
     def waiting(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
-from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
+from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.controllers.conditions import counts_of
 from lmcache_core.jobs.fault_log import FaultLog
 from lmcache_core.l1.cache import L1Cache
@@ -173,7 +173,7 @@ class PolicyChange:
                         self._remove(twice)
                     self._insert(slots, facts)
                 case Accessed(slots, facts):
-                    self._access(slots, facts)
+                    self.policy.on_access(slots, facts)
                 case Removed(slots):
                     self._remove(slots)
         self._heard = []
@@ -184,9 +184,6 @@ class PolicyChange:
             self._known += bytes(missing)
         for slot in slots:
             self._known[slot] = 1
-
-    def _access(self, slots: list[int], facts: AccessFacts) -> None:
-        self.policy.on_access(slots, facts)
 
     def _remove(self, slots: list[int]) -> None:
         self.policy.on_remove(slots)

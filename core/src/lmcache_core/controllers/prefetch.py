@@ -83,7 +83,8 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         super().__init__()
         self._clients = tuple(clients)
         """In the order of the cascade.  Replaced as a whole, on this thread; others may look."""
-        self._guarded = GuardedPolicy("prefetch policy", policy, clock, built_in)
+        self.guarded = GuardedPolicy("prefetch policy", policy, clock, built_in)
+        """The policy and its failures."""
         self._max_in_flight = max_in_flight
         self._clock = clock
         self._events = events
@@ -134,11 +135,6 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self._allocation_waits + self._slices.allocation_waits,
         )
 
-    @property
-    def guarded(self) -> GuardedPolicy[PrefetchPolicy]:
-        """The policy and its failures."""
-        return self._guarded
-
     def status(self) -> dict[str, object]:
         status = {"max_in_flight": self._max_in_flight, **self.counts()._asdict()}
         del status["allocation_waits"]
@@ -185,11 +181,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
 
     def plan_by(self, policy: PrefetchPolicy) -> PendingCall:
         """Another policy says what is loaded from where."""
-
-        def apply() -> None:
-            self._guarded.take(policy)
-
-        return self.call_soon(apply)
+        return self.call_soon(lambda: self.guarded.take(policy))
 
     # --- on the controller's thread
 
@@ -298,7 +290,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         if prefetch.over:
             self._end(prefetch)
         else:
-            plan_sources(prefetch, self._guarded, self._clients, self._loads.under_way_bytes, self._events)
+            plan_sources(prefetch, self.guarded, self._clients, self._loads.under_way_bytes, self._events)
 
     def _advance(self) -> bool:
         """Submit what may be submitted, for the oldest prefetch first.  True when another round may do more."""
@@ -324,7 +316,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         return True
 
     def _load_answered(self, job: LoadJob, outcomes: Sequence[Outcome], released: bool) -> None:
-        if self._guarded.policy.weighs_loads:
+        if self.guarded.policy.weighs_loads:
             self._notify_policy(job, outcomes)
         for prefetch in self._loads.answered(job, outcomes, released):
             if prefetch.stale and not prefetch.answered:
@@ -337,12 +329,12 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
         seconds = self._clock.monotonic() - job.begun
         try:
-            self._guarded.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
+            self.guarded.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: what it learns is its own affair
-            if built_in := self._guarded.failed("on_load", error):
-                self._guarded.take(built_in, because_it_failed=True)
+            if built_in := self.guarded.failed("on_load", error):
+                self.guarded.take(built_in, because_it_failed=True)
         else:
-            self._guarded.worked("on_load")
+            self.guarded.worked("on_load")
 
     # --- the end
 

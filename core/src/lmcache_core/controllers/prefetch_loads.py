@@ -64,48 +64,6 @@ Leases = list[tuple[AdapterClient, Lease]]
 """What was reserved, and the adapter that writes it.  Added to in place, so that it is known when something fails."""
 
 
-class Places:
-    """Belongs to the prefetch controller's thread."""
-
-    def __init__(self, cache: L1Cache) -> None:
-        self._cache = cache
-
-    def reserve(self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases) -> dict[Cell, tuple[int, Lease]]:
-        """Slots for as many of the cells as there is room for, counted from the first one across all shards, so that no
-        shard has all the room and another one none."""
-        places = self._reserve_by_shard(prefetch, cells, leases)
-        if len(places) == len(cells):
-            return places
-        fair = cells[: len(places)]
-        beyond = [cell for cell in places if cell not in set(fair)]
-        for cell in beyond:
-            slot, lease = places.pop(cell)
-            self._cache.discard(lease, [slot])
-        if beyond:
-            places |= self._reserve_by_shard(prefetch, [cell for cell in fair if cell not in places], leases)
-        return places
-
-    def _reserve_by_shard(
-        self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases
-    ) -> dict[Cell, tuple[int, Lease]]:
-        groups: dict[tuple[AdapterClient, bytes], list[Cell]] = {}
-        for cell in cells:
-            source = prefetch.sources[cell][0]
-            groups.setdefault((source.client, source.record.prefix), []).append(cell)
-        places: dict[Cell, tuple[int, Lease]] = {}
-        for (client, _), group in groups.items():
-            record = prefetch.sources[group[0]][0].record
-            hashes = [prefetch.chunk_hashes[cell.chunk] for cell in group]
-            lease, indexes = self._cache.reserve(_OWNER, record, hashes, None)
-            slots = list(lease.slots)
-            if slots:
-                leases.append((client, lease))
-            else:
-                self._cache.leases.end(lease)
-            places |= {group[index]: (slot, lease) for index, slot in zip(indexes, slots, strict=True)}
-        return places
-
-
 class Loads:
     """`submit` and `answered` keep the books; which cells are to be loaded when is the controller's to say."""
 
@@ -118,7 +76,6 @@ class Loads:
         events: Publisher,
     ) -> None:
         self._cache = cache
-        self._places = Places(cache)
         self._budget = room
         self._inbox = inbox
         self._clock = clock
@@ -156,7 +113,7 @@ class Loads:
         """Start loading those of the cells that L1 has room for, each from its first source.  Returns how many."""
         leases: Leases = []
         try:
-            places = self._places.reserve(prefetch, cells, leases)
+            places = self._reserve(prefetch, cells, leases)
             jobs: dict[AdapterClient, list[Loading]] = {}
             for cell, (slot, lease) in sorted(places.items()):
                 source = prefetch.sources[cell][0]
@@ -221,6 +178,41 @@ class Loads:
         return waited
 
     # --- inside
+
+    def _reserve(self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases) -> dict[Cell, tuple[int, Lease]]:
+        """Slots for as many of the cells as there is room for, counted from the first one across all shards, so that no
+        shard has all the room and another one none."""
+        places = self._reserve_by_shard(prefetch, cells, leases)
+        if len(places) == len(cells):
+            return places
+        fair = cells[: len(places)]
+        beyond = [cell for cell in places if cell not in set(fair)]
+        for cell in beyond:
+            slot, lease = places.pop(cell)
+            self._cache.discard(lease, [slot])
+        if beyond:
+            places |= self._reserve_by_shard(prefetch, [cell for cell in fair if cell not in places], leases)
+        return places
+
+    def _reserve_by_shard(
+        self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases
+    ) -> dict[Cell, tuple[int, Lease]]:
+        groups: dict[tuple[AdapterClient, bytes], list[Cell]] = {}
+        for cell in cells:
+            source = prefetch.sources[cell][0]
+            groups.setdefault((source.client, source.record.prefix), []).append(cell)
+        places: dict[Cell, tuple[int, Lease]] = {}
+        for (client, _), group in groups.items():
+            record = prefetch.sources[group[0]][0].record
+            hashes = [prefetch.chunk_hashes[cell.chunk] for cell in group]
+            lease, indexes = self._cache.reserve(_OWNER, record, hashes, None)
+            slots = list(lease.slots)
+            if slots:
+                leases.append((client, lease))
+            else:
+                self._cache.leases.end(lease)
+            places |= {group[index]: (slot, lease) for index, slot in zip(indexes, slots, strict=True)}
+        return places
 
     def _join(self, prefetch: Prefetch, cell: Cell) -> bool:
         source = prefetch.sources[cell][0]

@@ -118,16 +118,12 @@ class Quotas:
 
     def _apply(self, limits: SaltLimits, changed: Iterable[str]) -> None:
         if not self.isolates and (limits.by_salt or limits.default is not None):
-            raise self._refusal(self._policy)
+            raise QuotaRefusedError(
+                "a quota needs an eviction policy that takes room from one cache salt alone, and "
+                f"'{self._policy}' does not; start the server with --eviction-policy IsolatedLRU"
+            )
         self._limits = limits
         self._cache.salts.limit(limits, changed)
-
-    @staticmethod
-    def _refusal(policy: str) -> QuotaRefusedError:
-        return QuotaRefusedError(
-            f"a quota needs an eviction policy that takes room from one cache salt alone, and '{policy}' does "
-            "not; start the server with --eviction-policy IsolatedLRU"
-        )
 
     @staticmethod
     def _quota(salt: str, limits: SaltLimits, used_bytes: int) -> Quota:

@@ -92,8 +92,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         """True while there is an adapter to store to.  Written on this thread, read by any."""
         self._clock = clock
         self._events = events
-        self._backlog = StoreBacklog()
-        self._references = StoreReferences(cache, self._backlog)
+        self.backlog = StoreBacklog()
+        self.drain = self.backlog.wait
+        self._references = StoreReferences(cache, self.backlog)
         self._jobs = 0
         self._batches = 0
         self._trimmed: Batch | None = None
@@ -105,7 +106,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         what it has not looked at exceeds what may wait for one adapter; they are counted as refused then, unless they
         were there before and only `hit`.  An admitted batch must be followed by `offer` or `withdraw`."""
         size = count * object_bytes
-        if not self._backlog.admit(count, size, self._limits.backlog_bytes, hit=hit):
+        if not self.backlog.admit(count, size, self._limits.backlog_bytes, hit=hit):
             if not hit:
                 self._events.publish(StoresDropped("", count, size, DropReason.CONTROLLER_BEHIND))
             return None
@@ -118,8 +119,8 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def forgo(self, count: int, object_bytes: int) -> None:
         """`count` objects of an admitted batch are gone."""
-        self._backlog.seen(count * object_bytes)
-        self._backlog.shrink(count * object_bytes)
+        self.backlog.seen(count * object_bytes)
+        self.backlog.shrink(count * object_bytes)
 
     def offer(self, batch: Batch) -> None:
         """Take over an admitted batch."""
@@ -174,25 +175,7 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def plan_by(self, policy: StorePolicy) -> PendingCall:
         """Another policy says what goes where."""
-
-        def apply() -> None:
-            self.guarded.take(policy)
-
-        return self.call_soon(apply)
-
-    def drain(self, seconds: float) -> bool:
-        """Wait until nothing is on its way.  False when something still is."""
-        return self._backlog.wait(seconds)
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes of L1 that are on their way to L2; objects that go to several adapters count once."""
-        return self._backlog.size_bytes
-
-    @property
-    def refused(self) -> int:
-        """Objects that were not taken in, because too much had not been looked at."""
-        return self._backlog.refused
+        return self.call_soon(lambda: self.guarded.take(policy))
 
     def views(self) -> dict[str, StoreView]:
         """By adapter."""
@@ -203,9 +186,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         """`backlog_bytes` is what L1 holds for L2; objects that go to several adapters count once in it."""
         now = self._clock.monotonic()
         return {
-            "backlog_bytes": self.backlog_bytes,
+            "backlog_bytes": self.backlog.size_bytes,
             "backlog_max_bytes": self._limits.backlog_bytes,
-            "refused": self.refused,
+            "refused": self.backlog.refused,
             "adapters": {queue.client.name: queue.status(now) for queue in self._queues},
         }
 
@@ -215,7 +198,7 @@ class StoreController(MessageLoop[Batch | Answer]):
         match message:
             case Batch():
                 self._enqueue(message)
-                self._backlog.seen(message.size_bytes)
+                self.backlog.seen(message.size_bytes)
             case JobAnswer(StoreJob() as job, outcomes, released):
                 self._answered(job, outcomes, released)
             case JobReleased(StoreJob() as job):
@@ -234,8 +217,8 @@ class StoreController(MessageLoop[Batch | Answer]):
                 size = size if self._enqueuing else (self._trimmed or message).size_bytes
                 self._trimmed, self._enqueuing = None, []
                 self._cache.leases.end(lease)
-                self._backlog.seen(message.size_bytes)
-                self._backlog.shrink(size)
+                self.backlog.seen(message.size_bytes)
+                self.backlog.shrink(size)
             case JobAnswer(StoreJob() as job, _, released):
                 job.queue.complete(job, (), self._clock.monotonic())
                 self._release(job) if released else self._keep(job)
@@ -289,7 +272,7 @@ class StoreController(MessageLoop[Batch | Answer]):
             return batch
         size = batch.size_bytes // len(batch.slots) * (len(batch.slots) - len(left))
         self._cache.leases.release(batch.lease, [slot for slot in batch.slots if slot in busy])
-        self._backlog.shrink(size)
+        self.backlog.shrink(size)
         if not left:
             self._cache.leases.end(batch.lease)
         return replace(batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size)

@@ -20,22 +20,14 @@ class StoreBacklog:
     any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the three below
-        self._size_bytes = 0
+        self._lock = threading.Lock()  # guards changes of the three below
+        self.size_bytes = 0
+        """Objects that go to several adapters count once.  What an adapter keeps beyond its answer does not count."""
+        self.refused = 0
+        """Objects that were not admitted."""
         self._unseen_bytes = 0
-        self._refused = 0
         self._idle = threading.Event()
         self._idle.set()
-
-    @property
-    def size_bytes(self) -> int:
-        """Objects that go to several adapters count once.  What an adapter keeps beyond its answer does not count."""
-        return self._size_bytes
-
-    @property
-    def refused(self) -> int:
-        """Objects that were not admitted."""
-        return self._refused
 
     def admit(self, count: int, size: int, unseen_max: int, *, hit: bool) -> bool:
         """Admit `count` objects of `size` bytes.  False where more than `unseen_max` bytes would wait to be planned.  Objects
@@ -44,10 +36,10 @@ class StoreBacklog:
             full = self._unseen_bytes + size > unseen_max and (hit or self._unseen_bytes > 0)
             if not full:
                 self._unseen_bytes += size
-                self._size_bytes += size
+                self.size_bytes += size
                 self._idle.clear()
             elif not hit:
-                self._refused += count
+                self.refused += count
         return not full
 
     def seen(self, size: int) -> None:
@@ -58,8 +50,8 @@ class StoreBacklog:
     def shrink(self, size: int) -> None:
         """`size` bytes are not on their way any more."""
         with self._lock:
-            self._size_bytes -= size
-            if self._size_bytes == 0:
+            self.size_bytes -= size
+            if self.size_bytes == 0:
                 self._idle.set()
 
     def wait(self, seconds: float) -> bool:

@@ -38,7 +38,7 @@ def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCond
     return [
         *tenant_samples(tiers.storage.counters.snapshot()),
         *l1_samples(parts),
-        *store_samples(tiers.store.views(), tiers.store.backlog_bytes, tiers.store.refused),
+        *store_samples(tiers.store.views(), tiers.store.backlog.size_bytes, tiers.store.backlog.refused),
         *prefetch_samples(tiers.prefetch.counts()),
         *adapter_samples(tiers.l2.clients, evictions, conditions),
         *serde_samples(parts),
