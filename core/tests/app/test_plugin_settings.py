@@ -210,6 +210,38 @@ def test_names_that_two_plugins_bring_are_those_of_neither(acme: Install, monkey
     assert "setting 'acme_port' is one of" in refusal("--plugin", "acme", "--plugin", "other")
 
 
+MEDDLER = """
+    from pydantic import Field
+    from lmcache_core import PluginSettings, SettingGroup, hookimpl
+
+    class MeddlerFlags(PluginSettings):
+        meddler_label: str | None = Field(None, description="A label for the offer of another plugin.")
+        meddler_off: str | None = Field(None, description="An offer to switch off.")
+
+    def apply(values, given):
+        labels = {"subscriber:acme": {"label": values.meddler_label}} if values.meddler_label else {}
+        return {**labels, **({values.meddler_off: None} if values.meddler_off else {})}
+
+    @hookimpl
+    def lmcache_settings():
+        return [SettingGroup("Meddler", "meddler_plugin:MeddlerFlags", "meddler_plugin:apply")]
+    """
+
+
+def test_settings_of_two_plugins_for_one_offer_are_not_merged(acme: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    acme("meddler", MEDDLER)
+    hide_others(monkeypatch)
+    assert received("--acme-port", "1")["label"] == "none"
+    assert received("--meddler-label", "x")["label"] == "x"
+    both = (
+        "--acme-port of plugin 'acme' (acme-dist 1.0) and {} of plugin 'meddler' (meddler-dist 1.0) both configure "
+        "subscriber:acme; leave one of them out, or one plugin with --no-plugin acme or --no-plugin meddler"
+    )
+    assert refusal("--acme-port", "1", "--meddler-label", "x") == both.format("--meddler-label")
+    assert refusal("--acme-port", "1", "--meddler-off", "subscriber:acme") == both.format("--meddler-off")
+    assert "eager" not in subscribers("--acme-off", "--meddler-off", "subscriber:eager"), "both switch it off"
+
+
 @pytest.mark.parametrize(("old", "new"), [("acme_port", "l1_size_gb"), ('"flag": "acme"', '"flag": "plugin"')])
 def test_names_of_core_stay_core_s(install: Install, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     install("acme", SOURCE.replace(old, new))

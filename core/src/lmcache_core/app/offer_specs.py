@@ -20,7 +20,7 @@ from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.settings import flag_of
+from lmcache_core.app.settings import LoadedGroup, flag_of
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_core.model.errors import PluginContractError
 
@@ -131,15 +131,20 @@ class _Asked(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: ServerSettings, plugins: LoadedPlugins, given: Mapping[Key, Mapping[str, Any]]) -> _Asked:
-        """Raises ConfigError where a value is given twice, and what a plugin raises."""
+        """Raises ConfigError where a value is given twice or two plugins configure one offer, and what a plugin raises."""
         values = {key: dict(each) for key, each in given.items()}
         where = {key: f"{_FLAG} {key[0]}:{key[1]}" for key in given}
         off: set[Key] = set()
+        givers: dict[Key, tuple[LoadedGroup, str, bool]] = {}
         for added in settings.added:
             names = frozenset(name for name in added.group.model.model_fields if name in added.values.model_fields_set)
             flags = [flag_of(name, field) for name, field in added.group.model.model_fields.items() if name in names]
+            said = ", ".join(flags) or added.group.title
             for word, own in added.group.applied(added.values, names).items():
-                key = _key(word, plugins, ", ".join(flags) or added.group.title)
+                key = _key(word, plugins, said)
+                first, by_first, is_off = givers.setdefault(key, (added.group, said, own is None))
+                if first.plugin != added.group.plugin and not (is_off and own is None):
+                    raise ConfigError(_two_givers(key, (first, by_first), (added.group, said)))
                 if own is None:
                     off.add(key)
                     continue
@@ -147,11 +152,19 @@ class _Asked(msgspec.Struct, frozen=True):
                     twice = next((flag for flag in flags if flag == f"--{both.replace('_', '-')}"), " or ".join(flags))
                     raise ConfigError(f"{twice} and '{both}' of {where[key]} are the same; leave one of them out")
                 values[key] = {**values.get(key, {}), **own}
-                where.setdefault(key, ", ".join(flags) or added.group.title)
+                where.setdefault(key, said)
         return cls(values, where, off)
 
     def names(self, kind: OfferKind) -> list[str]:
         return [name for of, name in self.values if of is kind]
+
+
+def _two_givers(key: Key, *givers: tuple[LoadedGroup, str]) -> str:
+    """Why the settings of two plugins for one offer are an error: neither plugin knows what the other one asks for."""
+    named = [(flags, group.plugin) for group, flags in givers if group.plugin]
+    both = " and ".join(f"{flags} of plugin '{plugin.name}' ({plugin.owner})" for flags, plugin in named)
+    remedy = " or ".join(f"--no-plugin {plugin.name}" for _, plugin in named)
+    return f"{both} both configure {key[0]}:{key[1]}; leave one of them out, or one plugin with {remedy}"
 
 
 def _key(text: str, plugins: LoadedPlugins, where: str = _FLAG) -> Key:
