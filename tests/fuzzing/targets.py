@@ -119,7 +119,7 @@ class _Reader:
             (key.request_configs, key.num_kv_readers, tokens.count, bytes(tokens.encoded)),
         ]
         try:
-            seen.append(list(self._hasher.chunk_hashes(key.request_id, tokens, key.end)))
+            seen.append(list(self._hasher.chunk_hashes(tokens, key.end)))
         except ProtocolError:
             seen.append("refused")  # pure and compiled readers say it in words of their own
         return seen

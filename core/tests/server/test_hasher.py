@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from lmcache_client.engine_key import TokenSequence, encode_tokens
 from lmcache_client.errors import ProtocolError
@@ -27,7 +26,7 @@ def hasher(chunk: int = 16, kind: HashChain = HashChain.BLAKE3, seed: str = "0")
 
 def fresh(tokens: list[int], end: int, chunk: int = 16, kind: HashChain = HashChain.BLAKE3) -> list[bytes]:
     """Hashes without any memory."""
-    return list(hasher(chunk, kind).chunk_hashes("r", encode_tokens(tokens), end))
+    return list(hasher(chunk, kind).chunk_hashes(encode_tokens(tokens), end))
 
 
 @pytest.mark.parametrize(
@@ -39,22 +38,20 @@ def fresh(tokens: list[int], end: int, chunk: int = 16, kind: HashChain = HashCh
     ],
 )
 def test_the_protocols_own_vectors(kind: HashChain, chunk: int, tokens: range, expected: str) -> None:
-    (chunk_hash,) = hasher(chunk, kind).chunk_hashes("r", encode_tokens(tokens), chunk)
+    (chunk_hash,) = hasher(chunk, kind).chunk_hashes(encode_tokens(tokens), chunk)
     assert chunk_hash.hex() == expected
 
 
 def test_the_seed_is_part_of_the_cbor_chain_only() -> None:
     raw = encode_tokens(range(16))
-    assert hasher(seed="0").chunk_hashes("r", raw, 16) == hasher(seed="1").chunk_hashes("r", raw, 16)
+    assert hasher(seed="0").chunk_hashes(raw, 16) == hasher(seed="1").chunk_hashes(raw, 16)
     cbor = HashChain.SHA256_CBOR
-    assert hasher(kind=cbor, seed="0").chunk_hashes("r", raw, 16) != hasher(kind=cbor, seed="1").chunk_hashes(
-        "r", raw, 16
-    )
+    assert hasher(kind=cbor, seed="0").chunk_hashes(raw, 16) != hasher(kind=cbor, seed="1").chunk_hashes(raw, 16)
 
 
 @pytest.mark.parametrize("kind", CHAINS)
 def test_only_whole_chunks_have_a_hash(kind: HashChain) -> None:
-    assert len(hasher(kind=kind).chunk_hashes("r", encode_tokens(range(50)), 47)) == 2
+    assert len(hasher(kind=kind).chunk_hashes(encode_tokens(range(50)), 47)) == 2
 
 
 @pytest.mark.parametrize("kind", CHAINS)
@@ -74,7 +71,7 @@ def test_what_is_remembered_changes_no_hash(kind: HashChain, requests: list[tupl
     for salt, tokens, end in requests:
         end = min(end, len(tokens))
         sequence = TokenSequence.of(encode_tokens(tokens), salt)
-        assert list(memory.chunk_hashes("r", sequence, end)) == fresh(tokens, end, 2, kind)
+        assert list(memory.chunk_hashes(sequence, end)) == fresh(tokens, end, 2, kind)
 
 
 @pytest.mark.parametrize("kind", CHAINS)
@@ -83,25 +80,25 @@ def test_what_is_remembered_changes_no_hash(kind: HashChain, requests: list[tupl
 def test_what_is_not_a_token_is_refused(kind: HashChain, known: bool, bad: bytes) -> None:
     memory = hasher(4, kind)
     if known:
-        memory.chunk_hashes("r", TokenSequence.of(encode_tokens([1] * 4)), 4)
+        memory.chunk_hashes(TokenSequence.of(encode_tokens([1] * 4)), 4)
     with pytest.raises(ProtocolError, match=r"token_ids: ."):
-        memory.chunk_hashes("r", TokenSequence.of(b"\x96" + b"\x01" * 5 + bad), 4)
+        memory.chunk_hashes(TokenSequence.of(b"\x96" + b"\x01" * 5 + bad), 4)
 
 
 @pytest.mark.parametrize("raw", [b"\x91\x01\x02", b"\x93\x01\x02", b"\x94\x01\x01\x01", b"\x90\x01\x01"])
 def test_no_header_is_believed(raw: bytes) -> None:
     memory = hasher(1)
-    memory.chunk_hashes("r", TokenSequence.of(encode_tokens([1, 1, 1, 2])), 4)
+    memory.chunk_hashes(TokenSequence.of(encode_tokens([1, 1, 1, 2])), 4)
     with pytest.raises(ProtocolError):
-        memory.chunk_hashes("r", TokenSequence.of(raw), 0)
+        memory.chunk_hashes(TokenSequence.of(raw), 0)
     with pytest.raises(ProtocolError):
-        memory.chunk_hashes("r", msgspec.Raw(raw), 0)
+        memory.chunk_hashes(msgspec.Raw(raw), 0)
 
 
 @pytest.mark.parametrize("end", [17, -1])
 def test_an_end_beyond_the_tokens_is_refused(end: int) -> None:
     with pytest.raises(ProtocolError, match=f"end is {end}, but there are 16"):
-        hasher().chunk_hashes("r", encode_tokens(range(16)), end)
+        hasher().chunk_hashes(encode_tokens(range(16)), end)
 
 
 def counting_hasher() -> tuple[PromptHasher, list[int]]:
@@ -123,10 +120,9 @@ def test_only_what_is_new_is_read() -> None:
     tokens = list(range(1000))
     others = [*tokens[:600], *range(400)]
     for sequence in (tokens[:805], tokens[:805], tokens[:300], tokens, tokens, others, others, tokens):
-        memory.chunk_hashes("r", TokenSequence.of(encode_tokens(sequence), "a"), len(sequence))
+        memory.chunk_hashes(TokenSequence.of(encode_tokens(sequence), "a"), len(sequence))
     assert read == [805, 1000 - 800, 1000 - 592]
-    memory.end_session("r")
-    memory.chunk_hashes("another", TokenSequence.of(encode_tokens(tokens), "a"), 1000)
+    memory.chunk_hashes(TokenSequence.of(encode_tokens(tokens), "a"), 1000)
     assert len(read) == 3
 
 
@@ -135,9 +131,9 @@ def test_no_tenant_learns_from_tokens_that_name_no_tenant() -> None:
     memory, read = counting_hasher()
     tokens = encode_tokens(range(1000))
     for _ in range(2):
-        memory.chunk_hashes("r", tokens, 1000)
-    memory.chunk_hashes("r", TokenSequence.of(tokens), 1000)
-    memory.chunk_hashes("r", tokens, 1000)
+        memory.chunk_hashes(tokens, 1000)
+    memory.chunk_hashes(TokenSequence.of(tokens), 1000)
+    memory.chunk_hashes(tokens, 1000)
     assert read == [1000] * 4
 
 
@@ -148,4 +144,4 @@ def test_token_ids_of_any_kind_are_taken() -> None:
         def decode(self) -> list[int]:
             return list(range(20))
 
-    assert list(hasher().chunk_hashes("r", Numbers(), 20)) == fresh(list(range(20)), 20)
+    assert list(hasher().chunk_hashes(Numbers(), 20)) == fresh(list(range(20)), 20)

@@ -49,7 +49,7 @@ class Side:
         seen: list[object] = [*fields, key.request_configs, key.num_kv_readers, tokens.count, bytes(tokens.encoded)]
         if hashing:
             try:
-                seen.append(list(self.hasher.chunk_hashes(key.request_id, tokens, key.end)))
+                seen.append(list(self.hasher.chunk_hashes(tokens, key.end)))
             except ProtocolError as error:
                 seen.append(str(error))
         return seen
@@ -230,7 +230,7 @@ def test_what_is_forgotten_is_read_again() -> None:
     side.memory._clock.advance(1000)  # type: ignore[attr-defined]
     side.memory.expire()
     key, _ = side.codec.decode_payload(opened)
-    assert list(side.hasher.chunk_hashes("r", key.token_ids, 4000)) == expected[-1]  # type: ignore[index]
+    assert list(side.hasher.chunk_hashes(key.token_ids, 4000)) == expected[-1]  # type: ignore[index]
     assert side.ask(frame) == expected
 
 

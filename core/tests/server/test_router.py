@@ -137,7 +137,7 @@ def test_a_known_prompt_is_answered_on_the_routers_thread_however_long_it_is(ser
 
     def lookup(call: Call, key: EngineKey, tp_size: int) -> None:
         waited.append(call.may_wait)
-        assert len(hasher.chunk_hashes(key.request_id, key.token_ids, key.end)) == key.end // 16
+        assert len(hasher.chunk_hashes(key.token_ids, key.end)) == key.end // 16
 
     client = serve(handler(LOOKUP, HandlerMode.ORDERED, lookup), readers={EngineKey: KeyReader(chain, memory)})
     tokens = [number * 7 for number in range(20_000)]

@@ -145,12 +145,9 @@ RANGES: Final[dict[str, Any]] = {
 class PromptsByNumber:
     """A hasher for prompts that are sent as their number."""
 
-    def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
+    def chunk_hashes(self, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
         assert isinstance(token_ids, msgspec.Raw)
         return PROMPTS[msgspec.msgpack.decode(token_ids, type=int)][: end // CHUNK_TOKENS]
-
-    def end_session(self, request_id: str) -> None:
-        """Nothing is remembered."""
 
 
 class Asked(NamedTuple):
@@ -387,7 +384,7 @@ class StorageMachine(RuleBasedStateMachine):
     def opened(self, key: EngineKey, slots: object, indexes: Sequence[int] | None = None) -> Open:
         assert isinstance(slots, tuple)
         assert key.worker_id is not None
-        chunks = PromptsByNumber().chunk_hashes("", key.token_ids, key.end)[key.start // CHUNK_TOKENS :]
+        chunks = PromptsByNumber().chunk_hashes(key.token_ids, key.end)[key.start // CHUNK_TOKENS :]
         given: Sequence[SlotDescriptor] = slots
         places = range(len(slots)) if indexes is None else indexes
         return Open(

@@ -41,13 +41,10 @@ class ChunkHasher(Protocol):
     """Chunk hashes of token sequences.  What was hashed before is remembered by content, apart for each tenant, whatever
     request it came with, and used as far as a sequence is the same, byte for byte.  Safe from any thread."""
 
-    def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
+    def chunk_hashes(self, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
         """Hashes of the whole chunks of the first `end` tokens.  `token_ids` is what an EngineKey has, or a msgspec.Raw
         with a msgpack array: that is read as a whole each time and not remembered, since it does not say whose it is.
         Raises ProtocolError when it is not a list of at least `end` token ids."""
-
-    def end_session(self, request_id: str) -> None:
-        """Nothing more is expected for this request.  Its prompt may still be known to the next one."""
 
 
 class ObjectGroup(NamedTuple):

@@ -23,7 +23,7 @@ class ChunkAddresses:
             if address.token_ids is None:
                 return AddressedChunks(shards, list(dict.fromkeys(address.chunk_hashes or ())), is_prompt=False)
             encoded = encode_tokens(address.token_ids)
-            hashes = self._context.hasher.chunk_hashes("", encoded, len(address.token_ids))
+            hashes = self._context.hasher.chunk_hashes(encoded, len(address.token_ids))
             return AddressedChunks(shards, hashes, is_prompt=True)
         except (ProtocolError, ValueError) as error:  # a key that is too long, tokens that are none
             raise AddressError(str(error)) from None

@@ -162,7 +162,7 @@ class PromptHasher:
         self._chain = chain
         self._memory = memory
 
-    def chunk_hashes(self, request_id: str, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
+    def chunk_hashes(self, token_ids: TokenIds | msgspec.Raw, end: int) -> Sequence[bytes]:
         if isinstance(token_ids, TokenSequence):
             tokens = token_ids
             chunks, known = tokens.count // self._chain.chunk_tokens, tokens.known
@@ -176,9 +176,6 @@ class PromptHasher:
         if not 0 <= end <= tokens.count:
             raise ProtocolError(f"end is {end}, but there are {tokens.count} token_ids")
         return hashes[: end // self._chain.chunk_tokens]
-
-    def end_session(self, request_id: str) -> None:
-        """What a request's prompt is known by stays: the next turn of its conversation begins with it."""
 
     def _hash_rest(self, tokens: TokenSequence, known: KnownPrefix) -> Sequence[bytes]:
         """Hashes of all whole chunks of a tenant's prompt, which is remembered."""

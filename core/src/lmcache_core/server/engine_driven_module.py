@@ -353,7 +353,7 @@ class EngineDrivenModule(RequestModule):
         """`hashes` are those of the range, where they are known."""
         if hashes is None:
             first = key.start // self._context.chunk_tokens
-            hashes = self._context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)[first:]
+            hashes = self._context.hasher.chunk_hashes(key.token_ids, key.end)[first:]
         return Ticket(key.request_id, key.cache_salt, key.start, key.end, hashes[-1] if hashes else b"")
 
     def _descriptors(self, layout: ChunkLayout, slots: Sequence[int]) -> tuple[SlotDescriptor, ...]:

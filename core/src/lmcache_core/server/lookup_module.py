@@ -63,7 +63,7 @@ class LookupModule(RequestModule):
         hashes: Sequence[bytes] = ()
         obstacle = ""
         if shards:
-            hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)
+            hashes = context.hasher.chunk_hashes(key.token_ids, key.end)
         else:
             obstacle = NO_WORKER if admitted else UNSALTED
         context.storage.lookup(
@@ -118,7 +118,6 @@ class LookupModule(RequestModule):
     def end_session(self, call: Call, request_id: str) -> None:
         check_request_id(request_id)
         self._context.storage.end_lookup(call.connection, request_id)
-        self._context.hasher.end_session(request_id)
 
 
 def open_lookup(settings: PluginSettings | None, context: ModuleContext) -> LookupModule:

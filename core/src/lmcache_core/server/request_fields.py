@@ -150,7 +150,7 @@ def transfer_range(context: ModuleContext, key: EngineKey, instance_id: int) -> 
     if key.start % tokens or not 0 <= key.start <= key.end:
         raise ProtocolError(f"the range {key.start} to {key.end} does not start at a chunk of {tokens} tokens")
     first = key.start // tokens
-    hashes = context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)[first:]
+    hashes = context.hasher.chunk_hashes(key.token_ids, key.end)[first:]
     return TransferRange(worker, SpaceFields(key.model_name, key.cache_salt), rank, hashes, first)
 
 

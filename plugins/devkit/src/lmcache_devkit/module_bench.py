@@ -119,7 +119,7 @@ class ModuleBench:
 
     def hashes(self, tokens: Sequence[int], salt: str) -> Sequence[bytes]:
         return self.context.hasher.chunk_hashes(
-            "bench", TokenSequence.of(encode_tokens(tokens), salt), len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS
+            TokenSequence.of(encode_tokens(tokens), salt), len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS
         )
 
     def space(self, salt: str) -> StoredSpace:

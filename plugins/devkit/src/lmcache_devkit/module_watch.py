@@ -17,14 +17,12 @@ ANSWER_SECONDS: Final = 5.0
 
 
 class ModuleWatch:
-    """`context` is the server's, with storage and hasher that note what is asked of them.  Any thread.
+    """`context` is the server's, with a storage that notes what is asked of it.  Any thread.
 
     One request is there at a time, so that whatever the module asks for, on whichever thread, is about that one."""
 
     def __init__(self, context: ModuleContext, workers: Registrations) -> None:
-        self.context = replace(
-            context, storage=_WatchedStorage(context.storage, self), hasher=_WatchedHasher(context.hasher, self)
-        )
+        self.context = replace(context, storage=_WatchedStorage(context.storage, self))
         self.workers = workers
         self.request: EngineRequest | None = None
         self.operation = ""
@@ -40,8 +38,6 @@ class ModuleWatch:
         """Operations in which `on_lookup` was called with a lock that its function takes, too."""
         self.holds: dict[int, SlotReferences] = {}
         """Those that the module was given and has not given back."""
-        self.sessions: set[str] = set()
-        """Request ids that the hasher was given and that were not ended."""
         self._begun: set[tuple[bytes, str]] = set()
         workers.on_leave(self._left)
 
@@ -163,19 +159,3 @@ class _WatchedStorage:
             self._watch.stuck.add(self._watch.operation)
         if raised:
             raise raised[0]
-
-
-class _WatchedHasher:
-    """Implements `contracts.request_module.ChunkHasher`."""
-
-    def __init__(self, hasher: Any, watch: ModuleWatch) -> None:
-        self._hasher, self._watch = hasher, watch
-
-    def chunk_hashes(self, request_id: str, token_ids: Any, end: int) -> Sequence[bytes]:
-        self._watch.sessions.add(request_id)
-        hashes: Sequence[bytes] = self._hasher.chunk_hashes(request_id, token_ids, end)
-        return hashes
-
-    def end_session(self, request_id: str) -> None:
-        self._watch.sessions.discard(request_id)
-        self._hasher.end_session(request_id)

@@ -27,7 +27,7 @@ import lmcache_core
 import lmcache_devkit
 from lmcache_client.codec import OperationCodec, OperationTable
 from lmcache_client.errors import LMCacheError
-from lmcache_client.operations import END_SESSION, Operation
+from lmcache_client.operations import Operation
 from lmcache_core.contracts.operation import Handler, HandlerMode
 from lmcache_core.contracts.request_module import RequestModule
 from lmcache_core.server.engine_driven_module import open_engine_driven
@@ -242,17 +242,6 @@ class RequestModuleSuite(OfferSuite):
                 f"{held} holds are open after every {ROUNDS} requests: release, publish or discard them"
             )
             assert not _grows(leases), f"{leases} chunks are held after every {ROUNDS} requests: end the lookups"
-
-    @every_scene
-    def test_hasher_sessions_are_ended(self, scene: Scene, under_test: OpenableOffer) -> None:
-        """Those of request ids that the module made up; those of engines are ended by them, and by the module that answers
-        `end_session`."""
-        with self._rounds(under_test, scene) as rounds:
-            rounds.unanswered()
-            ends_engines = END_SESSION.name in {handler.operation.name for handler in rounds.handlers}
-            engines = set() if ends_engines else {EngineRequest(scene, number).request_id for number in range(ROUNDS)}
-            left = sorted(rounds.watch.sessions - engines)
-            assert len(left) <= 1, f"`hasher.end_session` was not called for {left[:3]} and {len(left) - 1} more"
 
     def test_what_runs_on_the_routers_thread_does_not_wait(self, under_test: OpenableOffer) -> None:
         """Every engine waits for that thread.  Of many calls the fastest counts: a busy machine is not a slow handler."""

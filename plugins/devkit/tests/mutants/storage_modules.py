@@ -48,7 +48,7 @@ class Right(RequestModule):
         if worker is None or not self.admits(key):
             return 0
         name = self.name(key)
-        hashes = self.context.hasher.chunk_hashes(name, key.token_ids, key.end)
+        hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
         self.context.storage.lookup(
             LookupRequest(call.connection, name, (Shard((self.space(worker, key),)),), hashes, 1)
         )
@@ -65,7 +65,6 @@ class Right(RequestModule):
         with self.lock:
             call = self.pending.pop(name)
         self.context.storage.end_lookup(connection, name)
-        self.context.hasher.end_session(name)
         return self.reply(call, found)
 
     def reply(self, call: Call, found: int) -> bool:
@@ -82,7 +81,7 @@ class Right(RequestModule):
         worker = self.context.workers.find(instance_id)
         if worker is None or not self.admits(key):
             return 0
-        hashes = self.context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)
+        hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
         storage = self.context.storage
         hold = storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
         if hold is None:
@@ -108,7 +107,7 @@ class NeverReleases(Right):
         worker = self.context.workers.find(instance_id)
         if worker is None or not self.admits(key):
             return 0
-        hashes = self.context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)
+        hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
         hold = self.context.storage.acquire(worker.token, key.request_id, self.space(worker, key), hashes, 0)
         return 0 if hold is None else len(hold.slots)
 
@@ -118,7 +117,6 @@ class NeverEndsItsLookups(Right):
     def answer(self, connection: bytes, name: str, found: int) -> bool:
         with self.lock:
             call = self.pending.pop(name)
-        self.context.hasher.end_session(name)
         return self.reply(call, found)
 
 
@@ -131,7 +129,7 @@ class DoesNotLookForTheWorker(Right):
             return 0
         layout = self.context.workers.groups(key.model_name, 1, 0)[0][0][0].layout
         space = self.context.space(SpaceFields(key.model_name, key.cache_salt), pack_kv_rank(1, 0), layout)
-        hashes = self.context.hasher.chunk_hashes(key.request_id, key.token_ids, key.end)
+        hashes = self.context.hasher.chunk_hashes(key.token_ids, key.end)
         hold = self.context.storage.acquire(instance_id + 100_000, key.request_id, space, hashes, 0)
         if hold is not None:
             self.context.storage.release(hold)
@@ -220,15 +218,6 @@ class SleepsInline(Right):
 class TakesTheEnginesRequestId(Right):
     def name(self, key: EngineKey) -> str:
         return key.request_id
-
-
-@PLANTED.killed_by("hasher_sessions_are_ended", "`hasher.end_session` was not called for")
-class LeavesHasherSessions(Right):
-    def answer(self, connection: bytes, name: str, found: int) -> bool:
-        with self.lock:
-            call = self.pending.pop(name)
-        self.context.storage.end_lookup(connection, name)
-        return self.reply(call, found)
 
 
 @PLANTED.killed_by("no_lock_is_held_while_a_lookup_is_answered", "waits for a lock that its caller holds")
