@@ -13,10 +13,16 @@ from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.open_tiers import Tiers
-from lmcache_core.app.openings import OpeningGivenUpError, Openings
 from lmcache_core.app.shown_settings import shown_adapter
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved
-from lmcache_core.contracts.server_control import AdapterState, NoSuchAdapterError, NotNowError
+from lmcache_core.contracts.server_control import (
+    AdapterState,
+    NoSuchAdapterError,
+    NotNowError,
+    Opening,
+    OpeningAbandonedError,
+    open_without_limit,
+)
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_jobs import CompletionThread
@@ -28,8 +34,6 @@ from lmcache_core.jobs.queues import PendingCall
 logger = logging.getLogger(__name__)
 
 ADAPTERS_MAX: Final = 32
-OPEN_SECONDS: Final = 30.0
-"""How long an adapter may take to be opened."""
 APPLY_SECONDS: Final = 5.0
 """How long a controller may take to get to a change; it is made whenever it gets there."""
 END_SECONDS: Final = 1.0
@@ -46,7 +50,6 @@ class AdapterChanges:
     ) -> None:
         self._common, self._tiers, self._completions, self._supervisor = common, tiers, completions, supervisor
         self._tier, self._opener = tiers.l2, tiers.opener
-        self._openings = Openings()
         self._opening: set[str] = set()
         """Names of those that are not there yet.  Under the tier's lock, as all below."""
         self._gone: deque[AdapterState] = deque(maxlen=REMEMBERED)
@@ -70,7 +73,7 @@ class AdapterChanges:
 
     # --- coming
 
-    def add(self, values: Mapping[str, Any]) -> AdapterState:
+    def add(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> AdapterState:
         wanted = adapter_spec(values, self._opener.plugins, "adapter", ())
         with self._tier.lock:
             self._check_open()
@@ -82,9 +85,9 @@ class AdapterChanges:
             self._opening.add(spec.name)
         is_over = True
         try:
-            adapter = self._opened(spec, index)
+            adapter = self._opened(spec, index, opening)
             self._take_in(adapter)
-        except OpeningGivenUpError:
+        except OpeningAbandonedError:
             is_over = False  # its name stays taken until whatever was begun there has ended
             raise
         finally:
@@ -92,7 +95,7 @@ class AdapterChanges:
                 self._free(spec.name)
         return self._state(adapter)
 
-    def _opened(self, spec: AdapterSpec, index: int) -> RunningAdapter:
+    def _opened(self, spec: AdapterSpec, index: int, opening: Opening) -> RunningAdapter:
         def come_too_late(adapter: RunningAdapter | None) -> None:
             try:
                 if adapter is not None:
@@ -102,9 +105,7 @@ class AdapterChanges:
 
         what, timeout = f"adapter '{spec.name}'", self._tier.timeout_seconds
         try:
-            return self._openings.open(
-                what, lambda: self._opener.open(spec, index, timeout), OPEN_SECONDS, come_too_late
-            )
+            return opening(what, lambda: self._opener.open(spec, index, timeout), come_too_late)
         except ConfigError as error:
             raise ConfigError(f"adapter: {error}") from None
         except NotNowError:
@@ -179,7 +180,6 @@ class AdapterChanges:
             removals = [adapter.removal for adapter in self._tier.adapters if adapter.removal is not None]
         for removal in removals:
             removal.stop()
-        self._openings.stop()
 
     def _turn(self, name: str, *, is_draining: bool) -> AdapterState:
         with self._tier.lock:

@@ -20,14 +20,20 @@ from lmcache_core.app.masking import secrets_in
 from lmcache_core.app.offer_specs import OfferSpec, policy_spec
 from lmcache_core.app.open_l2 import open_eviction_policy
 from lmcache_core.app.open_tiers import GIB, Tiers, store_limits
-from lmcache_core.app.openings import Openings
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.setting_groups import name_or_object
 from lmcache_core.app.settings import ServerSettings, check_pin_room
 from lmcache_core.app.shown_settings import shown_settings, shown_value
 from lmcache_core.contracts.events import SettingChanged
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
-from lmcache_core.contracts.server_control import ChangedSetting, NotNowError, QuotaRefusedError, ShownSetting
+from lmcache_core.contracts.server_control import (
+    ChangedSetting,
+    NotNowError,
+    Opening,
+    QuotaRefusedError,
+    ShownSetting,
+    open_without_limit,
+)
 from lmcache_core.contracts.settings import validate
 from lmcache_core.controllers.policies import PolicyChange
 from lmcache_core.model.spelling import nearest
@@ -37,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 5.0
 """How long a change waits for the one before it."""
-OPEN_SECONDS: Final = 10.0
-"""How long a policy may take to be opened."""
 POLICY_SECONDS: Final = 10.0
 """How long a caller waits until a new eviction policy knows what L1 holds; it takes over later, if that takes longer."""
 _LOOK_SECONDS: Final = 0.2
@@ -82,7 +86,6 @@ class SettingChanges:
 
     def __init__(self, common: CommonParts, tiers: Tiers, gate: SaltGate) -> None:
         self._common, self._tiers, self._gate = common, tiers, gate
-        self._openings = Openings()
         self._lock = threading.Lock()  # held for a whole change, and not to read
         self._first: Values = {name: getattr(common.settings, name) for name in CHANGEABLE}
         self._current: Values = self._first
@@ -115,7 +118,7 @@ class SettingChanges:
             for row in shown_settings(settings, plugins)
         ]
 
-    def change(self, values: Mapping[str, Any]) -> list[ChangedSetting]:
+    def change(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> list[ChangedSetting]:
         _check_names(values)
         if not self._lock.acquire(timeout=TURN_SECONDS):
             raise NotNowError("other settings are being changed; try again in a moment")
@@ -125,7 +128,7 @@ class SettingChanges:
             before = self._current
             after = _checked({**before, **values}, self._common.settings.l1_pin_max_ratio)
             names = _differences(before, after)
-            opened = {name: self._open(name, after) for name in names if name in _POLICIES}
+            opened = {name: self._open(name, after, opening) for name in names if name in _POLICIES}
             self._take_policy(opened.get("eviction_policy"), before, after)
             self._apply(after, opened)
             self._current = after
@@ -136,11 +139,10 @@ class SettingChanges:
     def stop(self) -> None:
         """The server stops: wake up the callers that wait for a policy."""
         self._stopping.set()
-        self._openings.stop()
 
     # --- in this order, under the lock
 
-    def _open(self, name: str, after: Values) -> Any:
+    def _open(self, name: str, after: Values, opening: Opening) -> Any:
         """Raises before anything is changed."""
         kind, wanted = _POLICIES[name]
         plugins, kernels = self._common.plugins, self._common.kernels
@@ -153,7 +155,7 @@ class SettingChanges:
             return spec.open_as(wanted, plugins)
 
         try:
-            return self._openings.open(f"{kind.label} '{spec.name}'", open_it, OPEN_SECONDS)
+            return opening(f"{kind.label} '{spec.name}'", open_it, lambda policy: None)
         except (ConfigError, NotNowError):
             raise
         except LMCacheError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -15,9 +15,15 @@ from lmcache_core.contracts.events import Publisher
 from lmcache_core.model.keys import ObjectKey
 from lmcache_core.model.results import KeyPage, Outcome
 
+Opened = TypeVar("Opened")
+
 
 class NotNowError(LMCacheError):
     """The request is valid, and cannot be done in the present state.  The message gives the reason and the remedy."""
+
+
+class OpeningAbandonedError(NotNowError):
+    """A plugin took too long to open something."""
 
 
 class NoSuchAdapterError(LMCacheError):
@@ -83,6 +89,21 @@ class AdapterAccess(Protocol):
         """As `L2Adapter.delete_other_versions`; None as for `list_keys`."""
 
 
+class Opening(Protocol):
+    """Opens a part of a plugin for a caller that decides how long that may take."""
+
+    def __call__(
+        self, what: str, open_it: Callable[[], Opened], too_late: Callable[[Opened | None], None], /
+    ) -> Opened:
+        """What `open_it` returns.  Raises what it raises, and OpeningAbandonedError for an end of the wait: `too_late` is then
+        called once `open_it` has ended, with what it returned, or with None where it failed.  `what`: for messages."""
+
+
+def open_without_limit(what: str, open_it: Callable[[], Opened], too_late: Callable[[Opened | None], None]) -> Opened:
+    """An `Opening` that waits on the caller's thread."""
+    return open_it()
+
+
 class AdapterState(msgspec.Struct, frozen=True):
     """One L2 adapter, as it was at one moment."""
 
@@ -122,9 +143,10 @@ class AdapterControl(Protocol):
     def state(self, name: str) -> AdapterState:
         """Of one that exists, or was removed recently.  Raises NoSuchAdapterError."""
 
-    def add(self, values: Mapping[str, Any]) -> AdapterState:
+    def add(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> AdapterState:
         """Open one, given as for `--l2-adapter`; it is in use when this returns.  Blocks while it is opened.  Raises
-        ConfigError for wrong values, NotNowError where it cannot be opened."""
+        ConfigError for wrong values, NotNowError where it cannot be opened.  The name of one that was abandoned is free again
+        once its opening has ended."""
 
     def drain(self, name: str) -> AdapterState:
         """Store nothing new there from now on.  Raises NoSuchAdapterError, NotNowError while it is removed."""
@@ -168,7 +190,7 @@ class SettingControl(Protocol):
     def running(self) -> Mapping[str, Any]:
         """The settings that can be changed, by name, as they apply now, without secrets."""
 
-    def change(self, values: Mapping[str, Any]) -> list[ChangedSetting]:
+    def change(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> list[ChangedSetting]:
         """Change all of these, or none.  Blocks until they apply.  Returns those whose value differs now.  Raises
         ConfigError for an invalid value of a setting, NotNowError for what cannot be changed now, or not at all."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from core.tests.server.changing_server import MEMORY, StartServer
 from lmcache_client.errors import ConfigError
 from lmcache_core.app import reconfigure
-from lmcache_core.app.open_l2 import AdapterOpener
 from lmcache_core.contracts.server_control import NoSuchAdapterError, NotNowError
 
 
@@ -30,34 +28,6 @@ def test_settings_are_checked_as_at_the_start(start: StartServer, values: dict[s
     assert server._parts.tiers.l2.clients == ()
     with pytest.raises(NoSuchAdapterError, match="no L2 adapter is called 'memory'; there are: none"):
         server._parts.adapters.drain("memory")
-
-
-def test_an_adapter_that_does_not_open_in_time_is_closed_when_it_does(
-    start: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = start()
-    resume, closed = threading.Event(), threading.Event()
-    really_open = AdapterOpener.open
-
-    def open_late(self: AdapterOpener, *arguments: Any) -> Any:
-        resume.wait(30)
-        adapter = really_open(self, *arguments)
-        close = adapter.client.adapter.close
-
-        def close_and_say(seconds: float) -> None:
-            close(seconds)
-            closed.set()
-
-        monkeypatch.setattr(adapter.client.adapter, "close", close_and_say)
-        return adapter
-
-    monkeypatch.setattr(AdapterOpener, "open", open_late)
-    monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
-    with pytest.raises(NotNowError, match="adapter 'memory' was not opened within 0 s"):
-        server._parts.adapters.add(MEMORY)
-    resume.set()
-    assert closed.wait(10)
-    assert server._parts.tiers.l2.clients == ()
 
 
 def test_there_is_a_most_of_adapters(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -21,11 +20,11 @@ from core.tests.server.changing_server import (
     recorded,
     state_of,
 )
+from core.tests.server.reconfigure.conftest import Gate
 from core.tests.server.test_controller_faults import wait_for
-from lmcache_core.app import openings, reconfigure, setting_changes
+from lmcache_core.app import setting_changes
 from lmcache_core.app.l2_tier import RunningAdapter
-from lmcache_core.app.offer_specs import OfferSpec
-from lmcache_core.app.open_l2 import AdapterOpener, open_eviction_policy
+from lmcache_core.app.open_l2 import open_eviction_policy
 from lmcache_core.app.server import Server
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import AdapterAdded, AdapterRemoved, SettingChanged
@@ -34,39 +33,6 @@ from lmcache_core.controllers import adapter_removal
 from lmcache_devkit.fake_engine import FakeEngine
 
 OPERATORS, ACTIONS = 3, 40
-
-
-class Gate:
-    """Blocks the opening of an adapter or a policy until the gate is opened."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.came: list[Any] = []
-
-    def wait(self) -> None:
-        self.open.wait(30)
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
-
-
-@pytest.fixture
-def slow_opening(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Adapters open as soon as the gate does."""
-    really_open = AdapterOpener.open
-
-    def open_late(self: AdapterOpener, *arguments: Any) -> RunningAdapter:
-        gate.wait()
-        adapter = really_open(self, *arguments)
-        gate.came.append(adapter)
-        return adapter
-
-    monkeypatch.setattr(AdapterOpener, "open", open_late)
-    return gate
 
 
 # --- two operators
@@ -196,62 +162,7 @@ def test_operators_who_do_not_agree(start: StartServer) -> None:
     assert not [name for name in server.status()["threads"] if name.startswith("l2-") and name != "l2-completions"]
 
 
-# --- what does not come back
-
-
-def test_the_name_of_what_never_opens_stays_taken_until_it_does(
-    start: StartServer, slow_opening: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
-    server = start()
-    adapters = server._parts.adapters
-    for name in ("memory", "memory-2"):
-        with pytest.raises(NotNowError, match=f"adapter '{name}' was not opened within 0 s and was abandoned"):
-            adapters.add({**MEMORY, "eviction": {"eviction_policy": "LRU"}})
-    slow_opening.open.set()
-    wait_for(lambda: len(slow_opening.came) == 2 and not adapters._opening)
-    assert [late.eviction.controller._inbox.fileno() for late in slow_opening.came] == [-1, -1], "a descriptor is lost"
-    monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 10.0)
-    assert adapters.add(MEMORY).name == "memory"
-
-
-def test_what_never_opens_cannot_be_asked_for_again_and_again(
-    start: StartServer, slow_opening: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reconfigure, "OPEN_SECONDS", 0.05)
-    monkeypatch.setattr(openings, "OPENINGS_MAX", 2)
-    server = start()
-    for _ in range(2):
-        with pytest.raises(NotNowError, match="was abandoned"):
-            server._parts.adapters.add(MEMORY)
-    with pytest.raises(
-        NotNowError, match="2 are being opened, which is the most: adapter 'memory', adapter 'memory-2'"
-    ):
-        server._parts.adapters.add(MEMORY)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("eviction_policy", "eviction policy"),
-        ("l2_store_policy", "store policy"),
-        ("l2_prefetch_policy", "prefetch policy"),
-    ],
-)
-def test_a_policy_that_never_opens_blocks_nothing(
-    start: StartServer, gate: Gate, monkeypatch: pytest.MonkeyPatch, name: str, says: str
-) -> None:
-    monkeypatch.setattr(setting_changes, "OPEN_SECONDS", 0.05)
-    server = start()
-    settings = server._parts.settings
-    before = settings.running()
-    monkeypatch.setattr(setting_changes, "open_eviction_policy", lambda *arguments: gate.wait())
-    monkeypatch.setattr(OfferSpec, "open_as", lambda *arguments: gate.wait())
-    other = {"eviction_policy": {"type": "LRU"}}.get(name) or {"type": str(before[name])}
-    with pytest.raises(NotNowError, match=f"{says} '{other['type']}' was not opened within 0 s and was abandoned"):
-        settings.change({name: other, "eviction_ratio": 0.5})
-    assert settings.running() == before
-    assert [each.name for each in settings.change({"eviction_ratio": 0.5})] == ["eviction_ratio"]
+# --- what fails later
 
 
 class CannotLearn(LeastRecentlyUsed):
@@ -307,23 +218,6 @@ def test_a_stop_while_an_adapter_drains_stores_what_waits(start: StartServer) ->
         server._parts.adapters.remove(FAULT_INJECT, 3600.0, False)
     assert server.stop(20.0)
     assert store.views()[FAULT_INJECT].counts.stored == CHUNKS
-
-
-def test_a_stop_while_an_adapter_opens_does_not_wait_for_it(start: StartServer, slow_opening: Gate) -> None:
-    server = start()
-    said: list[str] = []
-
-    def add() -> None:
-        with pytest.raises(NotNowError) as refusal:
-            server._parts.adapters.add(MEMORY)
-        said.append(str(refusal.value))
-
-    adding = threading.Thread(target=add, daemon=True)
-    adding.start()
-    wait_for(lambda: "memory" in server._parts.adapters._opening)
-    assert server.stop(1.0)
-    adding.join(5)
-    assert said == ["the server is stopping"]
 
 
 def test_an_adapter_that_lingers_holds_up_no_stop(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:

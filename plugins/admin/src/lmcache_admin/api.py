@@ -71,9 +71,9 @@ def core_routes(parts: AdminParts) -> list[BaseRouteHandler]:
         *quota_routes(control.quotas),
         *cache_routes(control.cache),
         *_object_routes(parts),
-        *adapter_routes(control.adapters),
-        *reconfigure_routes(control.adapters),
-        *setting_routes(control.settings),
+        *adapter_routes(control.adapters, parts.openings),
+        *reconfigure_routes(control.adapters, parts.openings),
+        *setting_routes(control.settings, parts.openings),
     ]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lmcache_admin.l1_listing import L1Listing
 from lmcache_admin.l2_deletions import L2Deletions
 from lmcache_admin.l2_listing import L2Listing
+from lmcache_admin.openings import Openings
 from lmcache_admin.pins import Pins
 from lmcache_admin.prefetch_orders import PrefetchOrders
 from lmcache_core import ServerControl, ServerView, SystemClock
@@ -19,6 +20,7 @@ class AdminParts:
 
     view: Callable[[], ServerView]
     control: ServerControl
+    openings: Openings
     pins: Pins
     l1: L1Listing
     l2: L2Listing
@@ -33,6 +35,7 @@ def open_parts(view: Callable[[], ServerView], control: ServerControl) -> AdminP
     return AdminParts(
         view,
         control,
+        Openings(),
         pins,
         L1Listing(control.cache, pins),
         keys,

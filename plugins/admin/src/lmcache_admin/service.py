@@ -53,6 +53,9 @@ class AdminService(Service):
     def start(self, server: ServerInfo) -> None:
         self.http.start()
 
+    def stop(self, seconds: float) -> None:
+        self._parts.openings.stop()
+
     def close(self) -> None:
         self.http.stop()
         self._calls.close()

@@ -10,6 +10,7 @@ from litestar import Request, delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
+from lmcache_admin.openings import Openings
 from lmcache_core import AdapterControl, ConfigError, NoSuchAdapterError, NotNowError
 from lmcache_http.admin_api.changes import AdapterState, AdapterStates, AddAdapter, RemovalQuery
 from lmcache_http.openapi import Operation
@@ -19,12 +20,14 @@ from lmcache_http.reading import path_part, read_body, read_query
 _NAME: Final = {"name": "Name of the adapter, as GET /l2/adapters lists it."}
 _UNKNOWN: Final = {404: "no adapter has this name"}
 _TAG: Final = "adapters"
+OPEN_SECONDS: Final = 30.0
+"""How long an adapter may take to be opened."""
 
 Asked = ParamSpec("Asked")
 Given = TypeVar("Given")
 
 
-def adapter_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
+def adapter_routes(adapters: AdapterControl, openings: Openings) -> Sequence[BaseRouteHandler]:
     """Whatever may take long is begun, answered with 202, and asked about with GET /l2/adapters/{name}."""
 
     @get("/l2/adapters", operation=Operation("All L2 adapters, and what each is doing.", AdapterStates, tag=_TAG))
@@ -54,7 +57,9 @@ def adapter_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
     )
     async def add_adapter(request: Request[Any, Any, Any]) -> dict[str, Any]:
         body = await read_body(request, AddAdapter)
-        return AdapterState.of(await changing(adapters.add, body.model_dump())).model_dump()
+        return AdapterState.of(
+            await changing(adapters.add, body.model_dump(), openings.within(OPEN_SECONDS))
+        ).model_dump()
 
     @post(
         "/l2/adapters/{name:str}/drain",

@@ -13,7 +13,8 @@ from litestar import Request, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
-from lmcache_admin.routes.adapters import changing
+from lmcache_admin.openings import Openings
+from lmcache_admin.routes.adapters import OPEN_SECONDS, changing
 from lmcache_core import AdapterControl
 from lmcache_http.admin_api.changes import REMOVAL_SECONDS, AdapterState, BackendChange, BackendStatus
 from lmcache_http.openapi import Operation
@@ -25,7 +26,7 @@ _BACKEND: Final = {"backend": "Type of L2 adapter."}
 _TAG: Final = "adapters"
 
 
-def reconfigure_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
+def reconfigure_routes(adapters: AdapterControl, openings: Openings) -> Sequence[BaseRouteHandler]:
     @get(
         "/reconfigure/{backend:str}/l2/status",
         operation=Operation("The L2 adapters of one type.", BackendStatus, path=_BACKEND, tag=_TAG),
@@ -56,7 +57,8 @@ def reconfigure_routes(adapters: AdapterControl) -> Sequence[BaseRouteHandler]:
             raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"operation: expected one of {', '.join(OPERATIONS)}")
         given = {name: value for name, value in (body.model_extra or {}).items() if name != "type"}
         if operation == "add":
-            return AdapterState.of(await changing(adapters.add, {"type": backend, **given})).model_dump()
+            opening = openings.within(OPEN_SECONDS)
+            return AdapterState.of(await changing(adapters.add, {"type": backend, **given}, opening)).model_dump()
         if given:
             raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, f"no field is called '{next(iter(given)):.100}'")
         name = await _name_of(adapters, backend, body.adapter_index)

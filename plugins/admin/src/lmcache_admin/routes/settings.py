@@ -10,6 +10,7 @@ from litestar import Request, get, patch, put
 from litestar.concurrency import sync_to_thread
 from litestar.handlers import BaseRouteHandler
 
+from lmcache_admin.openings import Openings
 from lmcache_admin.routes.adapters import changing
 from lmcache_core import SettingControl
 from lmcache_http.admin_api.changes import (
@@ -25,9 +26,11 @@ from lmcache_http.reading import path_part, read_body
 
 _REFUSALS: Final = {409: "a setting needs a restart, a policy cannot be opened, or quotas forbid it"}
 _TAG: Final = "settings"
+OPEN_SECONDS: Final = 10.0
+"""How long a policy may take to be opened."""
 
 
-def setting_routes(settings: SettingControl) -> Sequence[BaseRouteHandler]:
+def setting_routes(settings: SettingControl, openings: Openings) -> Sequence[BaseRouteHandler]:
     @get(
         "/settings",
         operation=Operation("The settings that can be changed without a restart.", ChangeableSettings, tag=_TAG),
@@ -48,7 +51,7 @@ def setting_routes(settings: SettingControl) -> Sequence[BaseRouteHandler]:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the body names no setting; GET /settings lists those that can be changed",
             )
-        return _changed(await changing(settings.change, values))
+        return _changed(await changing(settings.change, values, openings.within(OPEN_SECONDS)))
 
     @put(
         "/settings/{name:str}",
@@ -63,7 +66,7 @@ def setting_routes(settings: SettingControl) -> Sequence[BaseRouteHandler]:
     )
     async def set_setting(request: Request[Any, Any, Any]) -> dict[str, Any]:
         value = (await read_body(request, SetSetting)).value
-        return _changed(await changing(settings.change, {path_part(request): value}))
+        return _changed(await changing(settings.change, {path_part(request): value}, openings.within(OPEN_SECONDS)))
 
     return list_settings, change_settings, set_setting
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any, Final, TypeVar
 
-from lmcache_core.contracts.server_control import NotNowError
+from lmcache_core import NotNowError, Opening, OpeningAbandonedError
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +16,6 @@ Opened = TypeVar("Opened")
 
 OPENINGS_MAX: Final = 4
 """Concurrent openings; abandoned ones that have not ended are among them."""
-
-
-class OpeningGivenUpError(NotNowError):
-    """The opening exceeded its time limit.  Its result is handed to `too_late`."""
 
 
 class Openings:
@@ -30,16 +26,25 @@ class Openings:
         self._under_way: dict[Future[Any], str] = {}
         self._stopped = False
 
-    def open(
-        self,
-        what: str,
-        open_it: Callable[[], Opened],
-        seconds: float,
-        too_late: Callable[[Opened | None], None] = lambda opened: None,
+    def within(self, seconds: float) -> Opening:
+        """Raises NotNowError where too many are under way."""
+
+        def open_it(what: str, opens: Callable[[], Opened], too_late: Callable[[Opened | None], None]) -> Opened:
+            return self._open(what, opens, seconds, too_late)
+
+        return open_it
+
+    def stop(self) -> None:
+        """Wake up the callers that wait: what they open is abandoned."""
+        with self._lock:
+            self._stopped = True
+            under_way = list(self._under_way)
+        for future in under_way:
+            future.cancel()
+
+    def _open(
+        self, what: str, open_it: Callable[[], Opened], seconds: float, too_late: Callable[[Opened | None], None]
     ) -> Opened:
-        """What `open_it` returns, which is the caller's from now on.  Raises what it raises, OpeningGivenUpError after this
-        number of seconds, and NotNowError where too many are under way.  After OpeningGivenUpError, and only then, `too_late`
-        is called when it has ended: with what was opened, or with None where that failed."""
         future: Future[Opened] = Future()  # pending until it has a result, so that it can be cancelled until then
         with self._lock:
             if self._stopped:
@@ -57,20 +62,12 @@ class Openings:
         except TimeoutError:  # the time is over, or `open_it` raised it
             if not future.cancel():
                 return future.result()
-            raise OpeningGivenUpError(
+            raise OpeningAbandonedError(
                 f"{what} was not opened within {seconds:.0f} s and was abandoned; "
                 "see whether what it depends on answers, and try again"
             ) from None
         except CancelledError:
-            raise OpeningGivenUpError("the server is stopping") from None
-
-    def stop(self) -> None:
-        """Wake up the callers that wait: what they open is abandoned."""
-        with self._lock:
-            self._stopped = True
-            under_way = list(self._under_way)
-        for future in under_way:
-            future.cancel()
+            raise OpeningAbandonedError("the server is stopping") from None
 
     def _run(
         self,
