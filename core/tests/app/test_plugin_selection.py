@@ -10,9 +10,9 @@ import pytest
 
 from core.tests.app.test_cli import Environment, lmcache
 from lmcache_client.errors import ConfigError
+from lmcache_core.app.console.command_line import PluginSelection, leading_selection, selection_from
 from lmcache_core.app.plugins.discovery import Status
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.plugins.plugin_selection import PluginSelection, leading_selection, selection_from
 
 Install = Callable[..., Path]
 COMMAND = """

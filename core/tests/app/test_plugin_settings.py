@@ -12,11 +12,11 @@ from core.tests.app.plugin_rows import row
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.cli import main
 from lmcache_core.app.configuration import ServerFlags, advice, read_settings
+from lmcache_core.app.console.command_line import server_selection
 from lmcache_core.app.masking import MASK
 from lmcache_core.app.offer_specs import OfferSpec, OfferSpecs, offer_specs, operation_remedy
 from lmcache_core.app.plugins.catalogue import Catalogue, KnownSetting
 from lmcache_core.app.plugins.discovery import Origin, Status, discover
-from lmcache_core.app.plugins.plugin_selection import server_selection
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets, shown_settings
 from lmcache_core.model.errors import PluginContractError, PluginLoadError

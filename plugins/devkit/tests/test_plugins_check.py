@@ -17,8 +17,8 @@ import pytest
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.cli import main
+from lmcache_core.app.console.command_line import PluginSelection, selection_from
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_selection import PluginSelection, selection_from
 from lmcache_devkit.check_command import summary
 from lmcache_devkit.check_reporter import requirement_of
 from lmcache_devkit.checks import trial_opening
@@ -582,7 +582,7 @@ import sys
 from pathlib import Path
 from lmcache_devkit.conformance import run_checks
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_selection import PluginSelection
+from lmcache_core.app.console.command_line import PluginSelection
 try:
     for result in run_checks(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
         pass
@@ -721,7 +721,7 @@ import sys
 from pathlib import Path
 from lmcache_devkit.conformance import run_checks
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_selection import PluginSelection
+from lmcache_core.app.console.command_line import PluginSelection
 import acme_place
 for result in run_checks(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, PluginSelection()):
     print(acme_place.NAME, result.outcome, result.reason)

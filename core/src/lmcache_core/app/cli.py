@@ -85,8 +85,8 @@ def _run(arguments: list[str]) -> int:
 
 def _run_beyond_core(arguments: list[str]) -> int:
     # here, so that core's own commands do not pay for what looks at plugins
+    from lmcache_core.app.console.command_line import leading_selection
     from lmcache_core.app.console.plugin_commands import missing_commands, plugin_commands, run_plugin_command
-    from lmcache_core.app.plugins.plugin_selection import leading_selection
 
     selection, rest = leading_selection(arguments)
     if not rest or rest[0] in _HELP:

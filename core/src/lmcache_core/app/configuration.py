@@ -18,10 +18,9 @@ from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.config_file import read_config_file
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import ENV_PREFIX, Parser, variables_of_settings
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX, variables_of_settings
 from lmcache_core.app.setting_text import default_text
 from lmcache_core.app.settings import (
     GROUPS,

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_
 from pydantic.fields import FieldInfo
 
 from lmcache_client.errors import LMCacheError
+from lmcache_core.app.console.command_line import ENV_PREFIX
 from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.plugin_fault import describe
-from lmcache_core.app.plugins.plugin_selection import ENV_PREFIX
 from lmcache_core.app.setting_groups import (
     QUOTA_EXAMPLE,
     CacheSettings,

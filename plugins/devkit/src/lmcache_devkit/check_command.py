@@ -15,10 +15,9 @@ from pydantic import BaseModel, SecretBytes, SecretStr
 from lmcache_client.errors import ConfigError
 from lmcache_core import Command, CommandContext
 from lmcache_core.app.commands.plugins_show import find_offer
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.offer_specs import offer_spec
-from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_devkit.conformance import CheckResult, NotOpenedError, SuiteFailedError, check_file, run_checks
 from lmcache_devkit.progress_line import ProgressLine
 

@@ -24,8 +24,8 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
+from lmcache_core.app.console.command_line import PluginSelection
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_selection import PluginSelection
 from lmcache_core.model.errors import PluginLoadError
 from lmcache_devkit.requirement_names import expression
 

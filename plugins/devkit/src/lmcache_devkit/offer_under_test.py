@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 import pytest
 
-from lmcache_core.app.plugins.plugin_selection import selection_from
+from lmcache_core.app.console.command_line import selection_from
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
 from lmcache_devkit.check_limit import CHECK_SECONDS_MAX

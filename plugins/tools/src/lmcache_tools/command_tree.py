@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from lmcache_core.app.console.command_group import CommandGroup
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, PluginSelection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.plugin_commands import PluginCommand, plugin_commands_with_parsers
-from lmcache_core.app.plugins.plugin_selection import PluginSelection
 
 
 def core_parsers() -> list[Parser]:

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.setting_lines import as_flags, as_toml, hides_secrets
 from lmcache_core.app.console.text_table import text_table
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_core.app.settings import flag_of
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.server_control import ShownSetting

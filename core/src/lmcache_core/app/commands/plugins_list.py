@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmcache_core.app.commands.missing_modules import missing_modules
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.text_table import text_table
 from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.offer_kind import Offered
-from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_core.contracts.capability import Capability
 
 

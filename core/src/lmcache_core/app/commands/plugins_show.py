@@ -12,7 +12,7 @@ from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.commands.example_line import example_line
 from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import capability_words, offer_record, record
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.text_table import text_table
@@ -20,7 +20,6 @@ from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import Offered, OfferKind
-from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_core.app.setting_text import default_text, limits, type_name
 from lmcache_core.app.settings import LoadedGroup, flag_of
 from lmcache_core.contracts.offer import Offer

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.configuration import ServerFlags, read_settings
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_core.app.serve import RunningServer, serve
 from lmcache_core.app.settings import ServerSettings
 

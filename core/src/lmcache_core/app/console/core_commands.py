@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -36,20 +35,3 @@ def is_core_command(name: str) -> bool:
     """Is the name of a command that a plugin offers one of core's?  `GROUP.WORD` is run as `lmcache GROUP WORD`."""
     group, _, word = name.partition(".")
     return word in CORE_GROUPS[group] if word and group in CORE_GROUPS else group in (*CORE_COMMANDS, "help")
-
-
-def group_clashes(owners: Mapping[str, str]) -> dict[str, str]:
-    """`lmcache quota` cannot be a command and a group of commands: by each of the names, what is wrong.  `owners`: plugins by
-    the names of their commands."""
-    clashes: dict[str, str] = {}
-    for name in owners:
-        if words := [each for each in owners if each.startswith(f"{name}.")]:
-            plugins = dict.fromkeys(owners[each] for each in (name, *words))
-            remedy = " or ".join(f"--no-plugin {plugin}" for plugin in plugins)
-            line = (
-                f"the command '{name.replace('.', ' ')}' of plugin '{owners[name]}' and the group of "
-                f"'{words[0].replace('.', ' ')}' of plugin '{owners[words[0]]}' exclude each other, and none is used: "
-                f"leave one out with {remedy}"
-            )
-            clashes |= dict.fromkeys((name, *words), line)
-    return clashes

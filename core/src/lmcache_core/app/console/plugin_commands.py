@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_group import group_usage, unknown_word
+from lmcache_core.app.console.command_line import PluginSelection, command_selection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.catalogue import catalogue
@@ -17,7 +18,6 @@ from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_fault import describe, place_of
-from lmcache_core.app.plugins.plugin_selection import PluginSelection, command_selection
 from lmcache_core.contracts.command import Command, CommandContext
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError, PluginError

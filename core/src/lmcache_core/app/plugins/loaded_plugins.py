@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.core_commands import group_clashes, is_core_command
+from lmcache_core.app.console.core_commands import is_core_command
 from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import Candidate, Origin, PluginRow, Status
 from lmcache_core.app.plugins.offer_kind import OfferKind
@@ -49,7 +49,7 @@ class LoadedPlugins:
             for offered in row.offers:
                 owners[offered.kind, offered.offer.name].append((row.candidate, offered.offer))
         commands = {name: found[0][0].name for (kind, name), found in owners.items() if kind is OfferKind.COMMAND}
-        self._group_clashes = {(OfferKind.COMMAND, name): line for name, line in group_clashes(commands).items()}
+        self._group_clashes = {(OfferKind.COMMAND, name): line for name, line in _group_clashes(commands).items()}
         conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
         conflicts |= self._group_clashes
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
@@ -268,6 +268,23 @@ def _conflict(key: Key, offers: list[tuple[Candidate, Offer]]) -> str | None:
         owners = " and ".join(f"plugin '{candidate.name}' ({candidate.owner})" for candidate, _ in offers)
         return f"command '{key[1]}' of {owners} is not used: the name is that of a command of core"
     return _clash(key, offers) if len(offers) > 1 else None
+
+
+def _group_clashes(owners: Mapping[str, str]) -> dict[str, str]:
+    """`lmcache quota` cannot be a command and a group of commands: by each of the names, what is wrong.  `owners`: plugins by
+    the names of their commands."""
+    clashes: dict[str, str] = {}
+    for name in owners:
+        if words := [each for each in owners if each.startswith(f"{name}.")]:
+            plugins = dict.fromkeys(owners[each] for each in (name, *words))
+            remedy = " or ".join(f"--no-plugin {plugin}" for plugin in plugins)
+            line = (
+                f"the command '{name.replace('.', ' ')}' of plugin '{owners[name]}' and the group of "
+                f"'{words[0].replace('.', ' ')}' of plugin '{owners[words[0]]}' exclude each other, and none is used: "
+                f"leave one out with {remedy}"
+            )
+            clashes |= dict.fromkeys((name, *words), line)
+    return clashes
 
 
 def _conflicts_of(row: PluginRow, conflicts: Mapping[Key, str]) -> tuple[str, ...]:

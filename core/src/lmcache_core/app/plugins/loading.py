@@ -26,8 +26,7 @@ from lmcache_core.app.plugins.catalogue import catalogue
 from lmcache_core.app.plugins.discovery import CORE_DISTRIBUTION, Candidate, Origin, PluginRow, Status, discover
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_fault import describe, reinstall, repair, whole
-from lmcache_core.app.plugins.plugin_hooks import VARIABLE as TRACE_VARIABLE
-from lmcache_core.app.plugins.plugin_hooks import HookTrace, PluginHooks
+from lmcache_core.app.plugins.plugin_hooks import PluginHooks
 from lmcache_core.contracts.hookspecs import CONTRACT_VERSION, ENTRY_POINT_GROUP
 from lmcache_core.model.errors import PluginError, PluginLoadError
 from lmcache_core.model.spelling import mistyped
@@ -48,7 +47,7 @@ def load_plugins(
     plan = [_planned(row, selected, blocked, safe_mode) for row in _without_doubles(candidates)]
     wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
     plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
-    hooks = PluginHooks(HookTrace() if os.environ.get(TRACE_VARIABLE, "0") not in ("", "0") else None)
+    hooks = PluginHooks(trace=os.environ.get("LMCACHE_TRACE_HOOKS", "0") not in ("", "0"))
     with redirect_stdout(sys.stderr):  # what a plugin prints must not mix with a command's output
         loaded = {**load_modules(wanted), **modules}
         rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]

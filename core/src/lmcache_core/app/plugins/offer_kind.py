@@ -2,75 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from lmcache_core.contracts.offer import Offer
 
 
 class OfferKind(StrEnum):
-    """`hook` returns the offers, `label` is what people call one, and `prefix` begins the name of a plugin for it."""
+    """Each has the hook that returns the offers, the beginning of the name of a plugin for it, and what people call one.  The
+    distribution lmcache-l2-acme has the plugin l2_acme, which offers `acme`."""
 
-    L2_ADAPTER = "l2_adapter"
-    EVICTION_POLICY = "eviction_policy"
-    STORE_POLICY = "store_policy"
-    PREFETCH_POLICY = "prefetch_policy"
-    SERDE = "serde"
-    REQUEST_MODULE = "request_module"
-    SUBSCRIBER = "subscriber"
-    HTTP_ROUTES = "http_routes"
-    SERVICE = "service"
-    L1_MEMORY = "l1_memory"
-    COMMAND = "command"
+    hook: str
+    prefix: str
+    label: str
 
-    @property
-    def hook(self) -> str:
-        return HOOKS[self]
+    def __new__(cls, word: str, hook: str = "", prefix: str = "", label: str = "") -> OfferKind:
+        kind = str.__new__(cls, word)
+        kind._value_ = word
+        kind.hook, kind.prefix, kind.label = f"lmcache_{hook}", prefix, label or word.replace("_", " ")
+        return kind
 
-    @property
-    def label(self) -> str:
-        return _LABELS.get(self) or self.replace("_", " ")
-
-    @property
-    def prefix(self) -> str:
-        """As in the distribution lmcache-l2-acme and its plugin l2_acme, which offer `acme`."""
-        return _PREFIXES[self]
+    L2_ADAPTER = "l2_adapter", "l2_adapters", "l2", "L2 adapter"
+    EVICTION_POLICY = "eviction_policy", "eviction_policies", "eviction"
+    STORE_POLICY = "store_policy", "store_policies", "store"
+    PREFETCH_POLICY = "prefetch_policy", "prefetch_policies", "prefetch"
+    SERDE = "serde", "serdes", "serde"
+    REQUEST_MODULE = "request_module", "request_modules", "request"
+    SUBSCRIBER = "subscriber", "subscribers", "subscriber"
+    HTTP_ROUTES = "http_routes", "http_routes", "http", "HTTP routes"
+    SERVICE = "service", "services", "service"
+    L1_MEMORY = "l1_memory", "l1_memories", "l1", "L1 memory"
+    COMMAND = "command", "commands", "command"
 
 
-HOOKS = {
-    OfferKind.L1_MEMORY: "lmcache_l1_memories",
-    OfferKind.L2_ADAPTER: "lmcache_l2_adapters",
-    OfferKind.SERDE: "lmcache_serdes",
-    OfferKind.EVICTION_POLICY: "lmcache_eviction_policies",
-    OfferKind.STORE_POLICY: "lmcache_store_policies",
-    OfferKind.PREFETCH_POLICY: "lmcache_prefetch_policies",
-    OfferKind.REQUEST_MODULE: "lmcache_request_modules",
-    OfferKind.SUBSCRIBER: "lmcache_subscribers",
-    OfferKind.HTTP_ROUTES: "lmcache_http_routes",
-    OfferKind.SERVICE: "lmcache_services",
-    OfferKind.COMMAND: "lmcache_commands",
-}
-"""The hook that returns the offers of a kind."""
-_PREFIXES = {
-    OfferKind.L1_MEMORY: "l1",
-    OfferKind.L2_ADAPTER: "l2",
-    OfferKind.SERDE: "serde",
-    OfferKind.EVICTION_POLICY: "eviction",
-    OfferKind.STORE_POLICY: "store",
-    OfferKind.PREFETCH_POLICY: "prefetch",
-    OfferKind.REQUEST_MODULE: "request",
-    OfferKind.SUBSCRIBER: "subscriber",
-    OfferKind.HTTP_ROUTES: "http",
-    OfferKind.SERVICE: "service",
-    OfferKind.COMMAND: "command",
-}
-_LABELS = {OfferKind.L1_MEMORY: "L1 memory", OfferKind.L2_ADAPTER: "L2 adapter", OfferKind.HTTP_ROUTES: "HTTP routes"}
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(NamedTuple):
     """One answer to one hook."""
 
     kind: OfferKind

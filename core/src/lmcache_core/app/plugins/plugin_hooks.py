@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, signature
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 import pluggy
 
-from lmcache_core.app.plugins.offer_kind import HOOKS, Offered, OfferKind
+from lmcache_core.app.plugins.offer_kind import Offered, OfferKind
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.contracts import hookspecs
 from lmcache_core.contracts.capability import Capability
@@ -37,11 +37,12 @@ class Connected(NamedTuple):
 class PluginHooks:
     """The connected plugins.  Used while the server starts and stops, by the thread that does that."""
 
-    def __init__(self, trace: HookTrace | None = None) -> None:
+    def __init__(self, *, trace: bool = False) -> None:
+        """`trace`: write a line for each call that reaches a plugin, whatever its caller."""
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         if trace:
-            trace.watch(self._manager)
+            _trace(self._manager)
 
     def connect(self, name: str, module: ModuleType) -> Connected:
         """Register a plugin and collect its offers and its settings.  Raises PluginContractError for one that breaks the
@@ -51,18 +52,17 @@ class PluginHooks:
             raise PluginContractError(name, f"module {module.__name__} is that of plugin '{other}', too")
         try:
             self._manager.register(module, name)
-        except pluggy.PluginValidationError as error:
-            self._forget(name)  # older versions of pluggy leave it half registered
-            raise PluginContractError(name, " ".join(str(error).split())) from error
-        try:
-            hooks = {caller.name for caller in self._manager.get_hookcallers(module) or ()}
+            hooks = self.hooks_of(name)
             offers = tuple(
-                offered for kind, hook in HOOKS.items() if hook in hooks for offered in self._offers(name, kind, hook)
+                Offered(kind, offer) for kind in OfferKind if kind.hook in hooks for offer in self._offers(name, kind)
             )
             return Connected(offers, self._groups(name) if _SETTINGS in hooks else ())
-        except PluginContractError:
-            self._forget(name)
-            raise
+        except (pluggy.PluginValidationError, PluginContractError) as error:
+            if self._manager.has_plugin(name):  # older versions of pluggy leave an invalid one half registered
+                self._manager.unregister(name=name)
+            if isinstance(error, PluginContractError):
+                raise
+            raise PluginContractError(name, " ".join(str(error).split())) from error
 
     def call(self, name: str, hook: str, **arguments: Any) -> list[Any]:
         """One plugin's answers to one hook: none, or one.  What the plugin raises passes through."""
@@ -80,18 +80,27 @@ class PluginHooks:
         module = self._manager.get_plugin(name)
         return sorted(caller.name for caller in self._manager.get_hookcallers(module) or ()) if module else []
 
-    def _forget(self, name: str) -> None:
-        if self._manager.has_plugin(name):
-            self._manager.unregister(name=name)
-
-    def _offers(self, name: str, kind: OfferKind, hook: str) -> Iterable[Offered]:
-        offers = self._answer(name, hook, Offer)
-        check_offers(name, kind, offers)
-        return [Offered(kind, offer) for offer in offers]
+    def _offers(self, name: str, kind: OfferKind) -> list[Offer]:
+        seen: set[str] = set()
+        offers = self._answer(name, kind.hook, Offer)
+        for offer in offers:
+            if fault := _fault_of_offer(kind, offer):
+                raise PluginContractError(name, fault)
+            if offer.name in seen:
+                raise PluginContractError(name, f"{kind.label} '{offer.name}' is offered twice")
+            seen.add(offer.name)
+        return offers
 
     def _groups(self, name: str) -> tuple[SettingGroup, ...]:
         groups = self._answer(name, _SETTINGS, SettingGroup)
-        check_groups(name, _SETTINGS, groups)
+        for group in groups:
+            if not isinstance(group, SettingGroup):
+                raise PluginContractError(
+                    name, f"{_SETTINGS} returned {type(group).__name__} where SettingGroup belongs"
+                )
+            if fault := _fault_of(group, _GROUP_PARTS):
+                subject = f"settings '{group.title}'" if _is_line(group.title) else _SETTINGS
+                raise PluginContractError(name, f"{subject}: {fault}")
         return tuple(groups)
 
     def _answer(self, name: str, hook: str, wanted: type) -> list[Any]:
@@ -163,68 +172,25 @@ _MAY_BE_DEFAULT: Final = (OfferKind.SUBSCRIBER, OfferKind.REQUEST_MODULE, OfferK
 """Of every other kind, something is used because the configuration names it."""
 
 
-def check_offers(plugin: str, kind: OfferKind, offers: Sequence[Any]) -> None:
-    """Raise PluginContractError for the first fault of the first offer that has one."""
-    seen = set()
-    for offer in offers:
-        if fault := _fault(kind, offer):
-            raise PluginContractError(plugin, fault)
-        if offer.name in seen:
-            raise PluginContractError(plugin, f"{kind.label} '{offer.name}' is offered twice")
-        seen.add(offer.name)
-
-
-def check_groups(plugin: str, hook: str, groups: Sequence[Any]) -> None:
-    """The same for groups of settings."""
-    for group in groups:
-        if not isinstance(group, SettingGroup):
-            raise PluginContractError(plugin, f"{hook} returned {type(group).__name__} where SettingGroup belongs")
-        if not _is_line(group.title):
-            raise PluginContractError(plugin, f"{hook}: title is {_short(group.title)}, not one line of text")
-        for part, text in (("model", group.model), ("apply", group.apply)):
-            if not _is_import_string(text):
-                fault = f"{part} is {text!r}, not an import string 'package.module:name'"
-                raise PluginContractError(plugin, f"settings '{group.title}': {fault}")
-
-
-def _fault(kind: OfferKind, offer: Any) -> str | None:
+def _fault_of_offer(kind: OfferKind, offer: Any) -> str | None:
     if not isinstance(offer, Offer):
         return f"{kind.hook} returned {type(offer).__name__} where Offer belongs"
     if not _is_offer_name(offer.name):
         return f"{kind.hook} returned an Offer with the name {offer.name!r}; a name is a word such as 'fs'"
-    fault = _fault_of_strings(offer) or _fault_of_values(kind, offer)
+    fault = _fault_of(offer, _OFFER_PARTS)
+    if fault is None and offer.default and kind not in _MAY_BE_DEFAULT:
+        fault = (
+            "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out"
+        )
     return f"{kind.label} '{offer.name}': {fault}" if fault else None
 
 
-def _fault_of_strings(offer: Any) -> str | None:
-    optional = [(part, getattr(offer, part)) for part in ("settings", "check") if getattr(offer, part) is not None]
-    for part, text in (("open", offer.open), *optional):
-        if not _is_import_string(text):
-            return f"{part} is {text!r}, not an import string 'package.module:name'"
-    if not _is_line(offer.summary):
-        return f"summary is {_short(offer.summary)}, not one line of text"
+def _fault_of(given: object, parts: Iterable[tuple[str, Callable[[object], bool], str]]) -> str | None:
+    for part, is_right, wanted in parts:
+        value = getattr(given, part)
+        if not is_right(value):
+            return f"{part} is {repr(value)[:80]}, not {wanted}"
     return None
-
-
-def _fault_of_values(kind: OfferKind, offer: Any) -> str | None:
-    for part, flags in (("capabilities", offer.capabilities), ("optional_capabilities", offer.optional_capabilities)):
-        if not isinstance(flags, Capability):
-            return f"{part} is {_short(flags)}, not a Capability such as Capability.NONE"
-    if not isinstance(offer.default, bool):
-        return f"default is {_short(offer.default)}, not True or False"
-    if offer.storage is not None and not isinstance(offer.storage, StorageFacts):
-        return f"storage is {_short(offer.storage)}, not StorageFacts"
-    if not isinstance(offer.operations, tuple) or not all(isinstance(each, str) for each in offer.operations):
-        return f"operations is {_short(offer.operations)}, not a tuple of names"
-    if offer.default and kind not in _MAY_BE_DEFAULT:
-        return (
-            "default is True, which is for subscribers, request modules, HTTP routes and services alone; leave it out"
-        )
-    return None
-
-
-def _short(value: object) -> str:
-    return repr(value)[:80]
 
 
 # Without regular expressions, which would cost every listing the time to compile them.
@@ -249,28 +215,46 @@ def _is_import_string(text: object) -> bool:
     return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
-VARIABLE: Final = "LMCACHE_TRACE_HOOKS"
+def _is_import_string_or_none(text: object) -> bool:
+    return text is None or _is_import_string(text)
 
 
-class HookTrace:
-    """One line per call that reaches a plugin: which plugin, which hook, how long.  One thread, that of the hooks."""
+def _is_capability(value: object) -> bool:
+    return isinstance(value, Capability)
 
-    def __init__(self) -> None:
-        self._begun: list[float] = []  # a hook may call another one
 
-    def watch(self, manager: pluggy.PluginManager) -> None:
-        """Sees every call through this manager from now on, whatever its caller."""
-        manager.add_hookcall_monitoring(self._before, self._after)
+_IMPORT_STRING: Final = "an import string 'package.module:name'"
+_OFFER_PARTS: Final = (
+    ("open", _is_import_string, _IMPORT_STRING),
+    ("settings", _is_import_string_or_none, _IMPORT_STRING),
+    ("check", _is_import_string_or_none, _IMPORT_STRING),
+    ("summary", _is_line, "one line of text"),
+    ("capabilities", _is_capability, "a Capability such as Capability.NONE"),
+    ("optional_capabilities", _is_capability, "a Capability such as Capability.NONE"),
+    ("default", lambda value: isinstance(value, bool), "True or False"),
+    ("storage", lambda value: value is None or isinstance(value, StorageFacts), "StorageFacts"),
+    (
+        "operations",
+        lambda value: isinstance(value, tuple) and all(isinstance(each, str) for each in value),
+        "a tuple of names",
+    ),
+)
+_GROUP_PARTS: Final = (
+    ("title", _is_line, "one line of text"),
+    ("model", _is_import_string, _IMPORT_STRING),
+    ("apply", _is_import_string, _IMPORT_STRING),
+)
 
-    def _before(self, hook: str, implementations: Sequence[Any], arguments: Mapping[str, Any]) -> None:
-        self._begun.append(time.perf_counter())
 
-    def _after(
-        self, outcome: pluggy.Result[Any], hook: str, implementations: Sequence[Any], arguments: Mapping[str, Any]
-    ) -> None:
-        milliseconds = (time.perf_counter() - self._begun.pop()) * 1000
+def _trace(manager: pluggy.PluginManager) -> None:
+    """One line on standard error for each plugin that a call reaches: which plugin, which hook, how long."""
+    begun: list[float] = []  # a hook may call another one
+
+    def after(outcome: pluggy.Result[Any], hook: str, implementations: Sequence[Any], _: object) -> None:
+        milliseconds = (time.perf_counter() - begun.pop()) * 1000
         end = f" raised={type(outcome.exception).__name__}" if outcome.exception else ""
-        for implementation in implementations:
-            plugin = implementation.plugin_name
+        for each in implementations:
             # in one piece, because other threads write there, too
-            sys.stderr.write(f"lmcache: hook call plugin={plugin} hook={hook} ms={milliseconds:.3f}{end}\n")
+            sys.stderr.write(f"lmcache: hook call plugin={each.plugin_name} hook={hook} ms={milliseconds:.3f}{end}\n")
+
+    manager.add_hookcall_monitoring(lambda *_: begun.append(time.perf_counter()), after)

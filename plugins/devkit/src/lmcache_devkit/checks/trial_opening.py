@@ -8,13 +8,13 @@ from contextlib import suppress
 from traceback import format_exception
 
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
+from lmcache_core.app.console.command_line import selection_from
 from lmcache_core.app.offer_specs import offer_spec
 from lmcache_core.app.open_adapter import open_adapter
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.plugins.plugin_selection import selection_from
 from lmcache_core.contracts.l1_memory import L1Memory, L1MemoryContext
 from lmcache_core.contracts.service import Service
 from lmcache_core.model.errors import PluginError

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from lmcache_core import Command, CommandContext
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.console.plugin_commands import plugin_commands_with_parsers
-from lmcache_core.app.plugins.plugin_selection import add_selection_flags, selection_of
 from lmcache_tools.command_tree import actions_called, command_tree
 
 _INSTALLS: Final = {

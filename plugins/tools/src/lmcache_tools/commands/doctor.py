@@ -14,11 +14,10 @@ from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core import Command, CommandContext
 from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec
 from lmcache_core.app.configuration import ServerFlags, read_settings
-from lmcache_core.app.console.command_line import Parser
+from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
 from lmcache_core.app.console.command_output import add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.plugins.plugin_selection import command_selection, server_selection
 from lmcache_tools.doctor.check_context import CheckContext
 from lmcache_tools.doctor.check_run import Report, run_checks
 from lmcache_tools.doctor.model_shape import read_model_shape
