@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lmcache_core.contracts.storage import PromptFacts
+from lmcache_core.l1.leases import Lease
 from lmcache_core.storage.counters import OTHER, Counters, TenantCounts, total
+from lmcache_core.storage.open_lookups import Lookup
+
+TOKENS = 16
+
+
+def answered(prompt: PromptFacts, hit: int, from_l2: int, objects: int, l2_objects: int) -> Lookup:
+    lookup = Lookup(b"", "r", cast(Lease, None), 1, 0.0, prompt.chunks, False, prompt, TOKENS, 1)
+    lookup.hit_chunks, lookup.l2_chunks = hit, from_l2
+    lookup.held_objects, lookup.l2_objects = objects, l2_objects
+    return lookup
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 15)), max_size=20))
 def test_what_is_hit_and_what_is_missed_is_what_was_requested(answers: list[tuple[int, int, int, int]]) -> None:
-    counters, tokens = Counters(), 16
+    counters, tokens = Counters(), TOKENS
     for from_l1, from_l2, missed, rest in answers:
         requested = from_l1 + from_l2 + missed
         hit = from_l1 + from_l2
-        counters.answered(
-            ("m", "s"), requested, requested * tokens + rest, hit, from_l2, 2 * hit, from_l2, tokens, 0.001
-        )
+        prompt = PromptFacts("m", "s", 2, requested * tokens + rest, requested)
+        counters.answered(answered(prompt, hit, from_l2, 2 * hit, from_l2), 0.001)
     rows = counters.snapshot()
     whole = total(rows)
     assert whole.lookups == len(answers)
@@ -59,7 +71,8 @@ def test_each_row_of_a_snapshot_is_of_one_moment() -> None:
 
     def count(number: int) -> None:
         for turn in range(2000):
-            counters.answered(("m", f"s{turn % 3}"), 4, 70, number, number // 2, number, 0, 16, 0.001)
+            prompt = PromptFacts("m", f"s{turn % 3}", 1, 70, 4)
+            counters.answered(answered(prompt, number, number // 2, number, 0), 0.001)
         stop.set()
 
     threads = [threading.Thread(target=count, args=(number,)) for number in (1, 2, 4)]

@@ -6,6 +6,7 @@ Events may be dropped on their way to a subscriber; these counts are changed whe
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -26,6 +27,7 @@ from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.model.keys import KeySpace
 from lmcache_core.model.names import parse_model_name
 from lmcache_core.model.object_header import HEADER_BYTES
+from lmcache_core.storage.open_lookups import Lookup
 
 PAIRS_MAX: Final = 1024
 """Pairs of model and salt that are counted by themselves, as long as the server runs; what comes later is counted together.
@@ -85,12 +87,12 @@ class TenantCounts:
     """Of these, `retrieved_chunks` were given to workers to read."""
     retrieved_chunks: int = 0
     retrieved_bytes: int = 0
-    early_exits: dict[str, int] = field(default_factory=dict)
+    early_exits: Counter[str] = field(default_factory=Counter)
     """Lookups that could find nothing, by reason; they are among `lookups`, too."""
-    refused_chunks: dict[str, int] = field(default_factory=dict)
+    refused_chunks: Counter[str] = field(default_factory=Counter)
     """Not stored, by reason (`contracts.events.StoreRefused`)."""
-    refused_bytes: dict[str, int] = field(default_factory=dict)
-    unread_chunks: dict[str, int] = field(default_factory=dict)
+    refused_bytes: Counter[str] = field(default_factory=Counter)
+    unread_chunks: Counter[str] = field(default_factory=Counter)
     """Of retrieves that were not served, by reason: `missing`, `overwritten` or `too_many_transfers`."""
 
     @property
@@ -119,18 +121,13 @@ class TenantCounts:
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _BY_REASON:
-            for reason, count in getattr(other, name).items():
-                _count(getattr(self, name), reason, count)
+            getattr(self, name).update(getattr(other, name))
         for tier, times in other.lookup_times.items():
             self.lookup_times.setdefault(tier, Durations()).add(times)
 
 
 _BY_REASON: Final = ("early_exits", "refused_chunks", "refused_bytes", "unread_chunks")
 _NUMBERS: Final = tuple(item.name for item in fields(TenantCounts) if item.name not in (*_BY_REASON, "lookup_times"))
-
-
-def _count(by_reason: dict[str, int], reason: str, count: int) -> None:
-    by_reason[reason] = by_reason.get(reason, 0) + count
 
 
 class Counters:
@@ -142,40 +139,30 @@ class Counters:
         self._lock = threading.Lock()  # guards all below
         self._rows: dict[Tenant, TenantCounts] = {}
 
-    def answered(
-        self,
-        tenant: Tenant,
-        requested: int,
-        prompt_tokens: int,
-        hit: int,
-        from_l2: int,
-        objects: int,
-        l2_objects: int,
-        chunk_tokens: int,
-        seconds: float,
-        early_exit: str = "",
-    ) -> None:
-        """A lookup has its answer: of `requested` chunks it holds `hit`, `from_l2` of them brought from L2, with this number of
-        `objects` over all shards."""
+    def answered(self, lookup: Lookup, seconds: float) -> None:
+        """A lookup has its answer, `seconds` after it began."""
+        prompt, chunk_tokens = lookup.prompt, lookup.chunk_tokens
+        tenant = tenant_of(prompt.model_name, prompt.cache_salt)
+        hit, from_l2 = lookup.hit_chunks, lookup.l2_chunks
         from_l1 = hit - from_l2
         tier = "l2" if from_l2 else "l1" if hit else "none"
         with self._lock:
             row = self._rows.get(tenant) or self._row(tenant)
             row.lookups += 1
             (row.lookup_times.get(tier) or row.lookup_times.setdefault(tier, Durations())).count(seconds)
-            row.requested_chunks += requested
-            row.requested_tokens += prompt_tokens
+            row.requested_chunks += prompt.chunks
+            row.requested_tokens += prompt.tokens
             if from_l1:
                 row.hit_l1_chunks += from_l1
                 row.hit_l1_tokens += from_l1 * chunk_tokens
             if from_l2:
                 row.hit_l2_chunks += from_l2
                 row.hit_l2_tokens += from_l2 * chunk_tokens
-            if objects:
-                row.hit_l1_objects += objects - l2_objects
-                row.hit_l2_objects += l2_objects
-            if early_exit:
-                _count(row.early_exits, early_exit, 1)
+            if hit:
+                row.hit_l1_objects += lookup.held_objects - lookup.l2_objects
+                row.hit_l2_objects += lookup.l2_objects
+            if prompt.obstacle:
+                row.early_exits[prompt.obstacle] += 1
 
     def abandoned(self, tenant: Tenant) -> None:
         """A lookup will never have an answer."""
@@ -196,8 +183,8 @@ class Counters:
     def refused(self, tenant: Tenant, chunks: int, size: int, reason: str) -> None:
         with self._lock:
             row = self._row(tenant)
-            _count(row.refused_chunks, reason, chunks)
-            _count(row.refused_bytes, reason, size)
+            row.refused_chunks[reason] += chunks
+            row.refused_bytes[reason] += size
 
     def retrieved(self, tenant: Tenant, chunks: int, size: int) -> None:
         with self._lock:
@@ -209,7 +196,7 @@ class Counters:
     def unread(self, tenant: Tenant, chunks: int, reason: str) -> None:
         """A retrieve was not served."""
         with self._lock:
-            _count(self._row(tenant).unread_chunks, reason, chunks)
+            self._row(tenant).unread_chunks[reason] += chunks
 
     def snapshot(self) -> dict[Tenant, TenantCounts]:
         """Copies of all rows, each of one moment; the lock is released between them."""

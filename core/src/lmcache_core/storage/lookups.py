@@ -317,20 +317,9 @@ class Lookups:
                 return  # it was replaced or ended meanwhile, and answered then
             rest = lookup.set_answer(match)
             waiters, lookup.waiters = lookup.waiters, []
-        now, prompt = self._clock.monotonic(), lookup.prompt
+        now = self._clock.monotonic()
         seconds = now - lookup.begun
-        self._counters.answered(
-            tenant_of(prompt.model_name, prompt.cache_salt),
-            prompt.chunks,
-            prompt.tokens,
-            lookup.hit_chunks,
-            lookup.l2_chunks,
-            lookup.held_objects,
-            lookup.l2_objects,
-            lookup.chunk_tokens,
-            seconds,
-            prompt.obstacle,
-        )
+        self._counters.answered(lookup, seconds)
         if rest:
             self._release(lookup, rest)
         if waiters and notify(waiters, match.answer, lookup.request_id):
