@@ -14,6 +14,8 @@ from typing import Final
 import pytest
 
 from demo.server_process import ServerProcess
+from lmcache_devkit.fake_engine import FakeEngine
+from tests.test_file_l1 import CHUNK_TOKENS, take
 
 FILES: Final = {
     "pyproject.toml": """
@@ -47,6 +49,10 @@ FILES: Final = {
             return [Offer("gen", "Listens", f"{HERE}:open_listener", f"{HERE}:GenSettings", check=f"{HERE}:check")]
 
         @hookimpl
+        def lmcache_l1_memories():
+            return [Offer("gen", "L1 in a mapping", f"{HERE}:open_memory", f"{HERE}:MemorySettings")]
+
+        @hookimpl
         def lmcache_commands():
             return [Offer("gen", "says a word", f"{HERE}:COMMAND")]
 
@@ -55,17 +61,20 @@ FILES: Final = {
             return [Offer("gen", "`GET /gen`", f"{HERE}:open_routes", default=True)]
         """,
     "gen_cache/parts.py": """
+        import ctypes
+        import mmap
         from argparse import ArgumentParser
 
         from pydantic import Field
 
         from lmcache_core import (
-            CheckResult, Command, ConfigError, HttpAnswer, HttpRoute, PluginSettings, Subscriber
+            CheckResult, Command, ConfigError, HttpAnswer, HttpRoute, L1Memory, MemoryRegion, PluginSettings, Subscriber
         )
 
         class GenFlags(PluginSettings):
             gen_word: str | None = Field(None, description="The word that is listened for.")
             gen_times: int = Field(2, ge=1, le=9, description="How often it is said.")
+            gen_memory: str | None = Field(None, description="The name of the mapping that L1 is in.")
 
         class GenSettings(PluginSettings):
             word: str = "none"
@@ -78,12 +87,37 @@ FILES: Final = {
             def subscriptions(self):
                 return {}
 
+        class MemorySettings(PluginSettings):
+            name: str
+
+        class Mapping(L1Memory):
+            def __init__(self, name, size_bytes):
+                self._name = name
+                self._mapping = mmap.mmap(-1, size_bytes)
+                address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
+                self._region = MemoryRegion(address, size_bytes, memoryview(self._mapping))
+
+            @property
+            def region(self):
+                return self._region
+
+            @property
+            def kind(self):
+                return self._name
+
+            def close(self):
+                self._region.view.release()
+
+        def open_memory(settings, context):
+            return Mapping(settings.name, context.size_bytes)
+
         def apply(values, given):
+            memory = {"l1_memory:gen": {"name": values.gen_memory}} if values.gen_memory else {}
             if values.gen_word is None:
-                if given:
+                if "gen_times" in given:
                     raise ConfigError("--gen-times does nothing without --gen-word; add it or leave this out")
-                return {}
-            return {"subscriber:gen": {"word": values.gen_word, "times": values.gen_times}}
+                return memory
+            return {**memory, "subscriber:gen": {"word": values.gen_word, "times": values.gen_times}}
 
         def open_listener(settings):
             return Listener(settings)
@@ -149,8 +183,10 @@ def test_its_flags_are_in_help_and_completion_and_the_reference(environment: dic
     said = lmcache(environment, "server", "--help")
     assert "Generated:" in said
     assert "--gen-word WORD" in said
+    assert "--gen-memory MEMORY" in said
     script = lmcache(environment, "completion", "bash")
     assert "--gen-times" in script
+    assert "--gen-memory" in script
     assert "--loud" in script
     document = subprocess.run(
         [sys.executable, "-m", "lmcache_tools.setting_reference"],
@@ -162,6 +198,7 @@ def test_its_flags_are_in_help_and_completion_and_the_reference(environment: dic
     ).stdout
     assert "## Generated" in document
     assert "`LMCACHE_GEN_TIMES`, integer, >= 1, <= 9, default `2`" in document
+    assert "`LMCACHE_GEN_MEMORY`" in document
 
 
 def test_its_settings_are_shown_with_who_gave_them(environment: dict[str, str], tmp_path: Path) -> None:
@@ -171,15 +208,26 @@ def test_its_settings_are_shown_with_who_gave_them(environment: dict[str, str], 
     rows = json.loads(said)["settings"]
     assert (rows["gen_word"]["value"], rows["gen_word"]["given_by"]) == ("hello", str(file))
     assert (rows["gen_times"]["value"], rows["gen_times"]["given_by"]) == (3, "LMCACHE_GEN_TIMES")
+    said = lmcache(environment, "config", "show", "--json", "--gen-memory", "mapped")
+    row = json.loads(said)["settings"]["gen_memory"]
+    assert (row["value"], row["given_by"]) == ("mapped", "--gen-memory")
     shown = lmcache(environment, "plugins", "show", "plugin:gen")
     for part in (
         "--gen-word",
         ">= 1, <= 9",
+        "--gen-memory",
         "subscriber:gen",
+        "l1_memory:gen",
         "command:gen",
         "http_routes:gen",
         "gen-cache-plugin 1.0",
     ):
+        assert part in shown
+
+
+def test_its_offers_are_shown_with_their_settings(environment: dict[str, str]) -> None:
+    shown = lmcache(environment, "plugins", "show", "l1_memory:gen")
+    for part in ("L1 in a mapping", "gen-cache-plugin 1.0", "REQUIRED", "name     text  yes"):
         assert part in shown
 
 
@@ -208,3 +256,17 @@ def test_its_route_and_its_subscriber_are_part_of_a_server(environment: dict[str
             assert json.loads(answer.read()) == {"word": "hello"}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/config", timeout=10) as answer:
             assert '"gen_word"' in answer.read().decode()
+
+
+def test_a_server_and_its_engines_work_in_its_memory(environment: dict[str, str], tmp_path: Path) -> None:
+    options = [*QUIET, "--chunk-size", str(CHUNK_TOKENS), "--gen-memory", "mapped"]
+    with ServerProcess(options, tmp_path / "log", environment={"PYTHONPATH": environment["PYTHONPATH"]}) as server:
+        l1 = server.status()["l1"]
+        assert (l1["kind"], l1["segment"]) == ("mapped", None)
+        prompt = list(range(4 * CHUNK_TOKENS))
+        with FakeEngine(f"tcp://127.0.0.1:{server.port}") as engine:
+            assert take(engine, prompt, "before") == 0
+            assert engine.store(prompt, "store")
+            assert take(engine, prompt, "after") == 4
+        assert server.status()["l1"]["state_counts_add_up"]
+        assert server.stop() == 0
