@@ -1,4 +1,4 @@
-"""Both twins of the kernels, for tests that hold for either."""
+"""Both implementations of the kernels, for tests that hold for either."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def budget_of(ratio: float) -> tuple[CpuBudget, Times]:
 def test_a_burst_is_free_and_what_is_more_is_made_up_for() -> None:
     budget, times = budget_of(0.25)
     times.work(0.04, 0.04)
-    assert budget.settle() == 0.0
+    assert budget.update() == 0.0
     times.work(1.0, 1.0)
-    rest = budget.settle()
+    rest = budget.update()
     assert 2.7 < rest < 3.0
     times.work(rest, 0.0)
-    assert budget.settle() < 1e-9
+    assert budget.update() < 1e-9
     assert abs(budget.used_seconds - 1.04) < 1e-9
 
 
@@ -39,7 +39,7 @@ def test_another_thread_begins_with_what_the_first_had() -> None:
     times.work(5.0, 5.0)
     times.cpu = 0.0  # the clock of another thread
     budget.begin()
-    assert budget.settle() == 0.0
+    assert budget.update() == 0.0
     assert budget.used_seconds == 0.0
 
 
@@ -51,5 +51,5 @@ def test_no_thread_gets_more_than_the_share_and_one_burst(ratio: float, works: l
     budget, times = budget_of(ratio)
     for seconds, share in works:
         times.work(seconds, seconds * share)
-        times.work(budget.settle(), 0.0)
+        times.work(budget.update(), 0.0)
         assert budget.used_seconds <= ratio * (times.clock + BURST_SECONDS) + 1e-6

@@ -42,7 +42,7 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
         conditions.add(_not_shared)
     conditions.add(lambda: _requests(parts, growth))
     conditions.add(lambda: _connections(parts, growth))
-    conditions.add(lambda: model_conflicts(parts.engine_port.workers.everybody()))
+    conditions.add(lambda: model_conflicts(parts.engine_port.workers.registered()))
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: (each for seat, _ in parts.guarded_policies() for each in seat.conditions()))

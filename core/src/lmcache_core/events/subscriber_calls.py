@@ -1,4 +1,4 @@
-"""Calls a subscriber, and keeps what it raises from everybody else."""
+"""Calls one subscriber.  What it raises is counted and logged, and reaches no other one."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class QueueLimits(msgspec.Struct, frozen=True):
 
 
 class CpuBudget:
-    """Counts the CPU time of the thread that calls `settle`, and says how long it has to rest to stay within `ratio` of a
+    """Counts the CPU time of the thread that calls `update`, and says how long it has to rest to stay within `ratio` of a
     core.  Called before and after work, so that a long rest before it counts as one burst.  One thread at a time;
     `begin` when another one takes over."""
 
@@ -95,7 +95,7 @@ class CpuBudget:
         """This thread is counted from now on."""
         self._cpu_before, self._before = self._cpu_seconds(), self._now()
 
-    def settle(self) -> float:
+    def update(self) -> float:
         """Count what was used since the last time.  Returns the seconds to rest, 0 where there is nothing to make up for."""
         cpu, now = self._cpu_seconds(), self._now()
         used, passed = cpu - self._cpu_before, now - self._before
@@ -260,7 +260,7 @@ class SubscriberQueue:
         waiting = len(self.events)
         if not waiting:
             return
-        self._budget.settle()
+        self._budget.update()
         self._busy_at = counted_at = self._now()
         for _ in range(waiting):
             try:
@@ -275,7 +275,7 @@ class SubscriberQueue:
 
     def _rest(self) -> None:
         """Let requests go first, and make up for CPU time beyond the budget, unless the queue is being closed."""
-        seconds = self._budget.settle()
+        seconds = self._budget.update()
         if seconds > PAUSE_SECONDS:
             self._close.wait(seconds)
         elif not self._close.is_set():

@@ -1,1 +1,1 @@
-"""Inner loops of the hot path, each in pure Python; lmcache-native brings compiled twins under the same tests."""
+"""Inner loops of the hot path, each in pure Python; lmcache-native brings compiled ones under the same tests."""

@@ -1,4 +1,4 @@
-"""Which twin of the kernels a server runs on."""
+"""Which implementation of the kernels a server runs on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lmcache_core.kernels.recency import PureRecency
 from lmcache_core.kernels.slot_table import PureSlotTable
 
 KERNEL_ABI: Final = 1
-"""What core expects of the compiled twins; lmcache-native says the same number if it fits."""
+"""What core expects of the compiled kernels; lmcache-native says the same number if it fits."""
 _REMEDY: Final = "pip install lmcache-native"
 
 NativeMode = Literal["auto", "on", "off"]
 
 
 class Kernels(msgspec.Struct, frozen=True):
-    """One set of twins.  `slot_table` and `recency` make new, empty ones."""
+    """One implementation of every kernel.  `slot_table` and `recency` make new, empty ones."""
 
     native: bool
     """Are these the compiled ones?"""
@@ -35,7 +35,7 @@ PURE: Final = Kernels(False, read_prompt, PureSlotTable, PureRecency)
 
 
 def choose_kernels(mode: NativeMode) -> Kernels:
-    """`auto`: the compiled twins where lmcache-native is installed and fits this core.  `on`: raises ConfigError, which
+    """`auto`: the compiled kernels where lmcache-native is installed and fits this core.  `on`: raises ConfigError, which
     says what is missing, instead of doing without them.  `off`: pure Python."""
     if mode == "off":
         return PURE

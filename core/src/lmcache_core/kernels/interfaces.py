@@ -1,4 +1,4 @@
-"""What each kernel does.  Every one has two twins, in pure Python and compiled, that behave alike.
+"""What each kernel does.  Every one has a pure and a native implementation, which behave alike.
 
 None of them is synchronised.  A compiled one never releases the GIL in the middle of a change, so that a look without the
 caller's lock sees the state before a call or after it.

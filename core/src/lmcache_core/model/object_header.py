@@ -171,11 +171,11 @@ def check(
         return found
     if found.key != key:
         return Check(Outcome.FOREIGN, "the header names another object")
-    room = len(run) - HEADER_BYTES
+    available = len(run) - HEADER_BYTES
     if found.serdes and not at_most:
         return Check(Outcome.FOREIGN, f"stored through {' and '.join(mark.name for mark in found.serdes)}")
-    if found.stored_bytes > room or (found.stored_bytes < room and not at_most):
-        return Check(Outcome.DAMAGED, f"{room} payload bytes, the header says {found.stored_bytes}")
+    if found.stored_bytes > available or (found.stored_bytes < available and not at_most):
+        return Check(Outcome.DAMAGED, f"{available} payload bytes, the header says {found.stored_bytes}")
     if not found.serdes and found.payload_bytes != found.stored_bytes:
         return Check(
             Outcome.DAMAGED, f"{found.payload_bytes} bytes of payload in {found.stored_bytes}, without a serde"

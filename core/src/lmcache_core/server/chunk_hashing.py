@@ -96,7 +96,7 @@ class KeyReader:
         """Decode what is not known.  None when the frame is not as it seemed."""
         known, chunk_tokens = start.known, self._chain.chunk_tokens
         left = start.tokens - len(known.hashes) * chunk_tokens
-        if self._chain.swift and len(frame) - start.offset - known.same > DECODED_BYTES_MAX:
+        if self._chain.releases_gil and len(frame) - start.offset - known.same > DECODED_BYTES_MAX:
             return self._read_tokens(frame, start, left)
         header = encode_header(left)
         begin = start.offset + known.end

@@ -93,7 +93,7 @@ class Handshakes:
         """Descriptors of connections that are not admitted and not closed yet; is that because of their owner?"""
         self._requests: list[_Request] = []
         """Not answered yet."""
-        self._unsettled: dict[int, float] = {}
+        self._in_handshake: dict[int, float] = {}
         """Descriptors of open connections that may be in the middle of their handshake, and when they were accepted."""
         self._failure = 0
         """The event before this one, if it says why a connection is closed: its EVENT_DISCONNECTED is the next."""
@@ -157,13 +157,13 @@ class Handshakes:
     def _take_event(self, kind: int, value: int) -> None:
         if kind == zmq.EVENT_ACCEPTED:
             self._accepted += 1
-            self._unsettled[value] = self._clock.monotonic()
+            self._in_handshake[value] = self._clock.monotonic()
             self._check_owner(value)
         elif kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._ok += 1
         elif kind == zmq.EVENT_DISCONNECTED:
             self._closed += 1
-            self._unsettled.pop(value, None)
+            self._in_handshake.pop(value, None)
             if self._hung_up.pop(value, False):
                 self._forbidden += 1
             elif self._failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
@@ -174,7 +174,7 @@ class Handshakes:
                 request.closing.discard(value)
             self._answer_requests()
         self._failure = kind if kind & (_FAILED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL) else 0
-        self._settle()
+        self._count_refused()
 
     def _check_owner(self, descriptor: int) -> None:
         if self._users.uids is None:
@@ -217,14 +217,14 @@ class Handshakes:
             owner,
         )
 
-    def _settle(self) -> None:
-        """libzmq says nothing of a handshake that it refused but that some connection was closed.  At most the unsettled
-        ones can be under way, so what is missing beyond them was refused."""
+    def _count_refused(self) -> None:
+        """libzmq says nothing of a handshake that it refused but that some connection was closed.  At most those in
+        `_in_handshake` can be under way, so what is missing beyond them was refused."""
         under_way = self._accepted - self._ok - self._refused - self._incomplete - self._forbidden
         if under_way:
             since = self._clock.monotonic() - HANDSHAKE_SECONDS
-            while self._unsettled and (oldest := next(iter(self._unsettled.items())))[1] < since:
-                del self._unsettled[oldest[0]]
-            self._refused += max(0, under_way - len(self._unsettled))
+            while self._in_handshake and (oldest := next(iter(self._in_handshake.items())))[1] < since:
+                del self._in_handshake[oldest[0]]
+            self._refused += max(0, under_way - len(self._in_handshake))
         else:
-            self._unsettled.clear()
+            self._in_handshake.clear()

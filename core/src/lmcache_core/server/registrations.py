@@ -195,7 +195,7 @@ class Registrations:
         return tuple(dict.fromkeys(worker.groups for worker in group)), False
 
     def model_names(self, served: str, world_size: int) -> tuple[str, ...]:
-        found = {worker.model_name for worker in self.everybody() if worker.world_size == world_size}
+        found = {worker.model_name for worker in self.registered() if worker.world_size == world_size}
         return tuple(sorted(name for name in found if parse_model_name(name).served == served))
 
     def reap(self) -> None:
@@ -225,7 +225,7 @@ class Registrations:
             self._drop_silent(registration.worker)
         self._end_quarantined(lambda worker: not self._is_connected(worker.connection))
 
-    def everybody(self) -> list[Worker]:
+    def registered(self) -> list[Worker]:
         return [registration.worker for registration in list(self._by_id.values())]
 
     def status(self) -> list[dict[str, object]]:

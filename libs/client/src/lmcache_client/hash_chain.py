@@ -141,7 +141,7 @@ class Chain(Protocol):
     def chunk_tokens(self) -> int: ...
 
     @property
-    def swift(self) -> bool:
+    def releases_gil(self) -> bool:
         """True: reading long prompts takes no hold of the GIL, and they need not end where the frame ends."""
 
     def extend(
@@ -156,9 +156,9 @@ class Chain(Protocol):
 class Blake3Chain:
     """blake3(previous hash + 4 bytes per token, big-endian)."""
 
-    def __init__(self, chunk_tokens: int, read_prompt: ReadPrompt, swift: bool) -> None:
+    def __init__(self, chunk_tokens: int, read_prompt: ReadPrompt, releases_gil: bool) -> None:
         self.chunk_tokens = chunk_tokens
-        self.swift = swift
+        self.releases_gil = releases_gil
         self._read_prompt = read_prompt
         self._root = blake3(bytes(8) + bytes(4)).digest()
 
@@ -173,7 +173,7 @@ class Blake3Chain:
 class Sha256CborChain:
     """sha256 over the canonical CBOR of previous hash, tokens and null.  Integers must end where the frame ends."""
 
-    swift: Final = False
+    releases_gil: Final = False
 
     def __init__(self, chunk_tokens: int, seed: str) -> None:
         self.chunk_tokens = chunk_tokens

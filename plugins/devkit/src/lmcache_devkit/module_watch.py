@@ -56,7 +56,7 @@ class ModuleWatch:
             self.refused.add(verb)
 
     def gives_slots(self, worker: int) -> None:
-        if worker not in {each.token for each in self.workers.everybody()}:
+        if worker not in {each.token for each in self.workers.registered()}:
             self.unknown_workers.add(worker)
 
     def looks_up(self, connection: bytes, request_id: str) -> None:

@@ -148,7 +148,7 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
     for condition, _ in conditions:
         yield CONDITION.of(1, condition.name, condition.severity.value, condition.subject)
     yield from _requests(parts)
-    workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.everybody())
+    workers = Counter((worker.model_name, worker.inline) for worker in parts.engine_port.workers.registered())
     for (model_name, inline), count in workers.items():
         model = parse_model_name(model_name)
         yield WORKERS.of(count, model.served, model.identity, "inline" if inline else "shared_memory")
