@@ -123,6 +123,7 @@ from .contracts.http_route import (
     HttpRoute as HttpRoute,
     paths_overlap as paths_overlap,
     PluginRoute as PluginRoute,
+    RouteCheck as RouteCheck,
 )
 from .contracts.l2_adapter import (
     CircuitState as CircuitState,

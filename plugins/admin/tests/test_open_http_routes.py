@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from core.tests.app.test_build import built
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.open_http_routes import fault_of_route
 from lmcache_core.contracts.http_route import HttpAnswer, HttpRequest, HttpRoute
 from lmcache_core.model.errors import PluginContractError
 from lmcache_devkit import free_port
+from lmcache_http.route_checks import fault_of_route
 
 Install = Callable[..., Path]
 

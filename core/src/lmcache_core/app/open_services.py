@@ -18,7 +18,7 @@ from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.app.shown_settings import shown_settings
-from lmcache_core.contracts.http_route import PluginRoute
+from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
@@ -45,11 +45,11 @@ class ContextOfServices(msgspec.Struct, frozen=True):
             raise RuntimeError("context.server was read while services are opened; read it in start() or later")
         return server
 
-    def http_routes(self, reserved: Mapping[str, Sequence[str]]) -> list[PluginRoute]:
+    def http_routes(self, check: RouteCheck) -> list[PluginRoute]:
         common = self.common
         subscribers = {name: asked.own for name, asked in common.subscribers.items()}
         context = RoutesContext(lambda: self.server, subscribers)
-        return open_http_routes(common.offers.http_routes, common.plugins, context, reserved)
+        return open_http_routes(common.offers.http_routes, common.plugins, context, check)
 
     def configuration(self) -> Mapping[str, Any]:
         return {row.name: row.value for row in shown_settings(self.common.settings, self.common.plugins)}

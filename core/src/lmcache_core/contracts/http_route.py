@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -87,6 +87,12 @@ class PluginRoute(msgspec.Struct, frozen=True):
     plugin: str
     offer: str
     route: HttpRoute
+    owner: str = ""
+    """Its distribution and version, for messages."""
+
+
+RouteCheck = Callable[[PluginRoute, Sequence[PluginRoute]], str | None]
+"""What is wrong with a route beside those that were accepted before it, in words; None for a right one."""
 
 
 def paths_overlap(path: str, other: str) -> bool:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from lmcache_core.contracts.conditions import Condition
-from lmcache_core.contracts.http_route import PluginRoute
+from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
@@ -27,9 +27,8 @@ class ServiceContext(Protocol):
     def control(self) -> ServerControl:
         """What an operator may do to the server.  Not to be used before `Service.start`."""
 
-    def http_routes(self, reserved: Mapping[str, Sequence[str]]) -> Sequence[PluginRoute]:
-        """The routes that plugins offer, opened and checked, for a service that answers them.  `reserved`: paths of the
-        service's own, by the name of their owner in messages."""
+    def http_routes(self, check: RouteCheck) -> Sequence[PluginRoute]:
+        """The routes that plugins offer, opened and checked, for a service that answers them."""
 
     def configuration(self) -> Mapping[str, Any]:
         """Every setting by name, as JSON values.  Secrets are masked."""

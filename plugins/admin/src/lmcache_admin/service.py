@@ -12,6 +12,7 @@ from lmcache_admin.plugin_calls import ANSWER_SECONDS, PluginCalls
 from lmcache_admin.settings import AdminSettings, is_loopback
 from lmcache_core import ConfigError, PluginRoute, ServerInfo, Service, ServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
+from lmcache_http.route_checks import route_check
 from lmcache_http.server import LIMITS, HttpLimits, HttpServer
 from lmcache_http.tokens import TOKEN_VARIABLE, Tokens, open_tokens
 
@@ -86,6 +87,6 @@ def open_admin(settings: AdminSettings, context: ServiceContext) -> AdminService
             "--http-allow-unauthenticated: everybody who reaches %s:%d may use it", settings.host, settings.port
         )
     context.control.hide_also({token for token in (os.environ.get(TOKEN_VARIABLE),) if token})
-    routes = context.http_routes({"lmcache-admin": ADMIN_PATHS})
+    routes = context.http_routes(route_check({"lmcache-admin": ADMIN_PATHS}))
     parts = open_parts(lambda: context.server, context.control)
     return AdminService(settings.host, settings.port, tokens, parts, routes)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lmcache_core.contracts.conditions import Condition
-from lmcache_core.contracts.http_route import PluginRoute
+from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
@@ -60,7 +60,7 @@ class FakeServiceContext:
             raise RuntimeError("context.control was read while services are opened; read it in start() or later")
         return self.operator
 
-    def http_routes(self, reserved: Mapping[str, Sequence[str]]) -> Sequence[PluginRoute]:
+    def http_routes(self, check: RouteCheck) -> Sequence[PluginRoute]:
         return ()
 
     def configuration(self) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from lmcache_devkit.fake_server_view import FakeServerView
 from lmcache_devkit.module_bench import ModuleBench
 from lmcache_devkit.service_suite import FakeServiceContext
 from lmcache_http.admin_api.paths import ADMIN_PATHS
+from lmcache_http.route_checks import route_check
 
 _CLOSE_SECONDS = 10.0
 
@@ -65,7 +66,9 @@ def _open(check: CheckRequest) -> None:
                 with suppress(Exception):
                     subscriber.close()
         case OfferKind.HTTP_ROUTES:
-            open_http_routes([spec], plugins, RoutesContext(FakeServerView, {}), {"lmcache-admin": ADMIN_PATHS})
+            open_http_routes(
+                [spec], plugins, RoutesContext(FakeServerView, {}), route_check({"lmcache-admin": ADMIN_PATHS})
+            )
         case OfferKind.L1_MEMORY:
             memory = spec.open_as(L1Memory, plugins, L1MemoryContext(1 << 20, 4096, "trial", "trial"))
             with suppress(Exception):
