@@ -6,6 +6,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from lmcache_core.contracts.clock import Clock, SystemClock
@@ -112,7 +113,7 @@ class EvictionController:
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._cache = cache
-        self.guarded = GuardedPolicy("eviction policy", policy, clock or SystemClock(), built_in)
+        self.guarded = GuardedPolicy("eviction policy", policy, clock or SystemClock(), built_in, self._rescue)
         """The policy and its failures."""
         self._watermark = watermark
         self._ratio = ratio
@@ -233,18 +234,11 @@ class EvictionController:
         self._cache.salts.notify_waits()
 
     def _victims(self, demand: EvictionDemand) -> Sequence[int]:
-        try:
-            victims = self.guarded.policy.victims(demand, self._cache.may_evict)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
-            self._failed("victims", error)
-            return ()
-        self.guarded.worked("victims")
-        return victims
+        return self.guarded.call("victims", lambda policy: policy.victims(demand, self._cache.may_evict), ())
 
-    def _failed(self, method: str, error: BaseException) -> None:
-        """Where it fails again and again, the built-in policy learns what L1 holds and takes over."""
-        built_in = self.guarded.failed(method, error)
-        if built_in is not None and self._change is None:
+    def _rescue(self, built_in: EvictionPolicy) -> None:
+        """The policy fails again and again: the built-in one learns what L1 holds and takes over."""
+        if self._change is None:
             self._change, self._is_rescue = PolicyChange(self._cache, built_in), True
 
     def _evict(self, victims: Sequence[int], reason: str = EVICTED) -> int:
@@ -276,18 +270,14 @@ class EvictionController:
         notes.reverse()
         while notes:
             note = notes.pop()
-            try:
-                self._notify_one(note)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
-                self._failed(_METHODS[type(note)], error)
-            else:
-                self.guarded.worked(_METHODS[type(note)])
+            self.guarded.call(_METHODS[type(note)], partial(_notify, note), None)
 
-    def _notify_one(self, note: LogEntry) -> None:
-        match note:
-            case Inserted(slots, facts):
-                self.guarded.policy.on_insert(slots, facts)
-            case Accessed(slots, facts):
-                self.guarded.policy.on_access(slots, facts)
-            case Removed(slots):
-                self.guarded.policy.on_remove(slots)
+
+def _notify(note: LogEntry, policy: EvictionPolicy) -> None:
+    match note:
+        case Inserted(slots, facts):
+            policy.on_insert(slots, facts)
+        case Accessed(slots, facts):
+            policy.on_access(slots, facts)
+        case Removed(slots):
+            policy.on_remove(slots)

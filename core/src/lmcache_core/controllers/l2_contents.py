@@ -7,7 +7,6 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lmcache_core.contracts.capability import Capability
@@ -147,7 +146,9 @@ class L2Contents:
     ) -> None:
         """`built_in` makes the policy that takes over where `policy` fails again and again."""
         self._client = client
-        self.guarded = GuardedPolicy(f"eviction policy of adapter {client.name}", policy, clock, built_in)
+        self.guarded = GuardedPolicy(
+            f"eviction policy of adapter {client.name}", policy, clock, built_in, self._take_over
+        )
         self._clock = clock
         self.objects = NumberedObjects()
 
@@ -167,12 +168,12 @@ class L2Contents:
             else:
                 learned.known.append(number)
         if learned.known:
-            self._notify("on_access", lambda: self.guarded.policy.on_access(learned.known, AccessFacts(0, facts)))
+            self.guarded.call("on_access", lambda policy: policy.on_access(learned.known, AccessFacts(0, facts)), None)
         for (space, object_bytes), group in new.items():
             numbers = [self.objects.add(key, object_bytes) for key in group]
             identities = tuple(key.chunk_hash for key in group)
             inserted = InsertFacts(object_bytes, space, 0, identities, facts)
-            self._notify("on_insert", partial(self.guarded.policy.on_insert, numbers, inserted))
+            self._insert(numbers, inserted)
         return learned
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -180,18 +181,19 @@ class L2Contents:
         for number in numbers:
             self.objects.remove(number)
         if numbers:
-            self._notify("on_remove", lambda: self.guarded.policy.on_remove(numbers))
+            self.guarded.call("on_remove", lambda policy: policy.on_remove(numbers), None)
 
     def victims(self, wanted_bytes: int, may_evict: Callable[[int], bool]) -> list[int]:
         """Victims of the policy, each once, and only those that may be evicted."""
-        try:
-            named = self.guarded.policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
-            victims = [number for number in dict.fromkeys(named) if may_evict(number)]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
-            self._failed("victims", error)
-            return []
-        self.guarded.worked("victims")
-        return victims
+
+        def victims(policy: EvictionPolicy) -> list[int]:
+            named = policy.victims(EvictionDemand(wanted_bytes, {}), may_evict)
+            return [number for number in dict.fromkeys(named) if may_evict(number)]
+
+        return self.guarded.call("victims", victims, [])
+
+    def _insert(self, numbers: Sequence[int], facts: InsertFacts) -> None:
+        self.guarded.call("on_insert", lambda policy: policy.on_insert(numbers, facts), None)
 
     def _usual_size(self, key: ObjectKey) -> int:
         if (size := self.objects.usual_size(key.space)) is not None:
@@ -199,21 +201,12 @@ class L2Contents:
         usage = self._client.usage()
         return max(1, usage.used_bytes // usage.objects) if usage and usage.objects > 0 else 1
 
-    def _notify(self, method: str, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary; the notes behind it must come through
-            self._failed(method, error)
-        else:
-            self.guarded.worked(method)
-
-    def _failed(self, method: str, error: BaseException) -> None:
-        """After repeated failures the built-in policy learns all objects and takes over."""
-        if built_in := self.guarded.failed(method, error):
-            self.guarded.take(built_in, because_it_failed=True)
-            facts = RequestFacts(seconds=self._clock.monotonic())
-            for number, key, size in self.objects.everything():
-                built_in.on_insert([number], InsertFacts(size, key.space, 0, (key.chunk_hash,), facts))
+    def _take_over(self, built_in: EvictionPolicy) -> None:
+        """The built-in policy learns all objects."""
+        self.guarded.take(built_in, because_it_failed=True)
+        facts = RequestFacts(seconds=self._clock.monotonic())
+        for number, key, size in self.objects.everything():
+            built_in.on_insert([number], InsertFacts(size, key.space, 0, (key.chunk_hash,), facts))
 
 
 PAGE_KEYS: Final = 1000

@@ -27,6 +27,7 @@ FAILURES_MAX: Final = 3
 """In a row, of one method."""
 
 Policy = TypeVar("Policy")
+Result = TypeVar("Result")
 
 
 class GuardedPolicy(Generic[Policy]):
@@ -34,12 +35,20 @@ class GuardedPolicy(Generic[Policy]):
     that owns the policy."""
 
     def __init__(
-        self, subject: str, policy: Policy, clock: Clock, built_in: Callable[[], Policy] | None = None
+        self,
+        subject: str,
+        policy: Policy,
+        clock: Clock,
+        built_in: Callable[[], Policy] | None = None,
+        take_over: Callable[[Policy], None] | None = None,
     ) -> None:
-        """`subject` is what conditions are about, such as `store policy`.  Without `built_in`, a policy that fails stays."""
+        """`subject` is what conditions are about, such as `store policy`.  Without `built_in`, a policy that fails stays.
+        `take_over` gets the built-in policy where it has to learn something before it can decide: see `take`.  Without,
+        it decides at once."""
         self.subject: Final = subject
         self.policy = policy
         self._built_in = built_in
+        self._take_over = take_over
         self._faults = FaultLog(logger, clock, f"policy={subject.removesuffix(' policy')}")
         self._in_a_row: Counter[str] = Counter()
         self._last_error = ""
@@ -47,12 +56,31 @@ class GuardedPolicy(Generic[Policy]):
         self.failures = 0
         """Since the start."""
 
-    def worked(self, method: str) -> None:
+    def call(self, method: str, function: Callable[[Policy], Result], default: Result) -> Result:
+        """What `function` returns, which calls this method of the policy; `default` where it raises.  A policy that fails
+        again and again is replaced by the built-in one, which is asked the same unless it has to learn before."""
+        try:
+            result = function(self.policy)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
+            if (built_in := self._failed(method, error)) is None:
+                return default
+            if self._take_over is not None:
+                self._take_over(built_in)
+                return default
+            self.take(built_in, because_it_failed=True)
+            return self.call(method, function, default)
         if self._in_a_row:
             del self._in_a_row[method]
+        return result
 
-    def failed(self, method: str, error: BaseException) -> Policy | None:
-        """While the exception is handled.  The built-in policy, where it is to take over: see `take`."""
+    def take(self, policy: Policy, *, because_it_failed: bool = False) -> None:
+        """This one decides from now on: an operator wants it, or the one before has failed."""
+        self.policy = policy
+        self._was_replaced = because_it_failed
+        self._in_a_row.clear()
+
+    def _failed(self, method: str, error: BaseException) -> Policy | None:
+        """The built-in policy, where it is to take over."""
         self.failures += 1
         self._in_a_row[method] += 1
         self._last_error = f"{method}: {type(error).__name__}: {error_message(error)}"
@@ -60,12 +88,6 @@ class GuardedPolicy(Generic[Policy]):
         if self._in_a_row[method] < FAILURES_MAX or self._was_replaced or self._built_in is None:
             return None
         return self._built_in()
-
-    def take(self, policy: Policy, *, because_it_failed: bool = False) -> None:
-        """This one decides from now on: an operator wants it, or the one before has failed."""
-        self.policy = policy
-        self._was_replaced = because_it_failed
-        self._in_a_row.clear()
 
     def conditions(self) -> Iterator[Condition]:
         if self._was_replaced:

@@ -328,13 +328,8 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         pairs = zip(job.loads, outcomes, strict=False)
         loaded = sum([HEADER_BYTES + each.source.record.payload_bytes for each, how in pairs if how is Outcome.DONE])
         seconds = self._clock.monotonic() - job.begun
-        try:
-            self.guarded.policy.on_load(LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: what it learns is its own affair
-            if built_in := self.guarded.failed("on_load", error):
-                self.guarded.take(built_in, because_it_failed=True)
-        else:
-            self.guarded.worked("on_load")
+        facts = LoadFacts(job.client.name, job.object_bytes, job.ahead_bytes, loaded, seconds)
+        self.guarded.call("on_load", lambda policy: policy.on_load(facts), None)
 
     # --- the end
 

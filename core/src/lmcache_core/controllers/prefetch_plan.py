@@ -253,26 +253,22 @@ def _ask(
     loading_bytes: Callable[[AdapterClient], int],
 ) -> PrefetchPlan:
     size = len(prefetch.wanted)
-    if not clients:  # the last one was removed meanwhile
-        return PrefetchPlan((None,) * size)
-    try:
-        adapters = [client.facts for client in clients]
-        if guarded.policy.weighs_loads and prefetch.wanted:
-            plan = guarded.policy.weigh(found, adapters, _facts(prefetch, clients, loading_bytes))
+    adapters = [client.facts for client in clients]
+
+    def plan(policy: PrefetchPolicy) -> PrefetchPlan:
+        if policy.weighs_loads and prefetch.wanted:
+            plan = policy.weigh(found, adapters, _facts(prefetch, clients, loading_bytes))
         else:
-            plan = guarded.policy.plan(found, adapters)
+            plan = policy.plan(found, adapters)
         sources, retain, declined = tuple(plan.sources), bool(plan.retain), tuple(plan.declined)
         if len(sources) != size:
             raise ValueError(f"the prefetch policy planned {len(sources)} of {size} keys")
         if any(place is not None and type(place) is not int for place in (*sources, *declined)):
             raise ValueError("the prefetch policy named an adapter by something else than its index")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary: without a plan nothing is loaded
-        if built_in := guarded.failed("plan", error):
-            guarded.take(built_in, because_it_failed=True)
-            return _ask(guarded, found, clients, prefetch, loading_bytes)
-        return PrefetchPlan((None,) * size)
-    guarded.worked("plan")
-    return PrefetchPlan(sources, retain, declined)
+        return PrefetchPlan(sources, retain, declined)
+
+    nothing = PrefetchPlan((None,) * size)
+    return guarded.call("plan", plan, nothing) if clients else nothing  # the last one may have been removed meanwhile
 
 
 def _keep_pinned(prefetch: Prefetch, clients: Sequence[AdapterClient]) -> None:

@@ -46,8 +46,9 @@ def plan_stores(
         for item, chunk in zip(items, batch.chunks, strict=True)
     ]
     known = range(len(adapters))
-    try:
-        plan = guarded.policy.plan(objects, adapters)
+
+    def plan(policy: StorePolicy) -> StorePlan:
+        plan = policy.plan(objects, adapters)
         targets = tuple(tuple(chosen) for chosen in plan.targets)
         if len(targets) != len(items):
             raise ValueError(f"the store policy planned {len(targets)} of {len(items)} objects")
@@ -56,14 +57,9 @@ def plan_stores(
                 raise ValueError(f"the store policy named other adapters than 0 to {len(known) - 1}")
             if len(set(chosen)) != len(chosen):
                 raise ValueError("the store policy named an adapter twice")
-        drops = bool(plan.drop_from_l1)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin boundary
-        if built_in := guarded.failed("plan", error):
-            guarded.take(built_in, because_it_failed=True)
-            return plan_stores(guarded, items, batch, adapters)
-        return StorePlan(((),) * len(items))
-    guarded.worked("plan")
-    return StorePlan(targets, drops)
+        return StorePlan(targets, bool(plan.drop_from_l1))
+
+    return guarded.call("plan", plan, StorePlan(((),) * len(items)))
 
 
 class StoreController(MessageLoop[Batch | Answer]):
