@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from libs.object_files.tests.stored import of_version
 from lmcache_core import JobDone, JobId, Outcome
-from lmcache_core.app import found_objects, server_conditions
+from lmcache_core.app import server_conditions
 from lmcache_core.app.build import build
 from lmcache_core.app.cli import main
 from lmcache_core.app.configuration import read_settings
@@ -271,7 +271,7 @@ def policy(seat: Callable[[Site], Any], method: str, **settings: Any) -> Fault:
 def subscriber_raises(site: Site) -> Iterator[None]:
     site.start()
     begin(site)
-    queue = site.parts.bus.queue_of("recent_events")
+    queue = site.parts.common.bus.queue_of("recent_events")
     with site.patch.context() as patch:
         patch.setattr(queue._calls._subscriber, "batch_done", fails)
         yield
@@ -533,7 +533,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(adapter_conditions, "RecentGrowth", lambda clock, seconds=0.0: minute(clock))
     monkeypatch.setattr(subscriber_calls, "RECENT_SECONDS", MINUTE_SECONDS)
     monkeypatch.setattr(program, "RECENT_SECONDS", MINUTE_SECONDS)
-    monkeypatch.setattr(found_objects, "AGAIN_SECONDS", MINUTE_SECONDS)
+    monkeypatch.setattr(server_conditions, "AGAIN_SECONDS", MINUTE_SECONDS)
     with ExitStack() as exits:
         yield Site(tmp_path, monkeypatch, exits)
 

@@ -50,14 +50,14 @@ def servers_to_change() -> Iterator[StartServer]:
 def recorded(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
     """What is published meanwhile."""
     events: list[Event] = []
-    publish = server._parts.bus.publish
+    publish = server._parts.common.bus.publish
 
     def record(event: Event) -> None:
         events.append(event)
         publish(event)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server._parts.bus, "publish", record)
+        patch.setattr(server._parts.common.bus, "publish", record)
         yield events
 
 

@@ -114,7 +114,7 @@ def test_a_refused_handshake_is_counted_and_a_condition(
     say(endpoint, OLD[how])
     assert until(lambda: refused() == 1)
     assert until(lambda: "handshakes_refused" in {each["name"] for each in server.status()["conditions"]})
-    found = {(each.name, each.labels): each.value for each in server.view.samples()}
+    found = {(each.name, each.labels): each.value for each in server.samples()}
     assert found["lmcache.connections.handshakes", ("refused",)] == 1
     assert found["lmcache.connections.handshakes", ("incomplete",)] == 0
 

@@ -153,7 +153,7 @@ def test_names_that_no_object_has_room_for_are_refused_and_kept_nowhere(server: 
         assert healthy.scheduler.query_prefetch_status(key.request_id) == 0
     healthy.scheduler.end_session("r" * 4096)
     assert healthy.store(TOKENS, "r" * 4096), "the answer is that there is nothing to store"
-    found = {(sample.name, sample.labels): sample.value for sample in server.view.samples()}
+    found = {(sample.name, sample.labels): sample.value for sample in server.samples()}
     assert not [labels for _, labels in found if any(len(label) >= 2048 for label in labels)]
     for operation, refused in (("lookup", 3), ("end_session", 1), ("prepare_store", 1)):
         assert found["lmcache.requests", (operation, "refused")] == refused

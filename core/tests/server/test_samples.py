@@ -43,7 +43,7 @@ def start() -> Iterator[Callable[..., Server]]:
 def values(server: Server) -> defaultdict[str, dict[tuple[str, ...], float]]:
     """By name and labels; a value that comes twice is an error."""
     found: defaultdict[str, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for name, value, labels, _ in server.view.samples():
+    for name, value, labels, _ in server.samples():
         assert labels not in found[name], (name, labels)
         found[name][labels] = value
     return found
@@ -111,11 +111,11 @@ def test_what_an_engine_does_shows(start: Callable[..., Server]) -> None:
 
 def test_every_value_is_of_a_kind(start: Callable[..., Server]) -> None:
     server = start(l1_size_gb=1 / 16, l2_adapter=({"type": "memory"},))
-    kinds = {kind.name: kind for kind in server.view.sample_kinds}
+    kinds = {kind.name: kind for kind in server.sample_kinds}
     with FakeEngine(server.info.engine_endpoint, salt="tenant") as engine:
         engine.store(prompt(1), "a")
         engine.lookup(prompt(1), "a")
-        for name, value, labels, _ in server.view.samples():
+        for name, value, labels, _ in server.samples():
             assert len(labels) == len(kinds[name].labels), name
             assert isinstance(value, int | float)
             assert all(isinstance(label, str) for label in labels), name

@@ -38,7 +38,7 @@ def task(pool: str) -> Trip:
 
     def submit(server: Server, _: pytest.MonkeyPatch) -> None:
         part = getattr(server._parts.engine_port, pool)
-        assert part.submit(fail, 8) if pool == "pooled" else part.submit(b"connection", fail, 8)
+        assert part.submit(b"connection", fail, 8)
 
     return submit
 
@@ -56,14 +56,14 @@ def check(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEATHS: dict[str, Trip] = {
-    "events-log": at(lambda parts: parts.bus.queue_of("log"), "_deliver"),
+    "events-log": at(lambda parts: parts.common.bus.queue_of("log"), "_deliver"),
     "l2-completions": at(lambda parts: parts.tiers.l2.clients[0], "_complete"),
     "store": at(lambda parts: parts.tiers.store, "_enqueue"),
     "prefetch": at(lambda parts: parts.tiers.prefetch, "_handle"),
     "eviction": at(lambda parts: parts.tiers.eviction, "cycle"),
     "l1-growth": at(lambda parts: parts.growth, "_fill"),
     "l2-eviction-memory": at(lambda parts: parts.tiers.l2.evictions[0].controller, "_handle"),
-    "conditions": at(lambda parts: parts.conditions, "check"),
+    "conditions": at(lambda parts: parts.common.conditions, "check"),
     "reaper": check,
     "pooled-0": task("pooled"),
     "affine-0": task("affine"),
@@ -101,7 +101,7 @@ def work(engine: FakeEngine, server: Server, first_token: int) -> None:
     wait_for(lambda: not server.status()["store"]["backlog_bytes"])
     engine.scheduler.clear()
     engine.lookup(tokens, f"r{first_token}")
-    server._parts.bus.publish(LeasesExpired(0, 0))
+    server._parts.common.bus.publish(LeasesExpired(0, 0))
     server._parts.tiers.eviction.wake()
     server._parts.growth._requested.set()
     engine.end(f"r{first_token}")

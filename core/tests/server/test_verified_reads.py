@@ -35,7 +35,7 @@ def right(engine: FakeEngine, end: int = CHUNKS) -> list[bytes]:
 
 def dropped(server: Server) -> int:
     """As the metric says."""
-    (count,) = [each.value for each in server._read() if each.name == "lmcache.l1.overwritten"]
+    (count,) = [each.value for each in server.samples() if each.name == "lmcache.l1.overwritten"]
     return int(count)
 
 

@@ -19,7 +19,6 @@ from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.server import Server
 from lmcache_core.app.server_conditions import watch_server
-from lmcache_core.app.server_plan import server_plan
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.app.shown_settings import all_secrets
@@ -34,24 +33,20 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
     with everything given back, when something cannot be had."""
     hidden = hidden or Hidden()
     hidden.learn(all_secrets(settings, plugins, os.environ))
-    plan = server_plan(settings, plugins)
-
     with ExitStack() as undo:
-        common = open_common(settings, plugins, plan, hidden, undo)
-        tiers = open_tiers(common, plan.adapters)
+        common = open_common(settings, plugins, hidden, undo)
+        tiers = open_tiers(common)
         engine_port = open_engine_port(common, tiers)
         supervisor, completions = Supervisor(), CompletionThread(tiers.l2.clients, common.clock, common.bus)
         adapters = AdapterChanges(common, tiers, completions, supervisor)
         changes = SettingChanges(common, tiers, engine_port.gate)
         running: list[Server] = []  # services show the server, and the server owns the services
         control = open_control(common, tiers, engine_port.addresses, adapters, changes)
-        services = open_services(common, control, lambda: running[0].view if running else None)
+        services = open_services(common, control, lambda: running[0] if running else None)
         info = _info(common, engine_port, services.endpoints)
         parts = Parts(
+            common=common,
             info=info,
-            plugins=plugins,
-            kernels=common.kernels,
-            bus=common.bus,
             tiers=tiers,
             growth=open_growth(settings, tiers.arena, common.clock),
             engine_port=engine_port,
@@ -60,10 +55,8 @@ def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | Non
             adapters=adapters,
             settings=changes,
             services=services,
-            conditions=common.conditions,
-            subscribers=common.subscribers,
         )
-        watch_server(common.conditions, parts, settings, common.clock)
+        watch_server(parts)
         running.append(Server(parts))
         undo.pop_all()
         return running[0]

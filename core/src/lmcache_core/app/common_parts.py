@@ -9,17 +9,17 @@ from typing import Final
 
 import msgspec
 
+from lmcache_core.app.adapter_specs import AdapterSpec, adapter_specs
 from lmcache_core.app.masking import Hidden
-from lmcache_core.app.offer_specs import OfferSpecs
+from lmcache_core.app.offer_specs import OfferSpecs, offer_specs
 from lmcache_core.app.open_subscribers import AskedSubscriber, open_subscribers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.server_plan import ServerPlan
 from lmcache_core.app.settings import ServerSettings
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.events.bus import EventBus
 from lmcache_core.events.subscriber_queue import QueueLimits
-from lmcache_core.kernels.choice import Kernels
+from lmcache_core.kernels.choice import Kernels, choose_kernels
 
 SUBSCRIBERS_CLOSE_SECONDS: Final = 2.0
 """How long subscribers may take to close where the server cannot be built."""
@@ -31,6 +31,8 @@ class CommonParts(msgspec.Struct, frozen=True):
     settings: ServerSettings
     plugins: LoadedPlugins
     offers: OfferSpecs
+    l2: tuple[AdapterSpec, ...]
+    """The adapters to begin with."""
     kernels: Kernels
     hidden: Hidden
     """Told every secret, before anything can say it."""
@@ -47,19 +49,23 @@ class CommonParts(msgspec.Struct, frozen=True):
     """Gives back what was opened, where the server cannot be built."""
 
 
-def open_common(
-    settings: ServerSettings, plugins: LoadedPlugins, plan: ServerPlan, hidden: Hidden, undo: ExitStack
-) -> CommonParts:
-    """Opens the subscribers, which `undo` closes.  Raises LMCacheError."""
+def open_common(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden, undo: ExitStack) -> CommonParts:
+    """Checks everything that the server is to be made of, and then opens the subscribers, which `undo` closes.  Raises
+    LMCacheError."""
+    # safe mode imports nothing but core, unless asked to
+    kernels = choose_kernels("off" if settings.safe_mode and settings.native == "auto" else settings.native)
+    l2 = adapter_specs(settings.l2_adapter, plugins)
+    offers = offer_specs(settings, plugins)
     clock = SystemClock()
-    subscribers = open_subscribers(plan.offers.subscribers, plugins)
+    subscribers = open_subscribers(offers.subscribers, plugins)
     bus = EventBus(subscribers, _queue_limits(settings))
     undo.callback(bus.close, SUBSCRIBERS_CLOSE_SECONDS)
     return CommonParts(
         settings=settings,
         plugins=plugins,
-        offers=plan.offers,
-        kernels=plan.kernels,
+        offers=offers,
+        l2=l2,
+        kernels=kernels,
         hidden=hidden,
         instance_id=settings.instance_id or str(uuid.uuid4()),
         boot_id=uuid.uuid4().hex,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import L2Tier
 from lmcache_core.app.open_arena import arena_of, open_arena, size_bytes
@@ -49,13 +48,13 @@ class Tiers(msgspec.Struct, frozen=True, eq=False):
     storage: StorageManager
 
 
-def open_tiers(common: CommonParts, adapters: Sequence[AdapterSpec]) -> Tiers:
+def open_tiers(common: CommonParts) -> Tiers:
     """L1's memory and the adapters, which `common.undo` closes, and what uses them.  Raises LMCacheError."""
     settings = common.settings
     arena = _arena(common)
     common.undo.callback(arena.close)
     opener = _adapter_opener(common, arena)
-    l2 = L2Tier(open_l2(adapters, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
+    l2 = L2Tier(open_l2(common.l2, opener, settings.l2_timeout_seconds, common.undo), settings.l2_timeout_seconds)
     cache = L1Cache(arena, settings.l1_align_bytes, common.kernels)
     if settings.l1_verify_reads:
         remedy = "remedy='see docs/operate/security.md for who can write to L1'"

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_engine_port import EnginePort
 from lmcache_core.app.open_services import Services
-from lmcache_core.app.open_subscribers import AskedSubscriber
 from lmcache_core.app.open_tiers import Tiers
-from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
-from lmcache_core.controllers.conditions import Conditions
 from lmcache_core.controllers.policies import GuardedPolicy
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.events.bus import EventBus
-from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import Preallocation
 
 
 class Parts(msgspec.Struct, frozen=True, eq=False):
     """Everything that `build` made, in the groups in which it was made.  The server owns all of it."""
 
+    common: CommonParts
     info: ServerInfo
-    plugins: LoadedPlugins
-    kernels: Kernels
-    bus: EventBus
     tiers: Tiers
     growth: Preallocation
     engine_port: EnginePort
@@ -40,8 +34,6 @@ class Parts(msgspec.Struct, frozen=True, eq=False):
     adapters: AdapterChanges
     settings: SettingChanges
     services: Services
-    conditions: Conditions
-    subscribers: Mapping[str, AskedSubscriber]
 
     def guarded_policies(self) -> Iterator[tuple[GuardedPolicy[Any], type]]:
         """The seat of each policy, those of L2 adapters included, and the kind of policy that it holds."""

@@ -14,11 +14,9 @@ import lmcache_core
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
-from lmcache_core.app.samples.catalogue import SAMPLE_KINDS, samples
-from lmcache_core.app.server_view import RunningServerView
 from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
-from lmcache_core.contracts.samples import Sample
+from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
@@ -36,27 +34,28 @@ JOIN_SECONDS = 2.0
 
 
 class Server:
-    """`start` and `stop` belong to the main thread; `status` and `conditions` to any."""
+    """`start` and `stop` belong to the main thread; the rest, which plugins get as their `ServerView`, to any."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._begun = time.monotonic()
         self._stopped = False
-        self._view = RunningServerView(parts.info, SAMPLE_KINDS, self._read, self.status, self.conditions)
-
-    @property
-    def view(self) -> RunningServerView:
-        """What plugins may see of this server."""
-        return self._view
 
     @property
     def info(self) -> ServerInfo:
         return self._parts.info
 
+    @property
+    def sample_kinds(self) -> Sequence[SampleKind]:
+        """Every measure that `samples` can have values of."""
+        from lmcache_core.app.samples.catalogue import SAMPLE_KINDS  # here: a server without metrics needs none
+
+        return SAMPLE_KINDS
+
     def start(self) -> None:
         """Returns when the engine port answers; the admin API comes up after it."""
         parts = self._parts
-        parts.bus.begin(self._view)
+        parts.common.bus.begin(self)
         for name, run in self._threads():
             parts.supervisor.start(name, run)
         logger.info(
@@ -67,7 +66,7 @@ class Server:
             parts.tiers.arena.segment or "none",
             ",".join(port.name for port in parts.tiers.l2.clients) or "none",
         )
-        parts.plugins.started(parts.info)
+        parts.common.plugins.started(parts.info)
         parts.services.start(parts.info, parts.supervisor)
 
     def stop(self, drain_seconds: float) -> bool:
@@ -77,7 +76,7 @@ class Server:
         if self._stopped:
             return True
         deadline = time.monotonic() + drain_seconds
-        parts.plugins.stopping(parts.info)
+        parts.common.plugins.stopping(parts.info)
         parts.services.stop(drain_seconds)
         parts.adapters.stop()
         parts.settings.stop()
@@ -92,7 +91,7 @@ class Server:
         parts.engine_port.pooled.stop()
         parts.engine_port.affine.stop()
         parts.engine_port.reaper.stop()
-        parts.conditions.stop()
+        parts.common.conditions.stop()
         parts.tiers.prefetch.stop()
         parts.tiers.store.stop()
         parts.tiers.eviction.stop()
@@ -104,7 +103,7 @@ class Server:
                 seconds = max(deadline - time.monotonic(), min(drain_seconds, HASTY_CLOSE_SECONDS))
                 adapter.client.close(min(seconds, ADAPTER_CLOSE_SECONDS))
         parts.completions.stop()
-        parts.bus.close(JOIN_SECONDS)
+        parts.common.bus.close(JOIN_SECONDS)
         left = parts.supervisor.join(JOIN_SECONDS)
         if left:
             logger.warning("threads did not end in time names=%s", ",".join(left))
@@ -118,9 +117,12 @@ class Server:
 
     def conditions(self) -> tuple[ActiveCondition, ...]:
         """What is not as it should be now, the severest first."""
-        return self._parts.conditions.active()
+        return self._parts.common.conditions.active()
 
-    def _read(self) -> list[Sample]:
+    def samples(self) -> Sequence[Sample]:
+        """The values of all metrics, of now."""
+        from lmcache_core.app.samples.catalogue import samples
+
         return samples(self._parts, time.monotonic() - self._begun, self.conditions())
 
     def status(self) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Server:
         state = server_state(conditions)
         census = parts.tiers.storage.census()
         counters = parts.tiers.storage.counters.snapshot()
-        events = parts.bus.counters()
+        events = parts.common.bus.counters()
         return {
             "state": state.value,
             "healthy": state is ServerState.HEALTHY,
@@ -139,7 +141,7 @@ class Server:
             "server": {
                 **asdict(parts.info),
                 "version": lmcache_core.__version__,
-                "native": parts.kernels.native,
+                "native": parts.common.kernels.native,
                 "uptime_seconds": round(time.monotonic() - self._begun, 1),
             },
             "l1": {
@@ -175,7 +177,7 @@ class Server:
             "prompts": parts.engine_port.prompts.status(),
             "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
             "services": parts.services.status(),
-            "plugins": [_plugin(row) for row in parts.plugins.rows()],
+            "plugins": [_plugin(row) for row in parts.common.plugins.rows()],
             "events": {
                 "delivered": events.delivered,
                 "waiting": events.waiting,
@@ -189,8 +191,8 @@ class Server:
     def _threads(self) -> list[tuple[str, Callable[[], None]]]:
         parts = self._parts
         return [
-            *parts.bus.threads(),
-            ("conditions", parts.conditions.run),
+            *parts.common.bus.threads(),
+            ("conditions", parts.common.conditions.run),
             ("l2-completions", parts.completions.run),
             ("store", parts.tiers.store.run),
             ("prefetch", parts.tiers.prefetch.run),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from lmcache_core.app.found_objects import FoundObjects
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
-from lmcache_core.app.settings import ServerSettings
+from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.conditions import Condition, Severity
 from lmcache_core.contracts.l2_adapter import L2Adapter
@@ -17,11 +17,15 @@ from lmcache_core.contracts.service import Service
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import AdapterWatch, adapter_subject
-from lmcache_core.controllers.conditions import Conditions, PluginReports, RecentGrowth, Reporter, counts_of
+from lmcache_core.controllers.conditions import PluginReports, RecentGrowth, Reporter, counts_of
 from lmcache_core.events.subscriber_queue import SubscriberState
 from lmcache_core.model.keys import HashChain
 from lmcache_core.server.registrations import model_conflicts
 
+PAGE_KEYS: Final = 64
+PAGES_MAX: Final = 16
+AGAIN_SECONDS: Final = 60.0
+"""Between two looks where nothing fitted."""
 _LOG_SAYS: Final = "the log says why"
 _ENLARGE: Final = "enlarge the shared memory (docker: --shm-size, Kubernetes: an emptyDir of medium Memory)"
 _SUBSCRIBERS_ILL: Final = {
@@ -31,8 +35,9 @@ _SUBSCRIBERS_ILL: Final = {
 }
 
 
-def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings, clock: Clock) -> None:
-    """Have `conditions` ask all parts, and what plugins opened."""
+def watch_server(parts: Parts) -> None:
+    """Has the server's conditions ask all parts, and what plugins opened."""
+    conditions, settings, clock = parts.common.conditions, parts.common.settings, parts.common.clock
     growth, adapters = RecentGrowth(clock), AdapterWatch(clock)
     reports = PluginReports(clock, lambda: _reporters(parts))
     conditions.add(parts.supervisor.conditions)
@@ -46,10 +51,10 @@ def watch_server(conditions: Conditions, parts: Parts, settings: ServerSettings,
     conditions.add(lambda: _work(parts, growth))
     conditions.add(lambda: _adapters(parts, adapters))
     conditions.add(lambda: (each for seat, _ in parts.guarded_policies() for each in seat.conditions()))
-    conditions.add(lambda: _plugins(parts.plugins.rows()))
+    conditions.add(lambda: _plugins(parts.common.plugins.rows()))
     conditions.add(lambda: _subscribers(parts, growth))
     conditions.add(reports.conditions, reports.refresh)
-    found = PluginReports(clock, _FoundIn(parts, settings, clock).reporters)
+    found = PluginReports(clock, _FoundIn(parts).reporters)
     conditions.add(found.conditions, found.refresh)
 
 
@@ -63,7 +68,7 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
         _add(found, f"module {name}", module, RequestModule, Severity.CRITICAL)
     for seat, kind in parts.guarded_policies():
         _add(found, seat.subject, seat.policy, kind)
-    for name, subscriber in parts.subscribers.items():
+    for name, subscriber in parts.common.subscribers.items():
         _add(found, f"subscriber {name}", subscriber.own, Subscriber)
     for name, service in parts.services.opened().items():
         _add(found, f"service {name}", service, Service)
@@ -73,15 +78,16 @@ def _reporters(parts: Parts) -> Sequence[Reporter]:
 class _FoundIn:
     """What lies in each adapter, for as long as the adapter is there."""
 
-    def __init__(self, parts: Parts, settings: ServerSettings, clock: Clock) -> None:
-        self._parts, self._clock = parts, clock
+    def __init__(self, parts: Parts) -> None:
+        self._parts, settings = parts, parts.common.settings
         self._chunk_tokens, self._chain = settings.chunk_size, HashChain.named(settings.hash_algorithm)
         self._known: dict[AdapterClient, FoundObjects] = {}
 
     def reporters(self) -> Sequence[Reporter]:
         clients = [adapter.client for adapter in self._parts.tiers.l2.adapters if adapter.removal is None]
         self._known = {
-            client: self._known.get(client) or FoundObjects(client, self._chunk_tokens, self._chain, self._clock)
+            client: self._known.get(client)
+            or FoundObjects(client, self._chunk_tokens, self._chain, self._parts.common.clock)
             for client in clients
         }
         return [Reporter(adapter_subject(client.name), each.conditions) for client, each in self._known.items()]
@@ -251,7 +257,7 @@ def _plugins(rows: Sequence[PluginRow]) -> Iterator[Condition]:
 
 
 def _subscribers(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    for name, status in parts.bus.counters().subscribers.items():
+    for name, status in parts.common.bus.counters().subscribers.items():
         subject = f"subscriber {name}"
         if words := _SUBSCRIBERS_ILL.get(status.state):
             yield Condition(
@@ -271,3 +277,58 @@ def _subscribers(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
                 subject,
                 counts_of(events=dropped),
             )
+
+
+class FoundObjects:
+    """Does what lies in an L2 adapter fit to this server?  Objects of another chunk size or hash are never asked for.
+
+    Looks at keys that an adapter lists until one fits, up to `PAGES_MAX` pages, and again later where none does.
+    `conditions` may block as long as the adapter's listing; one thread at a time."""
+
+    def __init__(self, client: AdapterClient, chunk_tokens: int, chain: HashChain, clock: Clock) -> None:
+        self.client: Final = client
+        self._chunk_tokens, self._chain, self._clock = chunk_tokens, chain, clock
+        self._next_look = clock.monotonic()
+        self._others: Counter[str] = Counter()
+        self._is_all = False
+        """There is nothing else in the adapter."""
+
+    def conditions(self) -> Iterator[Condition]:
+        now = self._clock.monotonic()
+        if now >= self._next_look and not self.client.is_learning:
+            self._look()
+            self._next_look = now + AGAIN_SECONDS if self._others else float("inf")
+        if self._others:
+            found = ", ".join(f"{count} with {how}" for how, count in self._others.most_common(3))
+            is_own = self._is_all and Capability.SHARED not in self.client.capabilities
+            yield Condition(
+                "objects_do_not_fit",
+                Severity.WARNING if is_own else Severity.INFO,
+                f"of {self._others.total()} objects that were looked at none is ever asked for: {found}; this server has "
+                f"{_words(self._chunk_tokens, self._chain)}",
+                "start the server with the --chunk-size and --hash-algorithm of what is stored, or delete that",
+                counts=counts_of(objects=self._others.total()),
+            )
+
+    def _look(self) -> None:
+        self._others = Counter()
+        if Capability.LIST not in self.client.capabilities:
+            return
+        others: Counter[str] = Counter()
+        cursor: str | None = None
+        for _ in range(PAGES_MAX):
+            page = self.client.list_keys(cursor, PAGE_KEYS)
+            if page is None:
+                return
+            kinds = Counter((key.space.chunk_tokens, key.space.chain) for key in page.keys)
+            if (self._chunk_tokens, self._chain) in kinds:
+                return
+            others.update({_words(*kind): count for kind, count in kinds.items()})
+            cursor = page.cursor
+            if cursor is None:
+                break
+        self._others, self._is_all = others, cursor is None
+
+
+def _words(chunk_tokens: int, chain: HashChain) -> str:
+    return f"chunks of {chunk_tokens} tokens and hash {chain.name.lower()}"

@@ -142,7 +142,7 @@ _PROC: Final = Path("/proc/self")
 
 
 def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCondition]) -> Iterator[Sample]:
-    yield BUILD.of(1, parts.info.version, sys.version.split()[0], "yes" if parts.kernels.native else "no")
+    yield BUILD.of(1, parts.info.version, sys.version.split()[0], "yes" if parts.common.kernels.native else "no")
     yield UPTIME.of(uptime_seconds)
     yield HEALTHY.of(server_state(conditions) is ServerState.HEALTHY)
     for condition, _ in conditions:
@@ -161,7 +161,7 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
     yield THREADS_DOWN.of(parts.supervisor.down)
     for seat, _ in parts.guarded_policies():
         yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
-    yield from _events(parts.bus.counters())
+    yield from _events(parts.common.bus.counters())
     yield from _process()
 
 
