@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from lmcache_core.contracts.cache_control import SlotUse
 from lmcache_core.kernels.choice import Kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.contents import SlotUse
 from lmcache_core.l1.index import SpaceRecord
 from lmcache_core.l1.leases import Lease, Owner, OwnerKind
 from lmcache_core.l1.logs import Removed
@@ -57,7 +57,7 @@ def uses(cache: L1Cache) -> dict[int, SlotUse]:
     views = cache.contents.views(0, cache.contents.slot_numbers)
     assert all(view.key.space == SPACE for view in views)
     assert {(view.payload_bytes, view.slot_bytes) for view in views} <= {(PAYLOAD, SLOT)}
-    return {int.from_bytes(view.key.chunk_hash, "big"): view.use for view in views}
+    return {int.from_bytes(view.key.chunk_hash, "big"): view.state for view in views}
 
 
 def found(cache: L1Cache, record: SpaceRecord, *numbers: int) -> Sequence[bool]:
@@ -75,15 +75,15 @@ def test_every_slot_in_use_is_seen_as_what_it_is(cache: L1Cache, record: SpaceRe
     cache.leases.quarantine(late)
     assert cache.contents.drop(SPACE, hashes(3), force=True).dropped == 1
     assert uses(cache) == {
-        1: SlotUse.CACHED,
-        2: SlotUse.HELD,
-        3: SlotUse.LEAVING,
-        4: SlotUse.WRITING,
-        5: SlotUse.LEAVING,
+        1: "cached",
+        2: "held",
+        3: "leaving",
+        4: "writing",
+        5: "leaving",
     }
     for lease in (reader, writer, late):
         cache.leases.end(lease)
-    assert uses(cache) == {1: SlotUse.CACHED, 2: SlotUse.CACHED}
+    assert uses(cache) == {1: "cached", 2: "cached"}
 
 
 def test_a_slice_shows_its_own_slots(cache: L1Cache, record: SpaceRecord) -> None:

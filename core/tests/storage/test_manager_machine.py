@@ -32,6 +32,7 @@ from lmcache_client.layout import ObjectLayout
 from lmcache_client.messages import LayoutPart, SlotDescriptor, WorkerRegistration
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.builtin.policies import open_load_from_first, open_store_everywhere
+from lmcache_core.contracts.cache_control import CachedObject
 from lmcache_core.contracts.policies import AdapterFacts, PrefetchPlan, PrefetchPolicy
 from lmcache_core.contracts.request_module import ModuleContext, TokenIds
 from lmcache_core.contracts.storage import LookupRequest, Shard, SparseLookupRequest, StoredSpace
@@ -44,7 +45,6 @@ from lmcache_core.controllers.store_queue import StoreLimits
 from lmcache_core.kernels.choice import PURE, choose_kernels
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
-from lmcache_core.l1.contents import SlotUse, SlotView
 from lmcache_core.model.keys import HashChain, KeySpace, pack_kv_rank
 from lmcache_core.model.object_header import HEADER_BYTES
 from lmcache_core.model.results import Bitmap, Outcome
@@ -685,27 +685,27 @@ class StorageMachine(RuleBasedStateMachine):
         written = [slot.offset for opened in self.writes for slot in opened.slots]
         assert len(set(written)) == len(written), "two writers of one slot"
         assert not set(written) & {slot.offset for opened in self.reads for slot in opened.slots}, "read while written"
-        in_use = {self.cache.payload_offset(view.slot): view.use for view in self.views()}
+        in_use = {self.cache.payload_offset(view.slot): view.state for view in self.views()}
         for offset in written:
-            assert in_use.get(offset) in (SlotUse.WRITING, SlotUse.LEAVING), "given away under its writer's hands"
+            assert in_use.get(offset) in ("writing", "leaving"), "given away under its writer's hands"
 
     @invariant()
     def readers_see_what_was_stored(self) -> None:
-        in_use = {self.cache.payload_offset(view.slot): view.use for view in self.views()}
+        in_use = {self.cache.payload_offset(view.slot): view.state for view in self.views()}
         for opened in self.reads:
             for slot in opened.slots:
-                assert in_use.get(slot.offset) not in (None, SlotUse.CACHED), "released under a reader's eyes"
+                assert in_use.get(slot.offset) not in (None, "cached"), "released under a reader's eyes"
                 assert self.bytes_of(slot) == content(opened.rank, slot.chunk_hash), "wrong bytes under a reader's eyes"
 
     @invariant()
     def what_is_found_has_the_bytes_of_its_key(self) -> None:
         for view in self.views():
-            if view.use in (SlotUse.CACHED, SlotUse.HELD):
+            if view.state in ("cached", "held"):
                 rank = SPACES.index(StoredSpace(view.key.space, view.payload_bytes))
                 right = content(rank, view.key.chunk_hash)
                 assert self.cache.buffer(view.slot).view[HEADER_BYTES:] == right, "wrong bytes were published"
 
-    def views(self) -> list[SlotView]:
+    def views(self) -> list[CachedObject]:
         return self.cache.contents.views(0, self.cache.contents.slot_numbers)
 
     @invariant()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from lmcache_client.errors import ConfigError
 from lmcache_client.layout import ObjectLayout
@@ -42,13 +42,17 @@ class AddressedChunks(NamedTuple):
     """True: a chunk is of use only where all chunks before it are there."""
 
 
+SlotUse = Literal["cached", "held", "writing", "leaving", "pinned"]
+"""Ready and not referenced; ready and referenced; being written; no longer in the index, and freed with its last reference.
+The owner of pins says which of the held ones are pinned."""
+
+
 class CachedObject(NamedTuple):
     """An object in L1, as it was at one moment."""
 
     slot: int
     key: ObjectKey
-    state: str
-    """cached, held, writing or leaving."""
+    state: SlotUse
     payload_bytes: int
     slot_bytes: int
 

@@ -94,9 +94,8 @@ class MappedMemory(L1Memory):
 
     def close(self) -> None:
         self._region.view.release()
-        with contextlib.suppress(
-            BufferError
-        ):  # an adapter that did not release its buffers keeps the mapping, not the name
+        # An adapter that did not release its buffers keeps the mapping, not the name.
+        with contextlib.suppress(BufferError):
             self._mapping.close()
         if self._descriptor is not None:
             os.close(self._descriptor)

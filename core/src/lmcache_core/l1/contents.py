@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
+from lmcache_core.contracts.cache_control import CachedObject, SlotUse
 from lmcache_core.contracts.policies import InsertFacts, RequestFacts
 from lmcache_core.l1.index import PAUSE_SECONDS, SlotIndex, SpaceRecord
 from lmcache_core.l1.leases import Leases
@@ -38,26 +38,6 @@ class SlotCounts(msgspec.Struct, frozen=True):
     def is_balanced(self) -> bool:
         """Every slot is in exactly one state."""
         return self.free + self.cached + self.held + self.quarantined == self.total
-
-
-class SlotUse(Enum):
-    CACHED = "cached"
-    """Ready and not referenced."""
-    HELD = "held"
-    """Ready and referenced by a request, a worker or a controller."""
-    WRITING = "writing"
-    LEAVING = "leaving"
-    """No longer in the index; freed with its last reference."""
-
-
-class SlotView(NamedTuple):
-    """A slot in use, as it was at one moment."""
-
-    slot: int
-    key: ObjectKey
-    use: SlotUse
-    payload_bytes: int
-    slot_bytes: int
 
 
 class Dropped(NamedTuple):
@@ -89,7 +69,7 @@ class Contents:
         """Is it in the index?  Takes no lock, so that the answer may already be out of date."""
         return self._table.contains(record.number, chunk_hash)
 
-    def views(self, begin: int, end: int) -> list[SlotView]:
+    def views(self, begin: int, end: int) -> list[CachedObject]:
         """The slots in use with numbers from `begin` to below `end`.  One step under the lock."""
         with self._index.lock:
             views = map(self._view, range(begin, min(end, len(self._table))))
@@ -173,15 +153,15 @@ class Contents:
         self._index.free(idle)
         self._index.hide(busy)
 
-    def _view(self, slot: int) -> SlotView | None:
+    def _view(self, slot: int) -> CachedObject | None:
         """Under the lock."""
         if (state := self._table.state(slot)) is None:
             return None
         number, chunk_hash, references, ready, _ = state
         record = self._index.spaces.numbered(number)
-        use = SlotUse.HELD if references else SlotUse.CACHED
+        object_state: SlotUse = "held" if references else "cached"
         if not ready:
             is_absent = self._table.contains(number, chunk_hash) or self._table.absent(number, (chunk_hash,))
-            use = SlotUse.LEAVING if is_absent else SlotUse.WRITING
+            object_state = "leaving" if is_absent else "writing"
         key = ObjectKey(record.space, chunk_hash)
-        return SlotView(slot, key, use, record.payload_bytes, self._index.allocator.slot_bytes(slot))
+        return CachedObject(slot, key, object_state, record.payload_bytes, self._index.allocator.slot_bytes(slot))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lmcache_core.contracts.cache_control import AddressedChunks, CachedObject, LoadedChunks, PinOwner, References
+from lmcache_core.contracts.cache_control import AddressedChunks, LoadedChunks, PinOwner, References
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.contracts.storage import Shard, StoredSpace
@@ -27,7 +27,8 @@ class OperatorCache:
     def __init__(self, cache: L1Cache, storage: StorageManager, prefetch: PrefetchController, clock: Clock) -> None:
         self._cache, self._storage, self._prefetch, self._clock = cache, storage, prefetch, clock
         self.clear = storage.clear
-        self.slot_bytes, self.slot_bytes_for, self.lost = cache.slot_bytes, cache.slot_bytes_for, cache.contents.lost
+        self.slot_bytes, self.slot_bytes_for = cache.slot_bytes, cache.slot_bytes_for
+        self.views, self.lost = cache.contents.views, cache.contents.lost
 
     @property
     def slot_numbers(self) -> int:
@@ -36,12 +37,6 @@ class OperatorCache:
     def objects(self) -> int:
         counts = self._cache.contents.state_counts()
         return counts.total - counts.free
-
-    def views(self, begin: int, end: int) -> list[CachedObject]:
-        return [
-            CachedObject(slot, key, use.value, payload_bytes, slot_bytes)
-            for slot, key, use, payload_bytes, slot_bytes in self._cache.contents.views(begin, end)
-        ]
 
     def drop(self, space: KeySpace, chunk_hashes: Sequence[bytes], force: bool) -> tuple[int, int]:
         dropped, held, leaving = self._cache.contents.drop(space, chunk_hashes, force)
