@@ -139,9 +139,7 @@ class StoreReferences:
             unit.remaining -= 1
             if unit.remaining > unit.kept:
                 continue
-            if unit.counted:
-                unit.counted = False
-                size += unit.item.buffer.length
+            size += self._uncounted(unit)
             if unit.remaining == 0:
                 done.setdefault(unit.lease, []).append(unit.slot)
                 self._release_slot(unit.slot)

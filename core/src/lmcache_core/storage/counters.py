@@ -247,16 +247,7 @@ class TransferEvents:
         chunks = len(chunk_hashes)
         self._counters.retrieved(tenant_of(space.model_name, space.cache_salt), chunks, chunks * payload_bytes)
         if self._events.wants(ObjectsRead):
-            self._events.publish(
-                ObjectsRead(
-                    space.model_name,
-                    space.cache_salt,
-                    space.kv_rank,
-                    request_id,
-                    first_chunk,
-                    b"".join(chunk_hashes),
-                )
-            )
+            self._events.publish(ObjectsRead(*_names(space), request_id, first_chunk, b"".join(chunk_hashes)))
 
     def unread(self, space: KeySpace, chunks: int, reason: str) -> None:
         """It was not given what it wants to read."""
@@ -268,16 +259,7 @@ class TransferEvents:
             return
         space, seconds = record.space, self._clock.monotonic() - begun
         self._events.publish(
-            ChunksRetrieved(
-                space.model_name,
-                space.cache_salt,
-                space.kv_rank,
-                chunks,
-                chunks * record.payload_bytes,
-                request_id,
-                first_chunk,
-                seconds,
-            )
+            ChunksRetrieved(*_names(space), chunks, chunks * record.payload_bytes, request_id, first_chunk, seconds)
         )
 
     # --- stores
@@ -305,27 +287,16 @@ class TransferEvents:
         self._counters.stored(tenant_of(space.model_name, space.cache_salt), chunks, size)
         if self._events.wants(ChunksStored):
             self._events.publish(
-                ChunksStored(
-                    space.model_name,
-                    space.cache_salt,
-                    space.kv_rank,
-                    chunks,
-                    size,
-                    request_id,
-                    first_chunk,
-                    self._clock.monotonic() - begun,
-                )
+                ChunksStored(*_names(space), chunks, size, request_id, first_chunk, self._clock.monotonic() - begun)
             )
         if hashes:
             self._events.publish(
                 ObjectsCame(
-                    space.model_name,
-                    space.cache_salt,
-                    space.kv_rank,
-                    HEADER_BYTES + record.payload_bytes,
-                    "worker",
-                    request_id,
-                    first_chunk,
-                    hashes,
+                    *_names(space), HEADER_BYTES + record.payload_bytes, "worker", request_id, first_chunk, hashes
                 )
             )
+
+
+def _names(space: KeySpace) -> tuple[str, str, int]:
+    """What events say of a key space."""
+    return space.model_name, space.cache_salt, space.kv_rank
