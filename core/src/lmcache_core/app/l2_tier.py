@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -72,42 +72,22 @@ class RunningAdapter:
             self.eviction.close()
 
 
+@dataclass(slots=True, eq=False)
 class L2Tier:
-    """Safe from any thread.  The tuples are replaced as a whole, so that each is consistent."""
+    """Safe from any thread."""
 
-    def __init__(self, adapters: Sequence[RunningAdapter], timeout_seconds: float) -> None:
-        self.lock = threading.Lock()
-        """Held to change anything here; nothing that can block is done under it."""
-        self.timeout_seconds = timeout_seconds
-        """For the jobs of adapters that come later."""
-        self._adapters = tuple(adapters)
-        self._next_index = len(adapters)
-
-    @property
-    def adapters(self) -> tuple[RunningAdapter, ...]:
-        """In the order in which loads ask them; those on their way out, too, until they are gone."""
-        return self._adapters
+    adapters: tuple[RunningAdapter, ...]
+    """In the order in which loads ask them; one that is being removed is among them until it is gone.  Replaced as a whole,
+    under the lock."""
+    timeout_seconds: float
+    """For the jobs of adapters that are added later."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to change anything here; nothing that can block is done under it."""
 
     @property
     def clients(self) -> tuple[AdapterClient, ...]:
-        return tuple([adapter.client for adapter in self._adapters])
+        return tuple([adapter.client for adapter in self.adapters])
 
     @property
     def evictions(self) -> tuple[L2Eviction, ...]:
-        return tuple([adapter.eviction for adapter in self._adapters if adapter.eviction is not None])
-
-    def find(self, name: str) -> RunningAdapter | None:
-        return next((adapter for adapter in self._adapters if adapter.name == name), None)
-
-    def take_index(self) -> int:
-        """A number that no adapter of this server ever had.  Under the lock."""
-        self._next_index += 1
-        return self._next_index - 1
-
-    def append(self, adapter: RunningAdapter) -> None:
-        """Under the lock."""
-        self._adapters = (*self._adapters, adapter)
-
-    def forget(self, adapter: RunningAdapter) -> None:
-        """It is gone.  Under the lock."""
-        self._adapters = tuple([other for other in self._adapters if other is not adapter])
+        return tuple([adapter.eviction for adapter in self.adapters if adapter.eviction is not None])

@@ -79,8 +79,6 @@ class AdapterOpener(msgspec.Struct, frozen=True):
         """The caller closes it.  Raises LMCacheError, with nothing left open."""
         policy = spec.eviction.policy.settings if spec.eviction else None
         self.hidden.learn(secrets_in(spec.settings) | secrets_in(spec.given) | secrets_in(policy))
-        if spec.eviction:
-            self.hidden.learn(secrets_in(spec.eviction.policy.settings))
         for serde in spec.serdes.serdes if spec.serdes else ():
             self.hidden.learn(secrets_in(serde.settings))
         own = replace(self.context, name=spec.name, logger=logging.getLogger(f"lmcache.l2.{spec.name}"))
@@ -97,10 +95,10 @@ class AdapterOpener(msgspec.Struct, frozen=True):
 
 def open_l2(
     specs: Sequence[AdapterSpec], opener: AdapterOpener, timeout_seconds: float, undo: ExitStack
-) -> list[RunningAdapter]:
+) -> tuple[RunningAdapter, ...]:
     """The adapters in their order.  Those that were opened are closed by `undo`."""
     adapters: list[RunningAdapter] = []
     for index, spec in enumerate(specs):
         adapters.append(opener.open(spec, index, timeout_seconds))
         undo.callback(adapters[-1].client.close, ADAPTER_CLOSE_SECONDS)
-    return adapters
+    return tuple(adapters)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.adapter_specs import AdapterSpec, adapter_spec, free_name
+from lmcache_core.app.adapter_specs import adapter_spec, free_name
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.open_tiers import Tiers
@@ -29,7 +31,6 @@ from lmcache_core.controllers.adapter_jobs import CompletionThread
 from lmcache_core.controllers.adapter_removal import AdapterRemoval, AdapterStage
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.jobs.queues import PendingCall
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +51,13 @@ class AdapterChanges:
     ) -> None:
         self._common, self._tiers, self._completions, self._supervisor = common, tiers, completions, supervisor
         self._tier, self._opener = tiers.l2, tiers.opener
+        self._indexes = count(len(tiers.l2.adapters))  # none is used twice.  Under the tier's lock, as all below
         self._opening: set[str] = set()
-        """Names of those that are not there yet.  Under the tier's lock, as all below."""
+        """Names of adapters that are being opened."""
         self._gone: deque[AdapterState] = deque(maxlen=REMEMBERED)
         self._stopped = False
 
-    # --- looking
+    # --- reading
 
     def clients(self) -> Sequence[AdapterClient]:
         return self._tier.clients
@@ -64,14 +66,15 @@ class AdapterChanges:
         return [self._state(adapter) for adapter in self._tier.adapters]
 
     def state(self, name: str) -> AdapterState:
-        if adapter := self._tier.find(name):
-            return self._state(adapter)
-        for gone in reversed(self._gone.copy()):
-            if gone.name == name:
-                return gone
-        raise self._unknown(name)
+        try:
+            return self._state(self._find(name))
+        except NoSuchAdapterError:
+            removed = [each for each in self._gone.copy() if each.name == name]
+            if not removed:
+                raise
+            return removed[-1]
 
-    # --- coming
+    # --- adding
 
     def add(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> AdapterState:
         wanted = adapter_spec(values, self._opener.plugins, "adapter", ())
@@ -81,107 +84,102 @@ class AdapterChanges:
             if len(taken) >= ADAPTERS_MAX:
                 raise NotNowError(f"there are {len(taken)} L2 adapters, which is the most; remove one first")
             spec = replace(wanted, name=free_name(wanted.offer.name, taken))
-            index = self._tier.take_index()
+            index, timeout = next(self._indexes), self._tier.timeout_seconds
             self._opening.add(spec.name)
-        is_over = True
-        try:
-            adapter = self._opened(spec, index, opening)
-            self._take_in(adapter)
-        except OpeningAbandonedError:
-            is_over = False  # its name stays taken until whatever was begun there has ended
-            raise
-        finally:
-            if is_over:
-                self._free(spec.name)
-        return self._state(adapter)
 
-    def _opened(self, spec: AdapterSpec, index: int, opening: Opening) -> RunningAdapter:
-        def come_too_late(adapter: RunningAdapter | None) -> None:
-            try:
+        def close_late(adapter: RunningAdapter | None) -> None:
+            with self._name_freed(spec.name):
                 if adapter is not None:
                     adapter.close(ADAPTER_CLOSE_SECONDS)
-            finally:
-                self._free(spec.name)
 
-        what, timeout = f"adapter '{spec.name}'", self._tier.timeout_seconds
+        what = f"adapter '{spec.name}'"
+        with self._name_freed(spec.name):
+            try:
+                adapter = opening(what, lambda: self._opener.open(spec, index, timeout), close_late)
+            except ConfigError as error:
+                raise ConfigError(f"adapter: {error}") from None
+            except NotNowError:
+                raise
+            except LMCacheError as error:
+                raise NotNowError(f"{what} cannot be opened: {error}") from None
+            self._take_in(adapter)
+        return self._state(adapter)
+
+    @contextmanager
+    def _name_freed(self, name: str) -> Iterator[None]:
+        """Another adapter may have the name afterwards, unless the opening was abandoned and goes on."""
+        is_abandoned = False
         try:
-            return opening(what, lambda: self._opener.open(spec, index, timeout), come_too_late)
-        except ConfigError as error:
-            raise ConfigError(f"adapter: {error}") from None
-        except NotNowError:
+            yield
+        except OpeningAbandonedError:
+            is_abandoned = True
             raise
-        except LMCacheError as error:
-            raise NotNowError(f"{what} cannot be opened: {error}") from None
+        finally:
+            if not is_abandoned:
+                with self._tier.lock:
+                    self._opening.discard(name)
 
     def _take_in(self, adapter: RunningAdapter) -> None:
-        """Heard first, then kept from overflowing, then asked and stored to.  In one step, so that a removal that follows
-        comes behind it in every inbox."""
-        port = adapter.client
-        with self._tier.lock:
-            if is_late := self._stopped:
-                changes: tuple[PendingCall, ...] = ()
-            else:
-                port.timeout_seconds = self._tier.timeout_seconds
-                self._tier.append(adapter)
-                self._completions.add(port)
+        """Its completions are read first, then its eviction runs, then it is used.  In one step, so that a removal that
+        follows comes behind it in every inbox."""
+        client, tiers = adapter.client, self._tiers
+        try:
+            with self._tier.lock:
+                self._check_open()
+                client.timeout_seconds = self._tier.timeout_seconds
+                self._tier.adapters = (*self._tier.adapters, adapter)
+                self._completions.add(client)
                 for name, run in adapter.eviction.threads() if adapter.eviction else ():
                     self._supervisor.start(name, run)
-                changes = (self._tiers.prefetch.add_adapter(port), self._tiers.store.add_adapter(port))
+                changes = (tiers.prefetch.add_adapter(client), tiers.store.add_adapter(client))
                 self._common.bus.publish(AdapterAdded(adapter.name, adapter.spec.offer.name))
-        if is_late:
+        except NotNowError:  # the server stops
             adapter.close(END_SECONDS)
-            self._check_open()
+            raise
         for change in changes:
             change.wait(APPLY_SECONDS)
 
-    def _free(self, name: str) -> None:
-        """No adapter of this name is about to come any more."""
-        with self._tier.lock:
-            self._opening.discard(name)
-
-    # --- going
+    # --- draining and removing
 
     def drain(self, name: str) -> AdapterState:
-        return self._turn(name, is_draining=True)
+        return self._set_draining(name, is_draining=True)
 
     def resume(self, name: str) -> AdapterState:
-        return self._turn(name, is_draining=False)
+        return self._set_draining(name, is_draining=False)
 
     def remove(self, name: str, deadline_seconds: float, force: bool) -> AdapterState:
         with self._tier.lock:
             self._check_open()
             adapter = self._find(name)
-            if adapter.removal is None:
-                adapter.removal = AdapterRemoval(
-                    adapter.client,
-                    self._tiers.store,
-                    self._tiers.prefetch,
-                    self._completions,
-                    self._common.clock,
-                    deadline_seconds,
-                    lambda: self._end_eviction(adapter),
-                )
-                if force:
-                    adapter.removal.force()
+            is_new = adapter.removal is None
+            removal = adapter.removal = adapter.removal or AdapterRemoval(
+                adapter.client,
+                self._tiers.store,
+                self._tiers.prefetch,
+                self._completions,
+                self._common.clock,
+                deadline_seconds,
+                lambda: self._end_eviction(adapter),
+            )
+            removal.hurry(deadline_seconds)
+            if force:
+                removal.force()
+            if is_new:
                 self._supervisor.start(_thread_name(name), lambda: self._remove(adapter))
-            else:
-                adapter.removal.hurry(deadline_seconds)
-                if force:
-                    adapter.removal.force()
         logger.info(
             "l2 adapter is being removed adapter=%s deadline_seconds=%.1f force=%s", name, deadline_seconds, force
         )
         return self._state(adapter)
 
     def stop(self) -> None:
-        """The server stops: nothing comes or goes any more, and all adapters are the caller's to close."""
+        """The server stops: no adapter is added or removed any more, and the caller closes all of them."""
         with self._tier.lock:
             self._stopped = True
             removals = [adapter.removal for adapter in self._tier.adapters if adapter.removal is not None]
         for removal in removals:
             removal.stop()
 
-    def _turn(self, name: str, *, is_draining: bool) -> AdapterState:
+    def _set_draining(self, name: str, *, is_draining: bool) -> AdapterState:
         with self._tier.lock:
             self._check_open()
             adapter = self._find(name)
@@ -205,7 +203,7 @@ class AdapterChanges:
             if adapter not in self._tier.adapters:
                 return
             self._gone.append(self._state(adapter, is_gone=True))
-            self._tier.forget(adapter)
+            self._tier.adapters = tuple([other for other in self._tier.adapters if other is not adapter])
             self._common.bus.publish(AdapterRemoved(adapter.name, bool(removal.drained)))
 
     def _end_eviction(self, adapter: RunningAdapter) -> None:
@@ -226,14 +224,10 @@ class AdapterChanges:
             raise NotNowError("the server is stopping")
 
     def _find(self, name: str) -> RunningAdapter:
-        adapter = self._tier.find(name)
-        if adapter is None:
-            raise self._unknown(name)
-        return adapter
-
-    def _unknown(self, name: str) -> NoSuchAdapterError:
-        names = ", ".join(adapter.name for adapter in self._tier.adapters)
-        return NoSuchAdapterError(f"no L2 adapter is called '{name}'; there are: {names or 'none'}")
+        adapters = {adapter.name: adapter for adapter in self._tier.adapters}
+        if name not in adapters:
+            raise NoSuchAdapterError(f"no L2 adapter is called '{name}'; there are: {', '.join(adapters) or 'none'}")
+        return adapters[name]
 
     def _state(self, adapter: RunningAdapter, *, is_gone: bool = False) -> AdapterState:
         port, removal, state = adapter.client, adapter.removal, adapter.state
