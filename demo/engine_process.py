@@ -68,7 +68,8 @@ class EngineProcess:
     `make_model.py`.  `connector` is a key of `engine.CONNECTORS`.  `extra` is merged into the
     connector's configuration.  `driver` is the program that drives the engine, `options` are more arguments for it.
     `kv_gib` is the engine's own memory for KV.  `one_process` puts the front end, the scheduler and the worker into one
-    process, which starts with a third of the imports; vLLM on the CPU gives each a process by default.
+    process, which starts with a third of the imports; vLLM on the CPU gives each a process by default.  `python` is the
+    interpreter of the environment that has the engine.
     Not thread-safe: one question at a time.
     """
 
@@ -87,8 +88,9 @@ class EngineProcess:
         options: Sequence[str] = (),
         kv_gib: int = 1,
         one_process: bool = False,
+        python: Path = ENGINE_PYTHON,
     ) -> None:
-        command = [str(ENGINE_PYTHON), str(driver), str(model), *options]
+        command = [str(python), str(driver), str(model), *options]
         command += ["--block-size", str(block_size), "--tensor-parallel", str(tensor_parallel)]
         if port is not None:
             command += ["--port", str(port), "--extra", json.dumps(dict(extra or {})), "--load-failure", load_failure]
