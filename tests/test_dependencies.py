@@ -27,6 +27,9 @@ HOSTS: Final = {"engines/vllm": {"vllm", "torch", "prometheus-client"}}
 USED_IF_THERE: Final = {"plugins/tools": {"numpy", "torch"}}
 """Looked for with `find_spec` before the import."""
 
+PUBLIC_NAMESAKE: Final = "0.6.1"
+"""The oldest version of the public package that is called lmcache-vllm, too."""
+
 
 class Imported(NamedTuple):
     package: str
@@ -121,6 +124,15 @@ def test_what_is_declared_is_imported(where: str) -> None:
     used = {name for each in imports_of(folder) for name in distributions_of(each.package)}
     unused = dependencies(folder) - used
     assert not unused, f"{where}/pyproject.toml: declared and not imported"
+
+
+def test_documented_installs_of_the_connector_take_ours() -> None:
+    """A public package has the connector's name and newer versions, and pip takes the newest that is allowed."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("engines/*/README.md")]
+    commands = [line for page in pages for line in page.read_text().splitlines() if "pip install" in line]
+    requirements = [each for line in commands for each in re.findall(r"lmcache-vllm[^\s'`\"]*", line)]
+    assert requirements
+    assert [each for each in requirements if Requirement(each).specifier.contains(PUBLIC_NAMESAKE)] == []
 
 
 def own_closure(name: str) -> set[str]:
