@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def _toml(path: Path, text: str) -> Any:
+    import tomllib  # here, so that a server without a file does not pay for the parser
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -37,7 +38,7 @@ def _toml(path: Path, text: str) -> Any:
 
 
 def _yaml(path: Path, text: str) -> Any:
-    import yaml  # here, so that a server without a YAML file does not pay for the parser
+    import yaml  # as above
 
     try:
         return yaml.safe_load(text)

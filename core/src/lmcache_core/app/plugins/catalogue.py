@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import requires
@@ -51,6 +50,8 @@ class Catalogue(NamedTuple):
 def catalogue() -> Catalogue:
     """Empty where core's wheel was built without the plugins."""
     if _GENERATOR.is_file() and (_GENERATOR.parent / "hatch_build.py").is_file():
+        import runpy  # here, because a listing does not look for names that are missing
+
         said = runpy.run_path(str(_GENERATOR))["read_catalogue"]()
     elif _FILE.is_file():
         said = json.loads(_FILE.read_text(encoding="utf-8"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import Distribution, PackageMetadata, distributions
-from typing import Final, NamedTuple
+from typing import Final
 
 import lmcache_core
 from lmcache_core.app.plugins.offer_kind import Offered
@@ -49,31 +51,21 @@ def discover() -> list[Candidate]:
     """Every plugin of every installed distribution, core's own first, then by name.
 
     A distribution that is on the path twice counts once: the first one, as for an import."""
+    every: dict[str, list[Distribution]] = defaultdict(list)
+    for distribution in distributions():
+        every[_folder(distribution).rpartition("/")[2].partition("-")[0].lower()].append(distribution)
     seen: set[str] = set()
-    found = [candidate for each in _distributions() for candidate in _candidates_of(each, seen)]
+    found: list[Candidate] = []
+    for same in every.values():
+        # To parse the metadata of every distribution would cost more than all the rest of a listing.
+        if any(_GROUP_FAMILY in _entry_point_text(each) for each in same):
+            found += _candidates_of(same, seen)
     return sorted(found, key=lambda candidate: (candidate.origin is not Origin.BUILTIN, candidate.name))
 
 
-class _Provider(NamedTuple):
-    """A distribution, and its metadata, which is parsed anew each time that one asks for it."""
-
-    distribution: Distribution
-    metadata: PackageMetadata
-
-    @property
-    def name(self) -> str:
-        """Empty for a leftover folder without metadata."""
-        return str(self.metadata["Name"] or "") if self.metadata is not None else ""
-
-    @property
-    def requires(self) -> list[str]:
-        return self.metadata.get_all("Requires-Dist") or self.distribution.requires or []
-
-
-def _distributions() -> Iterator[Distribution]:
-    """Those that have plugins.  To parse the metadata of every other one would cost more than all the rest of a listing,
-    so each is only asked for the text of its entry points at first."""
-    return (distribution for distribution in distributions() if _GROUP_FAMILY in _entry_point_text(distribution))
+def _folder(distribution: Distribution) -> str:
+    """Where its metadata is."""
+    return str(getattr(distribution, "_path", "a distribution"))
 
 
 def _entry_point_text(distribution: Distribution) -> str:
@@ -85,34 +77,27 @@ def _entry_point_text(distribution: Distribution) -> str:
         return ""
 
 
-def _provider(distribution: Distribution, seen: set[str]) -> _Provider | None:
-    """The first distribution of that name on the path, as for an import; None for one that was met before, and for a
-    leftover folder."""
-    own = _Provider(distribution, distribution.metadata)
-    name = normal_name(own.name)
-    if not name or name in seen:
-        return None
-    seen.add(name)
-    namesakes = (_Provider(each, each.metadata) for each in distributions(name=name))
-    return next((provider for provider in namesakes if provider.name), own)
+def _candidates_of(same: Sequence[Distribution], seen: set[str]) -> Iterator[Candidate]:
+    """The plugins of the first distribution that is no leftover folder without metadata."""
+    for distribution in same:
+        name = ""
+        try:
+            metadata = distribution.metadata
+            name = str(metadata["Name"] or "") if metadata is not None else ""
+            if not name:
+                continue
+            if normal_name(name) not in seen:
+                yield from list(_candidates(distribution, metadata, name))
+            seen.add(normal_name(name))
+        except Exception as error:  # noqa: BLE001  # one damaged distribution is a row in the list, and no harm to the others
+            yield _damaged(distribution, name, error)
+        return
 
 
-def _candidates_of(distribution: Distribution, seen: set[str]) -> list[Candidate]:
-    try:
-        provider = _provider(distribution, seen)
-        return list(_candidates(provider)) if provider else []
-    except Exception as error:  # noqa: BLE001  # one damaged distribution is a row in the list, and no harm to the others
-        return [_damaged(distribution, error)]
-
-
-def _damaged(distribution: Distribution, error: Exception) -> Candidate:
+def _damaged(distribution: Distribution, name: str, error: Exception) -> Candidate:
     """Called after its folder, since its plugins are not known; the distribution's name is known at times."""
-    folder = str(getattr(distribution, "_path", "a distribution"))
-    try:
-        name = _Provider(distribution, distribution.metadata).name
-        file = "entry_points.txt"
-    except Exception:  # noqa: BLE001  # that is what is wrong with it
-        name, file = "", "METADATA"
+    folder = _folder(distribution)
+    file = "entry_points.txt" if name else "METADATA"
     # what the standard library raises for a line without a value speaks of its own code
     fault = "a line is not 'name = value'" if isinstance(error, TypeError) else " ".join(str(error).split())[:200]
     own = folder.rpartition("/")[2].removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
@@ -121,21 +106,18 @@ def _damaged(distribution: Distribution, error: Exception) -> Candidate:
     )
 
 
-def _candidates(provider: _Provider) -> Iterator[Candidate]:
-    ours = [entry for entry in provider.distribution.entry_points if entry.group.startswith(_GROUP_FAMILY)]
-    is_core = normal_name(provider.name) == CORE_DISTRIBUTION
+def _candidates(distribution: Distribution, metadata: PackageMetadata, name: str) -> Iterator[Candidate]:
+    is_core = normal_name(name) == CORE_DISTRIBUTION
     origin = Origin.BUILTIN if is_core else Origin.ENTRY_POINT
-    mismatch = None if is_core or not ours else unmet_requirement(provider.requires)
-    version = str(provider.metadata["Version"] or "0")
-    for entry in ours:
-        other = None if entry.group == ENTRY_POINT_GROUP else _other_contract(entry.group)
-        yield Candidate(entry.name, entry.value, origin, provider.name, version, other or mismatch)
-
-
-def _other_contract(group: str) -> str:
-    return (
-        f"made for contract {group.removeprefix(_GROUP_FAMILY)}, this server has {ENTRY_POINT_GROUP.rpartition('.')[2]}"
-    )
+    requires = metadata.get_all("Requires-Dist") or distribution.requires or []
+    mismatch = None if is_core else unmet_requirement(requires)
+    version = str(metadata["Version"] or "0")
+    here = ENTRY_POINT_GROUP.removeprefix(_GROUP_FAMILY)
+    for entry in distribution.entry_points:
+        if entry.group.startswith(_GROUP_FAMILY):
+            made_for = entry.group.removeprefix(_GROUP_FAMILY)
+            other = f"made for contract {made_for}, this server has {here}" if made_for != here else mismatch
+            yield Candidate(entry.name, entry.value, origin, name, version, other)
 
 
 CORE_DISTRIBUTION: Final = "lmcache-core"
@@ -172,39 +154,30 @@ def unmet_requirement(requires: Iterable[str]) -> str | None:
     return None
 
 
+_PLAIN: Final = re.compile(r"lmcache[-_.]core((?:,?(?:>=|<)\d+(?:\.\d+)*)+)", re.ASCII)
+_BOUND: Final = re.compile(r"(>=|<)([\d.]+)")
+_FOR_AN_EXTRA: Final = re.compile(r"[^;]*; *extra *== *[^ ]+ *")
+
+
 def _is_plainly_met(requirement: str) -> bool:
     """True where a glance is enough to see that the requirement is met or does not apply; False says nothing.
 
     A glance is enough for `lmcache-core<0.2,>=0.1`, which is what nearly every plugin asks for, in any order and without a
     marker, and for what only an extra asks for."""
-    asked, _, marker = requirement.partition(";")
-    if marker.split()[:2] == ["extra", "=="] and len(marker.split()) == 3:
+    if _FOR_AN_EXTRA.fullmatch(requirement):
         return True
-    end = min((asked.find(sign) for sign in "<>" if sign in asked), default=len(asked))
-    bounds = [bound.strip() for bound in asked[end:].split(",")]
-    if marker or normal_name(asked[:end].strip()) != CORE_DISTRIBUTION or not all(map(_is_plain_bound, bounds)):
+    found, version = _PLAIN.fullmatch(requirement), lmcache_core.__version__
+    if found is None or not version.replace(".", "").isdecimal():
         return False
-    here = _numbers(lmcache_core.__version__)
-    return all(
-        here >= _numbers(bound[2:]) if bound.startswith(">=") else here < _numbers(bound[1:]) for bound in bounds
-    )
+    return all((_numbers(version) >= _numbers(bound)) is (sign == ">=") for sign, bound in _BOUND.findall(found[1]))
 
 
-def _is_plain_bound(bound: str) -> bool:
-    version = bound[2:] if bound.startswith(">=") else bound.removeprefix("<")
-    return version != bound and _is_plain_version(version) and _is_plain_version(lmcache_core.__version__)
-
-
-def _is_plain_version(text: str) -> bool:
-    return all(part.isdecimal() for part in text.split("."))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
+def _numbers(version: str) -> list[int]:
     """Without zeros at the end, which do not count: 0.1 is 0.1.0."""
     numbers = [int(part) for part in version.split(".")]
     while numbers and numbers[-1] == 0:
         numbers.pop()
-    return tuple(numbers)
+    return numbers
 
 
 SLOW_SETUP_MS: Final = 100.0
