@@ -11,17 +11,15 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.command_group import CommandGroup
-from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, run_core_command
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 from lmcache_core.app.console.text_table import text_table
 
 if TYPE_CHECKING:
-    from lmcache_core.app.console.plugin_commands import PluginCommand
+    from lmcache_core.contracts.offer import Offer
 
 _HELP: Final = ("-h", "--help")
 _EXIT_CODES: Final = "exit-codes"
@@ -77,21 +75,19 @@ def _run(arguments: list[str]) -> int:
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
         gc.disable()  # else each collection looks at all that was imported so far, a sixth of a start; `serve` enables it
-        command = CommandGroup(name) if name in CORE_GROUPS else import_module(f"lmcache_core.app.commands.{name}")
-        done: int = command.run(arguments[1:])
-        return done
+        return run_core_command(name, arguments[1:])
     return _run_beyond_core(arguments)
 
 
 def _run_beyond_core(arguments: list[str]) -> int:
     # here, so that core's own commands do not pay for what looks at plugins
     from lmcache_core.app.console.command_line import leading_selection
-    from lmcache_core.app.console.plugin_commands import missing_commands, plugin_commands, run_plugin_command
+    from lmcache_core.app.console.plugin_commands import missing_commands, run_plugin_command
 
     selection, rest = leading_selection(arguments)
     if not rest or rest[0] in _HELP:
         plugins = selection.load_for_user()
-        print(_usage(plugin_commands(plugins), missing_commands(plugins)))
+        print(_usage(plugins.offers("command"), missing_commands(plugins)))
         return ExitCode.STOPPED if rest else ExitCode.USAGE
     if rest[0] in CORE_COMMANDS:
         raise ConfigError(f"{arguments[0]}: give it behind the command: lmcache {rest[0]} ... {arguments[0]}")
@@ -102,11 +98,11 @@ def _run_beyond_core(arguments: list[str]) -> int:
     return run_plugin_command(rest[0], rest[1:], selection)
 
 
-def _usage(commands: Sequence[PluginCommand], missing: Mapping[str, Sequence[str]]) -> str:
+def _usage(commands: Sequence[Offer], missing: Mapping[str, Sequence[str]]) -> str:
     """`missing`: names of commands that are not installed, by the distribution that has them."""
     groups: dict[str, list[str]] = {}
     for command in commands:
-        first, _, word = command.name.partition(" ")
+        first, _, word = command.name.partition(".")
         groups.setdefault(first, []).append(word or command.summary)
     own = [(name, "; ".join((about, *groups.get(name, ())))) for name, about in CORE_COMMANDS.items()]
     added = [(name, ", ".join(words)) for name, words in groups.items() if name not in CORE_COMMANDS]

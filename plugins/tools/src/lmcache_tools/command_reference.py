@@ -13,8 +13,7 @@ from lmcache_core.app.configuration import ServerFlags
 from lmcache_core.app.console.command_line import PluginSelection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.plugin_commands import plugin_commands_with_parsers
-from lmcache_tools.command_tree import core_parsers
+from lmcache_tools.command_tree import core_parsers, plugin_commands_with_parsers
 from lmcache_tools.setting_reference import entry
 
 _HEAD: Final = """\

@@ -3,24 +3,74 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
-from lmcache_core.app.console.command_group import CommandGroup
+from lmcache_client.errors import LMCacheError
+from lmcache_core import Command
 from lmcache_core.app.console.command_line import Parser, PluginSelection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
-from lmcache_core.app.console.plugin_commands import PluginCommand, plugin_commands_with_parsers
+from lmcache_core.app.plugins.discovery import Candidate
+from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
+from lmcache_core.app.plugins.offer_kind import OfferKind
+from lmcache_core.app.plugins.plugin_fault import describe
+from lmcache_core.model.errors import PluginContractError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginCommand:
+    """A command as users see it."""
+
+    name: str
+    """The words after `lmcache`: one word, or a group and a word."""
+    summary: str
+    parsers: Sequence[argparse.ArgumentParser]
+    """Empty where only the command knows its flags."""
 
 
 def core_parsers() -> list[Parser]:
     """Those of core's commands, in the order of `lmcache --help`.  Imports all of them."""
+    modules = [f"{name}_{word}" if word else name for name in CORE_COMMANDS for word in CORE_GROUPS.get(name) or ("",)]
+    return [parser for name in modules for parser in import_module(f"lmcache_core.app.commands.{name}").parsers()]
+
+
+def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
+    """Imports them all.  One whose parsers cannot be had has none, and a warning names its plugin."""
+    plugins = selection.load_for_user()
     return [
-        parser
-        for name in CORE_COMMANDS
-        for parser in (
-            CommandGroup(name) if name in CORE_GROUPS else import_module(f"lmcache_core.app.commands.{name}")
-        ).parsers()
+        PluginCommand(offer.name.replace(".", " "), offer.summary, _parsers_of(offer.name, plugins))
+        for offer in plugins.offers(OfferKind.COMMAND)
     ]
+
+
+def _parsers_of(name: str, plugins: LoadedPlugins) -> Sequence[argparse.ArgumentParser]:
+    owner = plugins.owner(OfferKind.COMMAND, name)
+    try:
+        return _checked_parsers(name, owner, plugins)
+    except LMCacheError as error:
+        logger.warning("flags of a command are not known command=%s plugin=%s reason=%s", name, owner.name, error)
+        return ()
+
+
+def _checked_parsers(name: str, owner: Candidate, plugins: LoadedPlugins) -> Sequence[argparse.ArgumentParser]:
+    program = f"lmcache {name.replace('.', ' ')}"
+    try:
+        run = plugins.opener(OfferKind.COMMAND, name)
+        parsers = tuple(run.parsers()) if isinstance(run, Command) else ()
+    except LMCacheError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginContractError(owner.name, f"its parsers cannot be had: {describe(error)}") from error
+    for parser in parsers:
+        if not (isinstance(parser, argparse.ArgumentParser) and f"{parser.prog} ".startswith(f"{program} ")):
+            raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is not a parser of {program}")
+    if len({parser.prog for parser in parsers}) < len(parsers):
+        raise PluginContractError(owner.name, f"two parsers of {program} have one prog")
+    return parsers
 
 
 def every_parser() -> list[argparse.ArgumentParser]:

@@ -6,6 +6,6 @@ A module has two functions:
     def run(arguments: Sequence[str]) -> ExitCode: ...
 
 A command shows its answer with `command_output.CommandOutput`, which brings `--format`, `--json`, `--output` and `--quiet`.
-Commands of commands (`lmcache plugins list`) are a `command_group.CommandGroup`.  A failure is an LMCacheError; `exit_code`
-says which code it ends with.  Commands that ask a running server's admin API come with lmcache-tools.
+`lmcache plugins list` is `plugins_list`.  A failure is an LMCacheError; `exit_code` says which code it ends with.  Commands
+that ask a running server's admin API come with lmcache-tools.
 """

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from argparse import ArgumentParser
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.command_group import group_usage, unknown_word
 from lmcache_core.app.console.command_line import PluginSelection, command_selection
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode
@@ -18,31 +14,12 @@ from lmcache_core.app.plugins.discovery import Candidate
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.plugins.plugin_fault import describe, place_of
-from lmcache_core.contracts.command import Command, CommandContext
+from lmcache_core.contracts.command import CommandContext
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.model.errors import PluginContractError, PluginError
 from lmcache_core.model.spelling import nearest
 
-logger = logging.getLogger(__name__)
-
 _EXIT_CODE_MAX: Final = 255
-
-
-@dataclass(frozen=True, slots=True)
-class PluginCommand:
-    """A command as users see it."""
-
-    name: str
-    """The words after `lmcache`: one word, or a group and a word."""
-    summary: str
-    parsers: Sequence[ArgumentParser]
-    """Empty where only the command knows its flags."""
-
-
-def plugin_commands(plugins: LoadedPlugins) -> list[PluginCommand]:
-    """Without their parsers, so that none of them is imported."""
-    offers = plugins.offers(OfferKind.COMMAND)
-    return [PluginCommand(offer.name.replace(".", " "), offer.summary, ()) for offer in offers]
 
 
 def missing_commands(plugins: LoadedPlugins) -> dict[str, list[str]]:
@@ -63,64 +40,6 @@ def _absent(plugins: LoadedPlugins) -> dict[str, str]:
     return {name: owner for name, owner in known.items() if owner not in there}
 
 
-def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
-    """Imports them all.  One whose parsers cannot be had has none, and a warning names its plugin."""
-    plugins = selection.load_for_user()
-    return [
-        PluginCommand(offer.name.replace(".", " "), offer.summary, _parsers_of(offer.name, plugins))
-        for offer in plugins.offers(OfferKind.COMMAND)
-    ]
-
-
-def _parsers_of(name: str, plugins: LoadedPlugins) -> Sequence[ArgumentParser]:
-    owner = plugins.owner(OfferKind.COMMAND, name)
-    try:
-        return _checked_parsers(name, owner, plugins)
-    except LMCacheError as error:
-        logger.warning("flags of a command are not known command=%s plugin=%s reason=%s", name, owner.name, error)
-        return ()
-
-
-def _checked_parsers(name: str, owner: Candidate, plugins: LoadedPlugins) -> Sequence[ArgumentParser]:
-    program = f"lmcache {name.replace('.', ' ')}"
-    try:
-        run = plugins.opener(OfferKind.COMMAND, name)
-        parsers = tuple(run.parsers()) if isinstance(run, Command) else ()
-    except LMCacheError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise PluginContractError(owner.name, f"its parsers cannot be had: {describe(error)}") from error
-    for parser in parsers:
-        if not (isinstance(parser, ArgumentParser) and f"{parser.prog} ".startswith(f"{program} ")):
-            raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is not a parser of {program}")
-    if len({parser.prog for parser in parsers}) < len(parsers):
-        raise PluginContractError(owner.name, f"two parsers of {program} have one prog")
-    return parsers
-
-
-@dataclass(frozen=True, slots=True)
-class AddedWords:
-    """What plugins add to a group of core's."""
-
-    group: str
-    words: Mapping[str, str]
-    """What each does, by its word."""
-    missing: Mapping[str, str]
-    """Distributions that would add a word, by that word."""
-    plugins: LoadedPlugins
-
-    def run(self, word: str, arguments: Sequence[str]) -> int:
-        """Raises what says most about a word that none of them has."""
-        if word not in self.words:
-            raise _no_such_word(self.group, word, (*CORE_GROUPS[self.group], *self.words), self.plugins)
-        return _run(f"{self.group}.{word}", arguments, self.plugins)
-
-
-def added_words(group: str) -> AddedWords:
-    plugins = command_selection().load()
-    return AddedWords(group, _words_of(group, plugins), _words(group, _absent(plugins)), plugins)
-
-
 def _words_of(group: str, plugins: LoadedPlugins) -> dict[str, str]:
     return _words(group, {offer.name: offer.summary for offer in plugins.offers(OfferKind.COMMAND)})
 
@@ -139,7 +58,11 @@ def _no_such_word(group: str, word: str, known: Collection[str], plugins: Loaded
     except ConfigError as error:
         if f"{OfferKind.COMMAND}:{name}" in catalogue().offers:
             return _not_installed(name, plugins) or error
-    return unknown_word(group, word, known, _words(group, _absent(plugins)))
+    missing = _words(group, _absent(plugins))
+    meant = nearest(word, [*known, *missing])
+    remedy = f"did you mean '{group} {meant}'?" if meant else f"known: {', '.join(known)}"
+    remedy += f" (pip install {missing[meant]})" if meant and meant in missing else ""
+    return ConfigError(f"no command is called '{group} {word}'; {remedy}")
 
 
 def _not_installed(name: str, plugins: LoadedPlugins) -> ConfigError | None:
@@ -153,13 +76,28 @@ def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSel
     offers."""
     plugins = selection.load_for_user()
     if words := _words_of(name, plugins):
-        if not arguments or arguments[0] in ("-h", "--help"):
-            print("\n".join(group_usage(name, words)))
-            return ExitCode.STOPPED if arguments else ExitCode.USAGE
-        if arguments[0] not in words:
-            raise _no_such_word(name, arguments[0], words, plugins)
-        name, arguments = f"{name}.{arguments[0]}", arguments[1:]
+        return _run_word(name, words, arguments, plugins)
     return _run(name, arguments, plugins)
+
+
+def run_word_of_plugin(group: str, arguments: Sequence[str]) -> int:
+    """The same for a word that plugins may have added to a group of core's; without one, a page of all words."""
+    plugins = command_selection().load()
+    return _run_word(group, {**CORE_GROUPS[group], **_words_of(group, plugins)}, arguments, plugins)
+
+
+def _run_word(group: str, words: Mapping[str, str], arguments: Sequence[str], plugins: LoadedPlugins) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        missing = _words(group, _absent(plugins))
+        width = max(map(len, (*words, *missing)))
+        print(f"usage: lmcache {group} COMMAND ...\n")
+        for word, about in (*words.items(), *((word, f"(pip install {owner})") for word, owner in missing.items())):
+            print(f"  {word:<{width}}  {about}")
+        print(f"\n`lmcache {group} COMMAND --help` says more.")
+        return ExitCode.STOPPED if arguments else ExitCode.USAGE
+    if arguments[0] not in words:
+        raise _no_such_word(group, arguments[0], words, plugins)
+    return _run(f"{group}.{arguments[0]}", arguments[1:], plugins)
 
 
 def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:

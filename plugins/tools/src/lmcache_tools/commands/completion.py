@@ -8,8 +8,7 @@ from typing import Final
 from lmcache_core import Command, CommandContext
 from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.plugin_commands import plugin_commands_with_parsers
-from lmcache_tools.command_tree import actions_called, command_tree
+from lmcache_tools.command_tree import actions_called, command_tree, plugin_commands_with_parsers
 
 _INSTALLS: Final = {
     "bash": "~/.local/share/bash-completion/completions/lmcache",
