@@ -47,7 +47,7 @@ class Call(NamedTuple):
     """One call of a function of this repository."""
 
     file: str
-    """Relative to the repository, without `src`: `core/lmcache_core/server/router.py`."""
+    """Relative to the repository: `core/src/lmcache_core/server/router.py`."""
     function: str
 
 
@@ -63,38 +63,39 @@ AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15
 
 
 ABOUT: Final = {
-    "libs/client/lmcache_client/codec.py": "The payload frames are opened: how much is there to read, and can it be read now? "
+    "lmcache_client/codec.py": "The payload frames are opened: how much is there to read, and can it be read now? "
     "The result becomes a frame in the end.",
-    "libs/client/lmcache_client/engine_key.py": "The bytes before and behind the tokens of a key are found and decoded. The "
+    "lmcache_client/engine_key.py": "The bytes before and behind the tokens of a key are found and decoded. The "
     "tokens stay a view of the received frame.",
-    "core/lmcache_core/server/router.py": "One thread receives the message, decides where it is answered, and sends the "
+    "lmcache_core/server/router.py": "One thread receives the message, decides where it is answered, and sends the "
     "answer. A small request is answered on this thread at once; others go to a pool.",
-    "core/lmcache_core/server/engine_socket.py": "The ROUTER socket gives whole messages and takes whole answers. It never "
+    "lmcache_core/server/engine_socket.py": "The ROUTER socket gives whole messages and takes whole answers. It never "
     "blocks.",
-    "core/lmcache_core/server/calls.py": "The operation's handler is called; whatever it raises becomes the operation's "
+    "lmcache_core/server/calls.py": "The operation's handler is called; whatever it raises becomes the operation's "
     "negative answer.",
-    "core/lmcache_core/server/chunk_hashing.py": "The key is read. Tokens that came before are compared and not decoded, "
+    "lmcache_core/server/chunk_hashing.py": "The key is read. Tokens that came before are compared and not decoded, "
     "and their hashes are known.",
-    "core/lmcache_core/server/prompt_memory.py": "The radix tree of the tenant's prompts finds the longest beginning that was "
+    "lmcache_core/server/prompt_memory.py": "The radix tree of the tenant's prompts finds the longest beginning that was "
     "read before, by its bytes.",
-    "core/lmcache_core/server/lookup_module.py": "**The operation LOOKUP.** Names and ranges are checked; the shards that a "
+    "lmcache_core/server/lookup_module.py": "**The operation LOOKUP.** Names and ranges are checked; the shards that a "
     "chunk of this model has are known from the last lookup until a worker comes or leaves.",
-    "core/lmcache_core/server/request_fields.py": "Model, salt and request are names that the server serves.",
-    "core/lmcache_core/storage/lookups.py": "**Where the answer is made.** A lookup references what L1 has. If all of it is "
+    "lmcache_core/server/request_fields.py": "Model, salt and request are names that the server serves.",
+    "lmcache_core/storage/lookups.py": "**Where the answer is made.** A lookup references what L1 has. If all of it is "
     "there, it is answered at once; otherwise the rest goes on as a prefetch. The eviction policy is notified of the hits.",
-    "core/lmcache_core/storage/open_lookups.py": "What the lookup found is kept for its request, with the number of reads "
+    "lmcache_core/storage/open_lookups.py": "What the lookup found is kept for its request, with the number of reads "
     "that are to come, until workers have read it or the request ends.",
-    "core/lmcache_core/storage/counters.py": "The tenant's counters get this lookup.",
-    "core/lmcache_core/l1/leases.py": "A lease with a deadline owns the references: a request that never ends loses them.",
-    "core/lmcache_core/l1/cache.py": "L1 looks up the key space, and logs the access for the eviction controller.",
-    "core/lmcache_core/l1/index.py": "The key space is a small number in L1.",
-    "core/lmcache_core/l1/logs.py": "The access is an entry of a log; the eviction thread reads it later and tells the policy.",
-    "core/lmcache_core/kernels/slot_table.py": "Hashes become slots, and each slot gets one reference more. "
+    "lmcache_core/storage/counters.py": "The tenant's counters get this lookup.",
+    "lmcache_core/l1/leases.py": "A lease with a deadline owns the references: a request that never ends loses them.",
+    "lmcache_core/l1/cache.py": "L1 looks up the key space, and logs the access for the eviction controller.",
+    "lmcache_core/l1/index.py": "The key space is a small number in L1.",
+    "lmcache_core/l1/logs.py": "The access is an entry of a log; the eviction thread reads it later and tells the policy.",
+    "lmcache_core/kernels/slot_table.py": "Hashes become slots, and each slot gets one reference more. "
     "(With lmcache-native this is compiled code.)",
-    "core/lmcache_core/events/bus.py": "No subscriber wants the events of this lookup, so none is made.",
-    "core/lmcache_core/contracts/samples.py": "The time it took is counted in buckets.",
+    "lmcache_core/events/bus.py": "No subscriber wants the events of this lookup, so none is made.",
+    "lmcache_core/contracts/samples.py": "The time it took is counted in buckets.",
 }
-"""What happens in a file, by its path, for the files of a lookup.  Elsewhere the first sentence of the module says it."""
+"""What happens in a file, by its path below `src`, for the files of a lookup.  Elsewhere the first sentence of
+the module says it."""
 HEAD: Final = """# The life of a request
 
 Written by `python -m scripts.request_path --markdown` from the trace of a live server with core's plugins and `fs`, in pure
@@ -102,7 +103,7 @@ Python. It cannot drift from the code: a test compares it with a new trace. File
 reaches them, functions in the order of their first call. Calls of functions in this repository count; comprehensions do not.
 
 | path | calls | functions | files | limit |
-|---|---|---|---|---|
+|---|---:|---:|---:|---|
 {rows}
 
 `tests/test_request_path.py` holds the limits, which only fall.
@@ -184,7 +185,7 @@ def _place(code: CodeType) -> Call | None:
         return None  # the body of a class, or not ours
     if code.co_name.startswith("<") and code.co_name != "<lambda>":
         return None  # a comprehension
-    return Call(str(file.relative_to(ROOT)).replace("/src/", "/"), code.co_qualname.replace(".<locals>", ""))
+    return Call(str(file.relative_to(ROOT)), code.co_qualname.replace(".<locals>", ""))
 
 
 def trace_requests() -> dict[str, Trace]:
@@ -288,10 +289,10 @@ def summary(name: str, trace: Trace) -> str:
 
 def about(name: str, file: str) -> str:
     """What happens in a file: this page's sentence for a lookup, elsewhere the first one of its module."""
-    if name == "lookup" and file in ABOUT:
-        return ABOUT[file]
-    distribution, _, module = file.partition("/lmcache_")
-    docstring = ast.get_docstring(ast.parse((ROOT / distribution / "src" / f"lmcache_{module}").read_text())) or ""
+    module = file.partition("/src/")[2]
+    if name == "lookup" and module in ABOUT:
+        return ABOUT[module]
+    docstring = ast.get_docstring(ast.parse((ROOT / file).read_text())) or ""
     first = " ".join(docstring.partition("\n\n")[0].split())
     return first.partition(".  ")[0].rstrip(".") + "."
 

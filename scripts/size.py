@@ -37,7 +37,7 @@ Written by `python -m scripts.size > docs/internals/size.md`.
 {aim_lines:,} lines in {aim_files} files.
 
 | distribution | files | lines | longest file | brings | import, ms |
-|---|---|---|---|---|---|
+|---|---:|---:|---:|---:|---:|
 """
 AIM_LINES: Final = 22_000
 AIM_FILES: Final = 260

@@ -1,1 +1,2 @@
-"""Threads that move objects between tiers and free space."""
+"""Threads that move objects between tiers and free space: `store` writes to L2, `prefetch` loads from there, `eviction` asks
+the policy for victims."""

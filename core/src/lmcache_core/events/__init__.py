@@ -1,1 +1,1 @@
-"""The event bus."""
+"""The event bus: a bounded queue and a thread for each subscriber."""

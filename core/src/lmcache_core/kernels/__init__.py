@@ -1,1 +1,2 @@
-"""Inner loops of the hot path, each in pure Python; lmcache-native brings compiled ones under the same tests."""
+"""Inner loops of the hot path in pure Python; lmcache-native has compiled implementations of the same interfaces, under the
+same tests."""

@@ -1,1 +1,1 @@
-"""The memory cache: arena, slab slots, index, leases."""
+"""L1, the memory cache: arena, slots, index of keys, leases.  `cache.L1Cache` composes them."""

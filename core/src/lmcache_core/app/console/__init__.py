@@ -1,1 +1,2 @@
-"""What the commands of `lmcache` share: flags, pages and tables, asking a running server."""
+"""What the commands of `lmcache` share: parsing, pages and tables, asking a running server.  The flags of `lmcache server` are
+parsed in `app.configuration`."""
