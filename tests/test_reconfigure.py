@@ -87,6 +87,13 @@ def test_mistakes_are_named_and_change_nothing(start_server: StartServer, tmp_pa
         ("PATCH", "/settings", {}, 422, "the body names no setting"),
         ("PUT", "/settings/port", {"value": 1}, 409, "needs a restart"),
         ("PUT", "/settings/evict", {"value": 1}, 422, "no setting is called 'evict'"),
+        (
+            "PUT",
+            "/settings/evictionratio",
+            {"value": 1},
+            422,
+            "no setting is called 'evictionratio'; did you mean 'evic",
+        ),
         ("POST", "/reconfigure/memory/l2/resize", {}, 422, "expected one of add, drain, resume, remove"),
         ("POST", "/reconfigure/fs/l2/drain", {}, 404, "there is no L2 adapter of type 'fs'"),
         ("POST", "/reconfigure/memory/l2/drain", {"adapter_index": 7}, 404, "with index 7"),

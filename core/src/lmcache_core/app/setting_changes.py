@@ -36,7 +36,6 @@ from lmcache_core.contracts.server_control import (
 )
 from lmcache_core.contracts.settings import validate
 from lmcache_core.controllers.policies import PolicyChange
-from lmcache_core.model.spelling import nearest
 from lmcache_core.server.request_fields import SaltGate
 
 logger = logging.getLogger(__name__)
@@ -119,7 +118,6 @@ class SettingChanges:
         ]
 
     def change(self, values: Mapping[str, Any], opening: Opening = open_without_limit) -> list[ChangedSetting]:
-        _check_names(values)
         if not self._lock.acquire(timeout=TURN_SECONDS):
             raise NotNowError("other settings are being changed; try again in a moment")
         try:
@@ -283,16 +281,3 @@ def _policy_name(given: Any) -> str:
 def _default_bytes(values: Values) -> int | None:
     gigabytes = values["default_quota_gb"]
     return None if gigabytes is None else round(gigabytes * GIB)
-
-
-def _check_names(values: Mapping[str, Any]) -> None:
-    for name in values:
-        if name in CHANGEABLE:
-            continue
-        if name in ServerSettings.model_fields:
-            raise NotNowError(
-                f"'{name}' cannot be changed while the server runs: it needs a restart; GET /settings lists those that can"
-            )
-        guess = nearest(name, ServerSettings.model_fields)
-        remedy = f"did you mean '{guess}'?" if guess else "GET /settings lists those that can be changed"
-        raise ConfigError(f"no setting is called '{name:.100}'; {remedy}")

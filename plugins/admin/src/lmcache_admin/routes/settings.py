@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from litestar.handlers import BaseRouteHandler
 
 from lmcache_admin.openings import Openings
 from lmcache_admin.routes.adapters import changing
-from lmcache_core import SettingControl
+from lmcache_core import ConfigError, NotNowError, SettingControl
 from lmcache_http.admin_api.changes import (
     ChangeableSettings,
     ChangedSetting,
@@ -31,6 +32,10 @@ OPEN_SECONDS: Final = 10.0
 
 
 def setting_routes(settings: SettingControl, openings: Openings) -> Sequence[BaseRouteHandler]:
+    def change(values: Mapping[str, Any]) -> Sequence[object]:
+        _check_names(values, settings)
+        return settings.change(values, openings.within(OPEN_SECONDS))
+
     @get(
         "/settings",
         operation=Operation("The settings that can be changed without a restart.", ChangeableSettings, tag=_TAG),
@@ -51,7 +56,7 @@ def setting_routes(settings: SettingControl, openings: Openings) -> Sequence[Bas
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the body names no setting; GET /settings lists those that can be changed",
             )
-        return _changed(await changing(settings.change, values, openings.within(OPEN_SECONDS)))
+        return _changed(await changing(change, values))
 
     @put(
         "/settings/{name:str}",
@@ -66,9 +71,25 @@ def setting_routes(settings: SettingControl, openings: Openings) -> Sequence[Bas
     )
     async def set_setting(request: Request[Any, Any, Any]) -> dict[str, Any]:
         value = (await read_body(request, SetSetting)).value
-        return _changed(await changing(settings.change, {path_part(request): value}, openings.within(OPEN_SECONDS)))
+        return _changed(await changing(change, {path_part(request): value}))
 
     return list_settings, change_settings, set_setting
+
+
+def _check_names(values: Iterable[str], settings: SettingControl) -> None:
+    """Raises NotNowError for a setting that needs a restart, ConfigError for an unknown name."""
+    changeable = settings.running()
+    for name in values:
+        if name in changeable:
+            continue
+        known = [row.name for row in settings.shown()]
+        if name in known:
+            raise NotNowError(
+                f"'{name}' cannot be changed while the server runs: it needs a restart; GET /settings lists those that can"
+            )
+        guesses = get_close_matches(name, known, n=1)
+        remedy = f"did you mean '{guesses[0]}'?" if guesses else "GET /settings lists those that can be changed"
+        raise ConfigError(f"no setting is called '{name:.100}'; {remedy}")
 
 
 def _changed(rows: Sequence[object]) -> dict[str, Any]:
