@@ -46,11 +46,11 @@ def test_a_module_that_cannot_be_imported_is_a_row_and_harms_no_other(install: I
         ("def lmcache_l2_adaptor(): return []", "did you mean lmcache_l2_adapters?"),
         (
             "@hookimpl\ndef lmcache_l2_adapters(config): return []",
-            "lmcache_l2_adapters takes 'config', which it is not given; it is called with: (nothing)",
+            "hookimpl definition: lmcache_l2_adapters(config) Argument(s) {'config'} are declared in the hookimpl but",
         ),
         (
             "@hookimpl\ndef lmcache_server_started(server, config): pass",
-            "lmcache_server_started takes 'config', which it is not given; it is called with: server",
+            "hookimpl definition: lmcache_server_started(server, config) Argument(s) {'config'} are declared in the",
         ),
         (
             "@hookimpl\ndef lmcache_l2_adapters(): return Offer('x', 's', 'a:b')",

@@ -11,10 +11,9 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -45,11 +44,11 @@ def load_plugins(
     ignored, selected = (selected, ()) if safe_mode else ((), selected)
     modules = _named_modules(selected, candidates)
     plan = [_planned(row, selected, blocked, safe_mode) for row in _without_doubles(candidates)]
+    plan += [PluginRow(module, Status.AVAILABLE) for module in modules]
     wanted = [row.candidate for row in plan if row.status is Status.AVAILABLE]
-    plan += [PluginRow(Candidate(name, name, Origin.COMMAND_LINE), Status.AVAILABLE) for name in modules]
     hooks = PluginHooks(trace=os.environ.get("LMCACHE_TRACE_HOOKS", "0") not in ("", "0"))
     with redirect_stdout(sys.stderr):  # what a plugin prints must not mix with a command's output
-        loaded = {**load_modules(wanted), **modules}
+        loaded = _PluginImports(wanted).by_name() if wanted else {}
         rows = [_connected(row, loaded, hooks) if row.status is Status.AVAILABLE else row for row in plan]
     if strict:
         _check_needed(rows, selected)
@@ -65,15 +64,13 @@ def _check_blocked(blocked: Sequence[str]) -> None:
         )
 
 
-def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, Import]:
-    """The modules that `--plugin package.module` names."""
-    modules = {}
-    for name in _unknown(selected, candidates):
+def _named_modules(selected: Sequence[str], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The plugins that are only modules, which `--plugin package.module` names."""
+    unknown = _unknown(selected, candidates)
+    for name in unknown:
         if "." not in name:
             raise ConfigError(_no_plugin(name, candidates))
-        with redirect_stdout(sys.stderr):
-            modules[name] = load_named_module(name)
-    return modules
+    return [Candidate(name, name, Origin.COMMAND_LINE) for name in unknown]
 
 
 def _unknown(names: Sequence[str], candidates: Sequence[Candidate]) -> list[str]:
@@ -182,25 +179,46 @@ class Import(NamedTuple):
 
 
 class _ContainedEntryPoint(EntryPoint):
-    """An entry point whose import cannot end the process.
-
-    stevedore lets an AssertionError through and knows nothing of SystemExit; both are a broken plugin here."""
+    """An entry point whose import cannot end the process: whatever the plugin raises is the plugin's, and Ctrl-C alone is the
+    user's.  stevedore lets an AssertionError through and knows nothing of SystemExit."""
 
     def load(self) -> Any:
-        return _contained(self.name, super().load, self._must_be_module)
+        begun = time.perf_counter()
+        module: ModuleType | PluginLoadError
+        try:
+            module = super().load()
+            self._check(module)
+        except KeyboardInterrupt:
+            raise
+        except PluginLoadError as error:
+            module = error
+        except BaseException as error:  # noqa: BLE001 - a plugin's boundary
+            module = PluginLoadError(self.name, describe(error))
+            module.__cause__ = error
+        return Import(module, time.perf_counter() - begun)
 
-    def _must_be_module(self, plugin: Any) -> None:
-        if not isinstance(plugin, ModuleType):
-            raise PluginLoadError(self.name, f"entry point '{self.value}' names no module but {type(plugin).__name__}")
+    def _check(self, module: Any) -> None:
+        if not isinstance(module, ModuleType):
+            raise PluginLoadError(self.name, f"entry point '{self.value}' names no module but {type(module).__name__}")
+        if self.group == ENTRY_POINT_GROUP:
+            return
+        stated = getattr(module, STATEMENT, None)
+        if stated != CONTRACT_VERSION:
+            says = "states no" if stated is None else f"states {stated!r} as its"
+            remedy = f"a plugin for this server has the line {STATEMENT} = {CONTRACT_VERSION}"
+            raise PluginLoadError(self.name, f"{says} {STATEMENT}; {remedy}")
 
 
 class _PluginImports(NamedExtensionManager[Import]):
     """stevedore, fed with the entry points that were just enumerated: its own list comes from a cache on disk, which
-    can be older than the last `pip install`."""
+    can be older than the last `pip install`.  Names are unique among the candidates."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self._entry_points: list[EntryPoint] = [
-            _ContainedEntryPoint(candidate.name, candidate.module, ENTRY_POINT_GROUP) for candidate in candidates
+            _ContainedEntryPoint(
+                each.name, each.module, "" if each.origin is Origin.COMMAND_LINE else ENTRY_POINT_GROUP
+            )
+            for each in candidates
         ]
         names = [candidate.name for candidate in candidates]
         super().__init__(ENTRY_POINT_GROUP, names=names, on_missing_entrypoints_callback=None)
@@ -209,41 +227,6 @@ class _PluginImports(NamedExtensionManager[Import]):
         return self._entry_points
 
     def by_name(self) -> dict[str, Import]:
+        """The module of each candidate, or why there is none."""
         loaded: list[tuple[str, Any]] = [(each.name, each.plugin) for each in self.extensions]
         return dict(loaded)  # through Any: stevedore's types expect classes
-
-
-def load_modules(candidates: Sequence[Candidate]) -> Mapping[str, Import]:
-    """By name, the module of each candidate, or why there is none.  Names are unique among the candidates."""
-    return _PluginImports(candidates).by_name() if candidates else {}
-
-
-def load_named_module(name: str) -> Import:
-    """A plugin that is only a module (`--plugin package.module`)."""
-    return _contained(name, lambda: import_module(name), lambda module: _must_state_contract(name, module))
-
-
-def _must_state_contract(name: str, module: ModuleType) -> None:
-    stated = getattr(module, STATEMENT, None)
-    if stated != CONTRACT_VERSION:
-        says = "states no" if stated is None else f"states {stated!r} as its"
-        raise PluginLoadError(
-            name, f"{says} {STATEMENT}; a plugin for this server has the line {STATEMENT} = {CONTRACT_VERSION}"
-        )
-
-
-def _contained(name: str, load: Callable[[], Any], check: Callable[[Any], None]) -> Import:
-    """Whatever the plugin raises is the plugin's; Ctrl-C alone is the user's, and passes."""
-    begun = time.perf_counter()
-    module: ModuleType | PluginLoadError
-    try:
-        module = load()
-        check(module)
-    except KeyboardInterrupt:
-        raise
-    except PluginLoadError as error:
-        module = error
-    except BaseException as error:  # noqa: BLE001 - a plugin's boundary
-        module = PluginLoadError(name, describe(error))
-        module.__cause__ = error
-    return Import(module, time.perf_counter() - begun)

@@ -6,7 +6,7 @@ import json
 from importlib.metadata import PackageNotFoundError, distribution
 from traceback import format_exception, walk_tb
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from lmcache_client.errors import ConfigError
@@ -15,13 +15,6 @@ from lmcache_core.model.errors import error_message
 
 _MACHINERY: Final = ("lmcache_core", "lmcache_client", "importlib", "pluggy", "stevedore", "pydantic")
 """Packages whose lines say nothing about a fault of a plugin."""
-
-
-class LocalSource(NamedTuple):
-    """The folder that a distribution was installed from, and whether it is used where it lies."""
-
-    folder: str
-    editable: bool
 
 
 def place_of(error: BaseException, candidate: Candidate) -> str | None:
@@ -73,11 +66,13 @@ def install_again(candidate: Candidate) -> str:
     source = local_source(candidate)
     if source is None:
         return f"pip install --upgrade {candidate.distribution}"
-    return f"pip install {'-e ' if source.editable else ''}{source.folder}"
+    folder, editable = source
+    return f"pip install {'-e ' if editable else ''}{folder}"
 
 
-def local_source(candidate: Candidate) -> LocalSource | None:
-    """None for what came from an index, or has no distribution."""
+def local_source(candidate: Candidate) -> tuple[str, bool] | None:
+    """The folder that a distribution was installed from, and whether it is used where it lies; None for what came from an
+    index, or has no distribution."""
     if candidate.distribution is None:
         return None
     try:
@@ -87,7 +82,7 @@ def local_source(candidate: Candidate) -> LocalSource | None:
         return None
     if url.scheme != "file" or not isinstance(about, dict):
         return None
-    return LocalSource(unquote(url.path), about.get("editable") is True)
+    return unquote(url.path), about.get("editable") is True
 
 
 def _fix_for(candidate: Candidate, error: BaseException, module: ModuleType | None) -> str | None:
@@ -95,8 +90,9 @@ def _fix_for(candidate: Candidate, error: BaseException, module: ModuleType | No
     source = local_source(candidate)
     if source is None:
         return None
-    place = place_of(error.__cause__ or error, candidate) or getattr(module, "__file__", None) or source.folder
-    return f"fix {place}" if source.editable else f"fix {place} and install {source.folder} again"
+    folder, editable = source
+    place = place_of(error.__cause__ or error, candidate) or getattr(module, "__file__", None) or folder
+    return f"fix {place}" if editable else f"fix {place} and install {folder} again"
 
 
 def _replace(candidate: Candidate, error: BaseException) -> str:

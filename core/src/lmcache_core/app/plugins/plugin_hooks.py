@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from inspect import Parameter, signature
 from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -138,24 +137,6 @@ def _check_names(name: str, module: ModuleType) -> None:
             guess = nearest(hook.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in known])
             remedy = f"did you mean {_PREFIX}{guess}?" if guess else f"known: {', '.join(known)}"
             raise PluginContractError(name, f"no hook is called {hook}; {remedy}")
-        if hook in known:
-            _check_arguments(name, word, value, _required(getattr(hookspecs, hook)))
-
-
-def _check_arguments(name: str, word: str, function: FunctionType, given: list[str]) -> None:
-    for argument in _required(function):
-        if argument not in given:
-            raise PluginContractError(
-                name,
-                f"{word} takes '{argument}', which it is not given; it is called with: {', '.join(given) or '(nothing)'}",
-            )
-
-
-def _required(function: FunctionType) -> list[str]:
-    """The arguments that pluggy passes: those by position that have no default."""
-    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = signature(function).parameters.values()
-    return [each.name for each in parameters if each.kind in by_position and each.default is Parameter.empty]
 
 
 def _is_meant_as_hook(word: str, value: object) -> bool:
