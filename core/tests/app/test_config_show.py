@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmcache_core.app.cli import main
+from lmcache_core.app.commands.config_show import as_flags, toml_value
 from lmcache_core.app.configuration import ServerFlags, read_settings
-from lmcache_core.app.console.setting_lines import as_flags, toml_value
 from lmcache_core.app.settings import ServerSettings
 
 Captured = pytest.CaptureFixture[str]

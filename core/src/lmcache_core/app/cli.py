@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
+from lmcache_core.app.console.command_output import text_table
 from lmcache_core.app.console.core_commands import CORE_COMMANDS, run_core_command
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
-from lmcache_core.app.console.text_table import text_table
 
 if TYPE_CHECKING:
     from lmcache_core.contracts.offer import Offer

@@ -16,8 +16,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Re
 from pydantic import BaseModel, ValidationError
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.command_output import add_output_flags
-from lmcache_core.app.console.text_table import printable
+from lmcache_core.app.console.command_output import add_output_flags, printable
 from lmcache_tools.waiting import waiting
 
 URL_VARIABLE: Final = "LMCACHE_URL"

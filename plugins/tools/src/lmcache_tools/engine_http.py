@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from lmcache_client.errors import ConfigError, LMCacheError
-from lmcache_core.app.console.text_table import printable
+from lmcache_core.app.console.command_output import printable
 from lmcache_tools.admin_client import NoRedirects, is_http_url
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"

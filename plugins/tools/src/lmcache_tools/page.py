@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from lmcache_core.app.console.text_table import printable, text_table
+from lmcache_core.app.console.command_output import printable, text_table
 
 _BAR_CELLS: Final = 30
 _FILLS: Final = "#=+~"

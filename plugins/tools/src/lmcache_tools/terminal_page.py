@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from lmcache_core.app.console.text_table import printable
+from lmcache_core.app.console.command_output import printable
 from lmcache_tools.page import Bar, Cell, Line, Page, Table, bar_cells
 
 _COLOURS: Final = ("green", "cyan", "red", "yellow")

@@ -1,25 +1,27 @@
-"""`lmcache config show`"""
+"""`lmcache config show`: settings as a table, as a command line, or as a `--config` file."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from lmcache_core.app.configuration import ServerFlags, read_settings, setting_groups
 from lmcache_core.app.console.command_line import Parser, command_selection, server_selection
-from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
+from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.setting_lines import as_flags, as_toml, hides_secrets
-from lmcache_core.app.console.text_table import text_table
+from lmcache_core.app.masking import MASK
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.settings import flag_of
 from lmcache_core.app.shown_settings import shown_settings
 from lmcache_core.contracts.server_control import ShownSetting
 
 _DEFAULT: Final = "default"
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parsers() -> list[Parser]:
@@ -64,7 +66,7 @@ def show_values(rows: Sequence[ShownSetting], given: argparse.Namespace, plugins
         rows = [row for row in rows if row.source != _DEFAULT]
     if given.as_flags or given.as_toml:
         written = [(row.name, row.value) for row in rows]
-        if hidden := hides_secrets(written):
+        if hidden := [name for name, value in written if MASK in json.dumps(value)]:
             print(f"lmcache: warning: put back the secrets that are hidden in {', '.join(hidden)}", file=sys.stderr)
         text = "\n".join(as_flags(written, flags) if given.as_flags else as_toml(written))
         CommandOutput.of(given).show({"flags" if given.as_flags else "toml": text}, text)
@@ -86,3 +88,48 @@ def _text(value: object) -> str:
     if value in (None, "", [], {}):
         return "-"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_flags(settings: Iterable[tuple[str, Any]], flags: Mapping[str, str]) -> list[str]:
+    """The lines of a command for a shell, by name and JSON value; `flags` by name.  A value that is none is left out, as no
+    flag says so."""
+    parts = [part for name, value in settings if name in flags for part in _flags(flags[name], value)]
+    return [" \\\n  ".join(["lmcache server", *parts])]
+
+
+def as_toml(settings: Iterable[tuple[str, Any]]) -> list[str]:
+    """One line for each; what is none is a comment, as TOML has no word for it."""
+    return [
+        f"# {name} is not set" if value is None else f"{name} = {toml_value(value)}"
+        for name, value in settings
+        if name != "config"  # a file cannot name itself
+    ]
+
+
+def toml_value(value: Any) -> str:
+    """A JSON value in TOML, on one line.  What is none inside of an object is left out."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        inner = [f"{_key(str(key))} = {toml_value(each)}" for key, each in value.items() if each is not None]
+        return f"{{ {', '.join(inner)} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(each) for each in value if each is not None)}]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else toml_value(name)
+
+
+def _flags(flag: str, value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag.removeprefix('--')}"
+        return
+    for each in value if isinstance(value, list | tuple) else (value,):
+        text = each if isinstance(each, str) else json.dumps(each)
+        yield f"{flag} {shlex.quote(text)}" if not text.startswith("-") else f"{flag}={shlex.quote(text)}"

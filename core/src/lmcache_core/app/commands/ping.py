@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 from lmcache_client.client import EngineClient
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_line import Parser
-from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
+from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.text_table import text_table
 
 _COUNT_MAX: Final = 1000
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
-from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
+from lmcache_core.app.console.command_output import CommandOutput, add_output_flags, text_table
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.console.text_table import text_table
 from lmcache_core.app.plugins.catalogue import not_installed
 from lmcache_core.app.plugins.discovery import PluginRow
 from lmcache_core.app.plugins.offer_kind import Offered

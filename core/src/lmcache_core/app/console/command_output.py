@@ -1,4 +1,4 @@
-"""Where the answer of a command goes: `--format`, `--json`, `--output` and `--quiet`.
+"""Where the answer of a command goes: `--format`, `--json`, `--output` and `--quiet`; and columns for a terminal.
 
     parser = Parser("lmcache things", "Show things.")
     add_output_flags(parser)
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 from lmcache_client.errors import ResourceError
@@ -64,3 +65,16 @@ def _write(path: str, text: str) -> None:
             file.write(text + "\n")
     except OSError as error:
         raise ResourceError(f"--output {path}: cannot be written: {error.strerror}") from None
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line per row, columns aligned to the left and two spaces apart; as `printable`, cell by cell."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+
+
+def printable(text: str) -> str:
+    """The text, or with what would move a terminal's cursor written as an escape: some texts hold names that others
+    chose."""
+    return text if text.isprintable() else repr(text)[1:-1]
