@@ -6,7 +6,8 @@ import pytest
 
 from core.tests.storage.storage_harness import CHUNKS, PAYLOAD, SLOT, StorageHarness, open_storage, space
 from lmcache_admin import pins as pins_module
-from lmcache_admin.pins import Pinned, PinRefusedError, PinSubject
+from lmcache_admin.pins import Pinned, PinRefusedError, Pins, PinSubject
+from lmcache_client.errors import ConfigError
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.cache_control import AddressedChunks
 from lmcache_core.contracts.storage import Shard
@@ -323,3 +324,11 @@ def test_what_is_held_no_more_is_not_shared(harness: StorageHarness) -> None:
     assert harness.cache.contents.state_counts().leases == 0
     pins.close(filling)
     assert pins.everything() == []
+
+
+def test_a_server_has_one_owner_of_pins(harness: StorageHarness) -> None:
+    """The objects of the other one would not be released when they are dropped."""
+    pins = pins_of(harness)
+    with pytest.raises(ConfigError, match="another service pins objects already; leave one of them out"):
+        Pins(cache_of(harness), harness.clock)
+    assert harness.storage.pins is pins

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 import lmcache_core
+from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts, open_common
 from lmcache_core.app.masking import Hidden
 from lmcache_core.app.open_arena import open_growth
@@ -16,7 +17,6 @@ from lmcache_core.app.open_services import open_services
 from lmcache_core.app.open_tiers import open_tiers
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.server import Server
 from lmcache_core.app.server_conditions import watch_server
 from lmcache_core.app.setting_changes import SettingChanges

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.commands.missing_modules import missing_modules
 from lmcache_core.app.commands.plugins_list import record
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_tiers import Tiers
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
-from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.server_control import ServerControl
 from lmcache_core.server.chunk_addresses import ChunkAddresses

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from lmcache_core.app.adapter_changes import AdapterChanges
 from lmcache_core.app.common_parts import CommonParts
 from lmcache_core.app.open_engine_port import EnginePort
 from lmcache_core.app.open_services import Services
 from lmcache_core.app.open_tiers import Tiers
-from lmcache_core.app.reconfigure import AdapterChanges
 from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo

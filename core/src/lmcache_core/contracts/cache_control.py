@@ -168,7 +168,8 @@ class CacheControl(Protocol):
         """What all pins together may have, in bytes of slots (`--l1-pin-max-ratio`)."""
 
     def set_pin_owner(self, owner: PinOwner) -> None:
-        """From now on the server notifies `owner`.  To be called once, before it references anything."""
+        """From now on the server notifies `owner`.  To be called before it references anything.  Raises ConfigError where
+        another service has called it."""
 
     def references(self, name: str) -> References:
         """None yet.  `name` is that of the pin, for logs and leases; its owner ends them."""

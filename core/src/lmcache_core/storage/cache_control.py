@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lmcache_client.errors import ConfigError
 from lmcache_core.contracts.cache_control import AddressedChunks, LoadedChunks, PinOwner, References
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import RequestFacts
@@ -60,6 +61,8 @@ class OperatorCache:
         return self._storage.pins.max_bytes
 
     def set_pin_owner(self, owner: PinOwner) -> None:
+        if type(self._storage.pins) is not PinOwner:
+            raise ConfigError("another service pins objects already; leave one of them out with --no-plugin")
         self._storage.pins = owner
 
     def references(self, name: str) -> PinReferences:

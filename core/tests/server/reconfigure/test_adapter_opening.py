@@ -8,7 +8,7 @@ import pytest
 
 from core.tests.server.changing_server import MEMORY, StartServer
 from lmcache_client.errors import ConfigError
-from lmcache_core.app import reconfigure
+from lmcache_core.app import adapter_changes
 from lmcache_core.contracts.server_control import NoSuchAdapterError, NotNowError
 
 
@@ -31,7 +31,7 @@ def test_settings_are_checked_as_at_the_start(start: StartServer, values: dict[s
 
 
 def test_there_is_a_most_of_adapters(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconfigure, "ADAPTERS_MAX", 2)
+    monkeypatch.setattr(adapter_changes, "ADAPTERS_MAX", 2)
     server = start(MEMORY)
     server._parts.adapters.add(MEMORY)
     with pytest.raises(NotNowError, match="there are 2 L2 adapters, which is the most; remove one first"):

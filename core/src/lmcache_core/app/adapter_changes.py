@@ -1,4 +1,4 @@
-"""L2 adapters come and go while the server runs."""
+"""L2 adapters are added, drained and removed while the server runs."""
 
 from __future__ import annotations
 
