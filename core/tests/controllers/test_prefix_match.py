@@ -45,7 +45,7 @@ def test_the_longest_prefix_of_which_every_shard_has_what_it_needs(
 def test_a_sparse_lookup_has_what_every_shard_has(table: tuple[list[bytearray], list[int | None], int]) -> None:
     shards, _, chunks = table
     expected = [chunk for chunk in range(chunks) if all(flags[chunk] for flags in shards)]
-    assert in_every(shards, chunks) == expected
+    assert in_every(shards) == expected
     match = match_of(shards, [None] * len(shards), chunks, sparse=True)
     assert match.answer == Bitmap(chunks, expected)
     assert all(list(needed) == expected for needed in match.needed)

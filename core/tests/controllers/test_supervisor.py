@@ -99,7 +99,7 @@ def test_one_that_fails_after_it_was_dismissed_is_not_started_again() -> None:
         raise RuntimeError("tripped")
 
     supervisor.start("client", worker)
-    thread = supervisor._entries["client"].thread
+    thread = supervisor.threads["client"].thread
     assert thread is not None
     supervisor.dismiss("client", 0.0)
     fail.set()
@@ -136,4 +136,4 @@ def test_an_error_that_cannot_be_shown_ends_no_thread() -> None:
     supervisor.start("worker", worker)
     assert again.wait(5)
     assert supervisor.join(5) == []
-    assert supervisor.restarts() == {"worker": 1}
+    assert {name: thread.restarts for name, thread in supervisor.threads.items()} == {"worker": 1}

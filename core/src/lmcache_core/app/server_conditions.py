@@ -100,9 +100,9 @@ def _add(found: list[Reporter], subject: str, thing: Any, kind: type, most: Seve
 
 
 def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    for name, restarts in parts.supervisor.restarts().items():
-        recent = growth.of(("restarts", name), restarts)
-        if recent and not parts.supervisor.is_down(name):
+    for name, thread in parts.supervisor.threads.items():
+        recent = growth.of(("restarts", name), thread.restarts)
+        if recent and not thread.down:
             yield Condition(
                 "thread_restarted",
                 Severity.INFO,

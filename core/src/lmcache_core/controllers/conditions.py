@@ -224,7 +224,9 @@ class Conditions:
             before = self._active.get(key)
             since = before.shown.since if before else round(self._clock.wall_ns() / 1e9, 3)
             began = before.began if before else now
-            is_logged = self._begin(key, condition, now, is_new=before is None) if _is_silent(before) else True
+            is_logged = (before is not None and before.is_logged) or self._begin(
+                key, condition, now, is_new=before is None
+            )
             self._active[key] = _Active(ActiveCondition(condition, since), began, is_logged)
 
     def _begin(self, key: Key, condition: Condition, now: float, *, is_new: bool) -> bool:
@@ -269,10 +271,6 @@ def _asked(source: Source) -> list[Condition]:
         reason = f"what is wrong cannot be said: {type(error).__name__}: {error_message(error)}"
         found.append(Condition("conditions_unknown", Severity.WARNING, reason, "report it", "server"))
     return found
-
-
-def _is_silent(active: _Active | None) -> bool:
-    return active is None or not active.is_logged
 
 
 def is_well(subject: str, active: Sequence[ActiveCondition]) -> bool:

@@ -33,7 +33,7 @@ class PrefixMatch(NamedTuple):
 
 def match_of(shards: Sequence[Flags], windows: Sequence[int | None], chunks: int, *, sparse: bool) -> PrefixMatch:
     if sparse:
-        found = in_every(shards, chunks)
+        found = in_every(shards)
         return PrefixMatch(Bitmap(chunks, found), (found,) * len(shards))
     return prefix_of(longest_prefix(shards, windows, chunks) if shards else 0, windows)
 
@@ -65,12 +65,9 @@ def needed_from(end: int, window: int | None) -> int:
     return 0 if window is None else max(0, end - window)
 
 
-def in_every(shards: Sequence[Flags], chunks: int) -> list[int]:
+def in_every(shards: Sequence[Flags]) -> list[int]:
     """The chunks that every shard has; none where there are no shards."""
-    common = [True] * chunks if shards else [False] * chunks
-    for flags in shards:
-        common = [both and bool(flag) for both, flag in zip(common, flags, strict=True)]
-    return [chunk for chunk, there in enumerate(common) if there]
+    return [chunk for chunk, flags in enumerate(zip(*shards, strict=True)) if all(flags)]
 
 
 class Cell(NamedTuple):

@@ -21,13 +21,17 @@ BACKOFF_FORGOTTEN_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class _Supervised:
+class SupervisedThread:
+    """Written by the thread itself; others may look."""
+
     thread: threading.Thread | None = None
     down: bool = False
+    """It failed and does not run again yet."""
     ended: bool = False
     """Its function has returned."""
     dismissed: bool = False
     restarts: int = 0
+    """Failures since the start."""
     last_error: str = ""
 
 
@@ -37,23 +41,24 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # held to replace the table, not to look at it
-        self._entries: Mapping[str, _Supervised] = {}
+        self.threads: Mapping[str, SupervisedThread] = {}
+        """By name.  Replaced as a whole."""
         self._stopping = threading.Event()
 
     def start(self, name: str, run: Callable[[], None]) -> None:
         """Start a supervised thread.  One of the same name must have been dismissed before."""
-        entry = _Supervised()
+        entry = SupervisedThread()
         entry.thread = threading.Thread(target=self._keep_running, args=(name, entry, run), name=name, daemon=True)
         with self._lock:
-            self._entries = {**self._entries, name: entry}
+            self.threads = {**self.threads, name: entry}
         entry.thread.start()
 
     def dismiss(self, name: str, timeout_seconds: float) -> bool:
         """Forget a thread that was asked to stop; it is not started again.  False when it has not ended after this
         time: its thread is left behind."""
         with self._lock:
-            entry = self._entries.get(name)
-            self._entries = {other: kept for other, kept in self._entries.items() if other != name}
+            entry = self.threads.get(name)
+            self.threads = {other: kept for other, kept in self.threads.items() if other != name}
         if entry is None or entry.thread is None:
             return True
         entry.dismissed = True
@@ -68,7 +73,7 @@ class Supervisor:
     def join(self, timeout_seconds: float) -> list[str]:
         """Wait for all charges together.  Returns the names of those that did not end in time."""
         self._stopping.set()
-        threads = {name: entry.thread for name, entry in self._entries.items() if entry.thread is not None}
+        threads = {name: entry.thread for name, entry in self.threads.items() if entry.thread is not None}
         deadline = time.monotonic() + timeout_seconds
         for thread in threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -76,7 +81,7 @@ class Supervisor:
 
     def conditions(self) -> Iterator[Condition]:
         """Which threads are down, and why."""
-        for name, entry in self._entries.items():
+        for name, entry in self.threads.items():
             if entry.down:
                 yield Condition(
                     "thread_down",
@@ -86,20 +91,6 @@ class Supervisor:
                     f"thread {name}",
                 )
 
-    def restarts(self) -> dict[str, int]:
-        """Failures of each thread since the start."""
-        return {name: entry.restarts for name, entry in self._entries.items()}
-
-    def is_down(self, name: str) -> bool:
-        """It failed and does not run again yet."""
-        entry = self._entries.get(name)
-        return entry is not None and entry.down
-
-    @property
-    def down(self) -> int:
-        """Threads that failed and do not run again yet."""
-        return sum(entry.down for entry in self._entries.values())
-
     def status(self) -> dict[str, object]:
         return {
             name: {
@@ -107,10 +98,10 @@ class Supervisor:
                 "restarts": entry.restarts,
                 "last_error": entry.last_error,
             }
-            for name, entry in self._entries.items()
+            for name, entry in self.threads.items()
         }
 
-    def _keep_running(self, name: str, entry: _Supervised, run: Callable[[], None]) -> None:
+    def _keep_running(self, name: str, entry: SupervisedThread, run: Callable[[], None]) -> None:
         pause = BACKOFF_FIRST_SECONDS
         while True:
             begun = time.monotonic()

@@ -156,9 +156,9 @@ def server_samples(parts: Parts, uptime_seconds: float, conditions: Sequence[Act
     yield LOOKUPS_OLDEST.of(parts.tiers.storage.oldest_lookup_seconds)
     yield PROMPT_BYTES.of(parts.engine_port.prompts.size_bytes)
     yield PROMPT_TENANTS.of(parts.engine_port.prompts.tenants)
-    for name, restarts in parts.supervisor.restarts().items():
-        yield THREAD_RESTARTS.of(restarts, name)
-    yield THREADS_DOWN.of(parts.supervisor.down)
+    for name, thread in parts.supervisor.threads.items():
+        yield THREAD_RESTARTS.of(thread.restarts, name)
+    yield THREADS_DOWN.of(sum(thread.down for thread in parts.supervisor.threads.values()))
     for seat, _ in parts.guarded_policies():
         yield POLICY_FAILURES.of(seat.failures, seat.subject.removesuffix(" policy"))
     yield from _events(parts.common.bus.counters())
