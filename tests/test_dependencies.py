@@ -27,6 +27,14 @@ HOSTS: Final = {"engines/vllm": {"vllm", "torch", "prometheus-client"}}
 USED_IF_THERE: Final = {"plugins/tools": {"numpy", "torch"}}
 """Looked for with `find_spec` before the import."""
 
+PAGES: Final = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("docs/**/*.md"),
+        *(each / "README.md" for each in FOLDERS.values()),
+    ]
+)
 PUBLIC_NAMESAKE: Final = "0.6.1"
 """The oldest version of the public package that is called lmcache-vllm, too."""
 
@@ -128,8 +136,7 @@ def test_what_is_declared_is_imported(where: str) -> None:
 
 def test_documented_installs_of_the_connector_take_ours() -> None:
     """A public package has the connector's name and newer versions, and pip takes the newest that is allowed."""
-    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("engines/*/README.md")]
-    commands = [line for page in pages for line in page.read_text().splitlines() if "pip install" in line]
+    commands = [line for page in PAGES for line in page.read_text().splitlines() if "pip install" in line]
     requirements = [each for line in commands for each in re.findall(r"lmcache-vllm[^\s'`\"]*", line)]
     assert requirements
     assert [each for each in requirements if Requirement(each).specifier.contains(PUBLIC_NAMESAKE)] == []
@@ -148,9 +155,17 @@ def own_closure(name: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("where", FOLDERS)
-def test_an_editable_install_of_a_readme_names_all_of_ours_that_it_needs(where: str) -> None:
-    for line in re.findall(r"^pip install (-e .*)", (FOLDERS[where] / "README.md").read_text(), re.MULTILINE):
-        given = {each for each in line.split() if each in FOLDERS}
+def expanded(word: str) -> list[str]:
+    """`a/{b,c}` as a shell reads it."""
+    before, brace, rest = word.partition("{")
+    return [before + each for each in rest.rstrip("}").split(",")] if brace else [word]
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_a_documented_install_of_folders_names_all_of_ours_that_it_needs(page: str) -> None:
+    text = re.sub(r"\\?\n(?=\S)", " ", (ROOT / page).read_text())
+    for arguments in re.findall(r"pip install ([^`#&]*)", text):
+        words = [each.removeprefix("./").partition("[")[0] for each in arguments.split()]
+        given = {folder for word in words for folder in expanded(word)} & FOLDERS.keys()
         needed = set().union(*map(own_closure, given))
         assert needed <= given, f"pip would look for {sorted(needed - given)} in an index"
