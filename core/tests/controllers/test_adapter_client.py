@@ -83,4 +83,4 @@ def test_a_job_that_slips_in_while_its_adapter_is_shut_is_answered(harness: Adap
     harness.adapter.submit_delete = submit_as_it_is_shut  # type: ignore[method-assign]
     harness.client.submit_delete(KEYS, harness.inbox, "late")
     assert harness.inbox.drain() == [JobAnswer("late", (Outcome.TIMED_OUT,) * 3, released=False)]
-    assert harness.client.unanswered == 0
+    assert harness.client.jobs.unanswered == 0

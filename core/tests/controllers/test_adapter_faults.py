@@ -18,7 +18,7 @@ def test_the_wrong_number_of_outcomes_is_a_failure(harness: AdapterHarness) -> N
     harness.client.submit_lookup(KEYS, harness.inbox, "token")
     harness.adapter._completions.post(JobDone(harness.adapter.waiting[0].job, (Outcome.DONE,)))
     assert harness.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
-    assert harness.client.faults == 1
+    assert harness.client.counters.faults == 1
 
 
 def test_what_an_adapter_raises_is_a_failed_job(harness: AdapterHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_what_an_adapter_raises_is_a_failed_job(harness: AdapterHarness, monkeyp
     assert (deletes.jobs, deletes.answered, deletes.outcomes) == (1, 1, {"failed": 3})
     harness.client.unpin(KEYS)
     assert harness.client.status()["usage"] is None
-    assert harness.client.faults == 3
+    assert harness.client.counters.faults == 3
 
 
 def test_completions_of_jobs_that_never_were_are_ignored(harness: AdapterHarness) -> None:
@@ -47,7 +47,7 @@ def test_a_release_before_the_answer_is_a_failure(harness: AdapterHarness) -> No
     job = harness.adapter.waiting[0]
     harness.adapter._completions.post(BuffersReleased(job.job))
     assert harness.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
-    assert (harness.client.answers, harness.client.faults) == (True, 1)
+    assert (harness.client.answers, harness.client.counters.faults) == (True, 1)
     harness.adapter.finish(job)
     assert harness.answers() == []
     assert harness.client.answers
@@ -106,7 +106,7 @@ def test_outcomes_that_are_none_are_a_failure(harness: AdapterHarness, outcomes:
     harness.client.submit_lookup(KEYS, harness.inbox, "token")
     harness.adapter._completions.post(JobDone(harness.adapter.waiting[0].job, outcomes))
     assert harness.answers() == [JobAnswer("token", (Outcome.FAILED,) * 3, released=True)]
-    assert harness.client.faults == 1
+    assert harness.client.counters.faults == 1
 
 
 def test_what_is_not_a_completion_is_counted_and_what_follows_it_delivered(harness: AdapterHarness) -> None:
@@ -114,7 +114,7 @@ def test_what_is_not_a_completion_is_counted_and_what_follows_it_delivered(harne
     harness.adapter._completions.post("nonsense")  # type: ignore[arg-type]
     harness.adapter.finish(harness.adapter.waiting[0])
     assert harness.answers() == [JobAnswer("token", (Outcome.MISSING,) * 3, released=True)]
-    assert harness.client.faults == 1
+    assert harness.client.counters.faults == 1
 
 
 acts = st.tuples(st.sampled_from(("submit", "done", "kept", "release", "time")), st.integers(0, 3))

@@ -124,7 +124,7 @@ class ReconfigureMachine(StorageMachine):
             client.abandon()
             client.expire(self.clock.monotonic())
             client.shut()
-            assert client.unanswered == 0
+            assert client.jobs.unanswered == 0
             self.adapter_of(client).pins.clear()
         self.turn()
 
@@ -206,7 +206,7 @@ class ReconfigureMachine(StorageMachine):
     @invariant()
     def the_backlog_is_what_may_still_get_there(self) -> None:
         waiting = any(queue.counters.snapshot().waiting for queue in self.store._queues)
-        if not (waiting or len(self.store._inbox) or any(client.unanswered for client in self.clients)):
+        if not (waiting or len(self.store._inbox) or any(client.jobs.unanswered for client in self.clients)):
             assert self.store.backlog.size_bytes == 0
 
     @invariant()

@@ -242,7 +242,7 @@ class AdapterChanges:
             healthy=is_well(adapter_subject(port.name), self._common.conditions.active()),
             objects_left=objects,
             bytes_left=size,
-            jobs_in_flight=port.unanswered,
+            jobs_in_flight=port.jobs.unanswered,
             borrowed_bytes=port.borrowed_bytes,
             seconds_left=None if removal is None or removal.state is AdapterStage.REMOVED else removal.seconds_left,
             drained=None if removal is None else removal.drained,

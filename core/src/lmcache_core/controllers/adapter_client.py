@@ -52,7 +52,7 @@ class AdapterClient:
         self.timeout_seconds = timeout_seconds
         """Time limit of a job.  It may be set at any time, for later jobs."""
         self.counters = AdapterCounters(clock)
-        self._jobs = PendingJobs()
+        self.jobs = PendingJobs()
         self._undelivered: deque[Any] = deque()
         self._listener: AdapterListener | None = None
         self._wake: Callable[[], None] = lambda: None
@@ -68,19 +68,9 @@ class AdapterClient:
         self.timeouts = 0
 
     @property
-    def faults(self) -> int:
-        """Times that the adapter raised or broke its contract."""
-        return self.counters.faults
-
-    @property
-    def overdue(self) -> int:
-        """Jobs that are past their deadline and still have their buffers."""
-        return self._jobs.overdue
-
-    @property
     def answers(self) -> bool:
         """False while a job is overdue: then it is given nothing more."""
-        return self._jobs.overdue == 0
+        return self.jobs.overdue == 0
 
     @property
     def loads(self) -> bool:
@@ -125,12 +115,12 @@ class AdapterClient:
         return None
 
     def unpin(self, keys: Sequence[ObjectKey]) -> None:
-        if keys and not self._shut:
+        if keys and not self.is_shut:
             self._guard("unpin", lambda: self.adapter.unpin(keys))
 
     def reject(self, key: ObjectKey, outcome: Outcome) -> None:
         self.counters.rejected(outcome)
-        if not self._shut:
+        if not self.is_shut:
             self._guard("reject", lambda: self.adapter.reject(key, outcome))
 
     def usage(self) -> Usage | None:
@@ -161,7 +151,7 @@ class AdapterClient:
     def _while_open(self, verb: str, call: Callable[[], object]) -> object:
         """A call that may block, for which `close` waits."""
         with self._listing:
-            if self._shut or self._closing:
+            if self.is_shut or self._closing:
                 return None
             self._listings += 1
         try:
@@ -173,7 +163,7 @@ class AdapterClient:
 
     def in_use(self) -> set[ObjectKey]:
         """Keys of stores and loads under way."""
-        return {item.key for item in self._jobs.subjects(("store", "load"))}
+        return {item.key for item in self.jobs.subjects(("store", "load"))}
 
     def status(self) -> dict[str, object]:
         usage = self.usage()
@@ -181,10 +171,10 @@ class AdapterClient:
         circuit = self.circuit()
         return {
             "name": self.name,
-            "jobs_in_flight": len(self._jobs),
-            "jobs_overdue": self._jobs.overdue,
+            "jobs_in_flight": len(self.jobs),
+            "jobs_overdue": self.jobs.overdue,
             "timeouts": self.timeouts,
-            "faults": self.faults,
+            "faults": self.counters.faults,
             "usage": usage._asdict() if usage else None,
             "circuit": {**circuit._asdict(), "state": circuit.state.value} if circuit else None,
             "counters": dict(self._guard("counters", counters) or {}) if counters else {},
@@ -193,14 +183,9 @@ class AdapterClient:
     # --- the end of it, while the server goes on
 
     @property
-    def unanswered(self) -> int:
-        """Jobs that wait for their answer."""
-        return self._jobs.unanswered
-
-    @property
     def borrowed_bytes(self) -> int:
         """L1 memory that the adapter reads or writes, or may still touch although its job was abandoned."""
-        return sum(item.buffer.length for item in self._jobs.subjects(("store", "load")))
+        return sum(item.buffer.length for item in self.jobs.subjects(("store", "load")))
 
     def retire(self) -> None:
         """Nothing is to be loaded from it any more; loads that are under way go on."""
@@ -212,7 +197,7 @@ class AdapterClient:
 
     @property
     def is_shut(self) -> bool:
-        """Was it removed, or is it about to be?"""
+        """It was removed, or is about to be."""
         return self._shut
 
     def abandon(self) -> None:
@@ -276,12 +261,12 @@ class AdapterClient:
                     "l2 adapter completed with %.80r, which is not a completion adapter=%s", completion, self.name
                 )
                 continue
-            if pending := self._jobs.find(completion):
+            if pending := self.jobs.find(completion):
                 self._hand_over(completion, pending)
 
     def expire(self, now: float) -> float | None:
         """Time out what is overdue.  Returns when the next job will be, None when nothing is pending."""
-        late, upcoming = self._jobs.expire(math.inf if self._abandoned else now)
+        late, upcoming = self.jobs.expire(math.inf if self._abandoned else now)
         for pending in late:
             if self._abandoned:
                 self.given_up += pending.size
@@ -308,7 +293,7 @@ class AdapterClient:
             logger.exception("l2 adapter failed to take a job adapter=%s", self.name)
             self._answer(pending, (Outcome.FAILED,) * len(subjects), released=True)
             return
-        early, first = self._jobs.add(job, pending)
+        early, first = self.jobs.add(job, pending)
         for completion in early:
             self._hand_over(completion, pending)
         if self.is_shut:
@@ -330,7 +315,7 @@ class AdapterClient:
                 outcomes = self._checked(given, pending)
                 self._notify_listener(pending, outcomes)
                 # If it answered and keeps its buffers, it is broken until it releases them.
-                was_late = self._jobs.complete(job, pending, released)
+                was_late = self.jobs.complete(job, pending, released)
                 if not was_late:
                     self._answer(pending, outcomes, released)
                     return
@@ -340,7 +325,7 @@ class AdapterClient:
                 if released:
                     pending.inbox.post(JobReleased(pending.token))
             case BuffersReleased(job):
-                if self._jobs.complete(job, pending, released=True):
+                if self.jobs.complete(job, pending, released=True):
                     pending.inbox.post(JobReleased(pending.token))
                     return
                 self.counters.fault()
@@ -377,7 +362,7 @@ class AdapterClient:
     def _fail(self, completion: Completion, pending: PendingJob, was_answered: bool) -> None:
         """Handing over a completion failed: fail its job, and notify the submitter."""
         released = isinstance(completion, BuffersReleased) or completion.released
-        self._jobs.complete(completion.job, pending, released)
+        self.jobs.complete(completion.job, pending, released)
         if not was_answered:
             self._answer(pending, (Outcome.FAILED,) * pending.size, released)
         elif released:

@@ -37,7 +37,7 @@ class AdapterWatch:
     def conditions(self, client: AdapterClient) -> Iterator[Condition]:
         """To be asked once per second.  Never blocks for longer than the adapter's `circuit` does."""
         subject = adapter_subject(client.name)
-        if overdue := client.overdue:
+        if overdue := client.jobs.overdue:
             yield Condition(
                 "adapter_silent",
                 Severity.WARNING,

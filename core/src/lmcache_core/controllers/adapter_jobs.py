@@ -94,15 +94,11 @@ class PendingJobs:
         self._lock = threading.Lock()  # guards the three below
         self._jobs: dict[JobId, PendingJob] = {}
         self._early: dict[JobId, list[Completion]] = {}
-        self._overdue = 0
+        self.overdue = 0
+        """Jobs that were answered, by the adapter or by their deadline, and still have their buffers."""
 
     def __len__(self) -> int:
         return len(self._jobs)
-
-    @property
-    def overdue(self) -> int:
-        """Jobs that were answered and still have their buffers."""
-        return self._overdue
 
     @property
     def unanswered(self) -> int:
@@ -133,7 +129,7 @@ class PendingJobs:
             if not released:
                 self._keep(pending)
             elif self._jobs.pop(job, None) is not None and pending.overdue:
-                self._overdue -= 1
+                self.overdue -= 1
         return was_answered
 
     def expire(self, now: float) -> tuple[list[PendingJob], float | None]:
@@ -152,7 +148,7 @@ class PendingJobs:
             return [item for pending in self._jobs.values() if pending.verb in verbs for item in pending.subjects]
 
     def _keep(self, pending: PendingJob) -> None:
-        self._overdue += not pending.overdue
+        self.overdue += not pending.overdue
         pending.overdue = True
 
 

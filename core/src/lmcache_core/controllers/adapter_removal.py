@@ -105,12 +105,12 @@ class AdapterRemoval:
         if self.state is AdapterStage.REMOVING:
             if not (self._made(self._store.remove_adapter) and self._made(self._prefetch.remove_adapter)):
                 return
-            self._wait_while(lambda: self.client.unanswered > 0)
+            self._wait_while(lambda: self.client.jobs.unanswered > 0)
             if self._stop.is_set():
                 return
             self.client.abandon()
             self.client.shut()
-            while self.client.unanswered and not self._stop.wait(LOOK_SECONDS):
+            while self.client.jobs.unanswered and not self._stop.wait(LOOK_SECONDS):
                 pass  # the completion thread answers for the adapter, as soon as it runs
             self._end_eviction()
             self.state = AdapterStage.CLOSING

@@ -62,7 +62,7 @@ def test_a_lookup_goes_on_with_another_adapter_when_its_own_is_removed(start: St
         found: list[int] = []
         asking = threading.Thread(target=lambda: found.append(engine.scheduler.lookup_hits(key)), daemon=True)
         asking.start()
-        wait_for(lambda: server._parts.tiers.l2.clients[0].unanswered > 0)
+        wait_for(lambda: server._parts.tiers.l2.clients[0].jobs.unanswered > 0)
         server._parts.adapters.remove(FAULT_INJECT, 0.0, False)
         asking.join(10)
         assert found == [CHUNKS]

@@ -315,7 +315,7 @@ def _loads(name: str, index: int, counts: AdapterCounts) -> Iterator[Sample]:
 
 def _adapter(client: AdapterClient) -> Iterator[Sample]:
     yield TIMEOUTS.of(client.timeouts, client.name)
-    yield FAULTS.of(client.faults, client.name)
+    yield FAULTS.of(client.counters.faults, client.name)
     circuit = client.circuit()
     if circuit is not None:
         for state in CircuitState:
