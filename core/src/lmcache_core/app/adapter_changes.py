@@ -6,9 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from typing import Any, Final
+
+from msgspec import structs
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.adapter_specs import adapter_spec, free_name
@@ -83,7 +84,7 @@ class AdapterChanges:
             taken = {*self._opening, *(adapter.name for adapter in self._tier.adapters)}
             if len(taken) >= ADAPTERS_MAX:
                 raise NotNowError(f"there are {len(taken)} L2 adapters, which is the most; remove one first")
-            spec = replace(wanted, name=free_name(wanted.offer.name, taken))
+            spec = structs.replace(wanted, name=free_name(wanted.offer.name, taken))
             index, timeout = next(self._indexes), self._tier.timeout_seconds
             self._opening.add(spec.name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Annotated, Any
 
@@ -23,8 +22,7 @@ from lmcache_core.model.spelling import nearest
 _COMMON = ("type", "eviction", "persist_enabled", *SERDE_FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterSpec:
+class AdapterSpec(msgspec.Struct, frozen=True):
     """One storage backend to open.  `name` is unique among the adapters of this server: the type, numbered from the
     second of its type on."""
 
@@ -33,7 +31,7 @@ class AdapterSpec:
     settings: PluginSettings | None
     eviction: L2EvictionSpec | None = None
     serdes: SerdeSpecs | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The object as it was given, secrets and all."""
 
 

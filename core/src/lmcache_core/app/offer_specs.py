@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import structs
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.plugins.catalogue import catalogue
@@ -41,8 +41,7 @@ _TRANSFER_MODES: Final = ("engine_driven", "lmcache_driven")
 Key = tuple[OfferKind, str]
 
 
-@dataclass(frozen=True, slots=True)
-class OfferSpec:
+class OfferSpec(msgspec.Struct, frozen=True):
     """One thing to open, with its settings checked."""
 
     kind: OfferKind
@@ -227,7 +226,7 @@ def _configured(
                 raise
             plugins.set_aside(kind, name, error)
         else:
-            specs.append(replace(spec, needed=needed))
+            specs.append(structs.replace(spec, needed=needed))
     return tuple(specs)
 
 

@@ -167,13 +167,13 @@ class Server:
             "store": parts.tiers.store.status(),
             "prefetch": parts.tiers.prefetch.status(),
             "requests": {
-                **asdict(parts.engine_port.router.counters),
+                **structs.asdict(parts.engine_port.router.counters),
                 "unhandled": parts.engine_port.router.unhandled.status(),
                 "unsalted_refused": parts.engine_port.gate.refused,
                 "waiting_pooled": parts.engine_port.pooled.waiting,
                 "waiting_affine": parts.engine_port.affine.waiting,
             },
-            "connections": asdict(parts.engine_port.handshakes.counters),
+            "connections": structs.asdict(parts.engine_port.handshakes.counters),
             "prompts": parts.engine_port.prompts.status(),
             "modules": {name: module.status() for name, module in parts.engine_port.modules.items()},
             "services": parts.services.status(),
@@ -225,7 +225,7 @@ def _adapter(adapter: RunningAdapter, conditions: Sequence[ActiveCondition]) -> 
 
 def _subscriber(status: SubscriberStatus) -> dict[str, Any]:
     seconds = ("cpu_seconds", "slowest_seconds", "oldest_age_seconds")
-    return {**asdict(status), **{name: round(getattr(status, name), 3) for name in seconds}}
+    return {**structs.asdict(status), **{name: round(getattr(status, name), 3) for name in seconds}}
 
 
 def _plugin(row: PluginRow) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from ipaddress import ip_address
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
@@ -54,8 +54,7 @@ class SettingSource(StrEnum):
     DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupValues:
+class GroupValues(msgspec.Struct, frozen=True):
     """A plugin's group of settings, and its values as they were validated by its own model."""
 
     group: LoadedGroup
@@ -188,8 +187,7 @@ Applied = Mapping[str, Mapping[str, Any] | None]
 """Settings of offers by "kind:name"; None switches one off."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedGroup:
+class LoadedGroup(msgspec.Struct, frozen=True):
     """A heading of `--help` and the model of the settings below it: a plugin's, or core's own."""
 
     title: str

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import LoadCompleted, LoadSubmitted, ObjectRejected, ObjectsCame, Publisher
@@ -44,8 +46,7 @@ class Loading:
         return self.source.record.prefix + self.key.chunk_hash
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadJob:
+class LoadJob(msgspec.Struct, frozen=True, eq=False):
     client: AdapterClient
     loads: tuple[Loading, ...]
     leases: tuple[Lease, ...]

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from msgspec import structs
+
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import Publisher, StoreCompleted, StoresDropped, StoreSubmitted
 from lmcache_core.contracts.l2_adapter import StoreItem
@@ -271,7 +273,9 @@ class StoreController(MessageLoop[Batch | Answer]):
         self.backlog.shrink(size)
         if not left:
             self._cache.leases.end(batch.lease)
-        return replace(batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size)
+        return structs.replace(
+            batch, slots=left, chunks=[chunks[slot] for slot in left], size_bytes=batch.size_bytes - size
+        )
 
     def _pump(self, queue: StoreQueue) -> None:
         if not queue.client.answers:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import RequestFacts
 from lmcache_core.l1.cache import NO_REQUEST, L1Cache
@@ -86,8 +88,7 @@ class StoreUnit:
         return self.item.buffer.length
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """Slots that became visible together, in prompt order, held by `lease`."""
 
     lease: Lease

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -46,8 +45,7 @@ class SubscriberState(StrEnum):
     OK = "ok"
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberStatus:
+class SubscriberStatus(msgspec.Struct, frozen=True):
     """Counts are since the start.  An event whose callback raised is delivered, too."""
 
     state: SubscriberState

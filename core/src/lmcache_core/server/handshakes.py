@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import struct
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 import zmq
 
 from lmcache_client.sockets import DOMAIN
@@ -42,8 +42,7 @@ _EVENTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HandshakeCounters:
+class HandshakeCounters(msgspec.Struct, frozen=True):
     """Connections to the engine port since the server started.  Those that are none of the others are in the middle of
     their handshake."""
 

@@ -13,9 +13,9 @@ import math
 import select
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import zmq
 
 from lmcache_client.codec import PLAIN_READERS, Frame, FrameReader, refusal
@@ -64,8 +64,7 @@ class _Reply(NamedTuple):
     result: Sequence[Frame]
 
 
-@dataclass(frozen=True, slots=True)
-class RouterCounters:
+class RouterCounters(msgspec.Struct, frozen=True):
     """Since the server started."""
 
     requests: int = 0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lmcache_core.app.adapter_specs import AdapterSpec
 from lmcache_core.contracts.offer import Offer, StorageFacts
@@ -51,7 +52,7 @@ def test_a_device_is_not_a_folder(device: Path) -> None:
     spec = AdapterSpec("slots", OFFER, SlotSettings(device_path=device))
     assert adapter_devices(spec) == [device]
     assert adapter_folders(spec) == []
-    assert adapter_devices(replace(spec, settings=None)) == []
+    assert adapter_devices(structs.replace(spec, settings=None)) == []
 
 
 def test_a_file_that_replaces_a_device_is_read_and_not_written(make_context: MakeContext, device: Path) -> None:

@@ -10,9 +10,10 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.config_file import read_config_file
@@ -56,8 +57,7 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSelection:
+class PluginSelection(msgspec.Struct, frozen=True):
     """What was asked for; empty means every plugin that is installed."""
 
     selected: tuple[str, ...] = ()

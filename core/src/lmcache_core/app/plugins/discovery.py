@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import Distribution, PackageMetadata, distributions
 from typing import Final
+
+import msgspec
 
 import lmcache_core
 from lmcache_core.app.plugins.offer_kind import Offered
@@ -26,8 +27,7 @@ class Origin(StrEnum):
     COMMAND_LINE = "command line"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A plugin that could be loaded.  `mismatch` says why it must not be: it was made for another contract."""
 
     name: str
@@ -199,8 +199,7 @@ class Status(StrEnum):
     """Two distributions have a plugin of this name.  Neither was imported."""
 
 
-@dataclass(frozen=True, slots=True)
-class PluginRow:
+class PluginRow(msgspec.Struct, frozen=True):
     """One line of `lmcache plugins list`.  `error` says in one line what is wrong, `remedy` what to do about it."""
 
     candidate: Candidate

@@ -13,11 +13,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from msgspec import structs
 from stevedore.named import NamedExtensionManager
 
 from lmcache_client.errors import ConfigError
@@ -138,7 +138,7 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
             raise module
         offers, groups = hooks.connect(name, module)
     except PluginError as error:
-        row = replace(
+        row = structs.replace(
             row,
             status=Status.BROKEN,
             error=str(error),
@@ -147,8 +147,8 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
         )
     else:
         used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
-        row = replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
-    return replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
+        row = structs.replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
+    return structs.replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
 
 
 def _check_needed(rows: Sequence[PluginRow], selected: Sequence[str]) -> None:
