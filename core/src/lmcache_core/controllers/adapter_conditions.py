@@ -57,9 +57,9 @@ class AdapterWatch:
                 subject,
                 counts_of(failures_in_a_row=circuit.failures_in_a_row, openings=circuit.openings),
             )
-        account = client.counters.snapshot()
-        yield from self._failing(subject, account.verbs)
-        if damaged := self._minute.of((subject, "damaged"), account.damaged):
+        counts = client.counters.snapshot()
+        yield from self._failing(subject, counts.verbs)
+        if damaged := self._minute.of((subject, "damaged"), counts.damaged):
             yield Condition(
                 "adapter_objects_damaged",
                 Severity.WARNING,

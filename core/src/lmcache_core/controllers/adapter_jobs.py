@@ -237,7 +237,7 @@ class AdapterCounters:
             done = sum([size for size, outcome in pairs if outcome is Outcome.DONE])
             counts = Counter([outcome.value for outcome in outcomes])
         with self._lock:
-            now = self._clock.monotonic()  # not before: an account taken meanwhile would say that more time has passed
+            now = self._clock.monotonic()  # not before: a snapshot taken meanwhile would say that more time has passed
             self._pending -= 1
             if not self._pending:
                 self._busy_seconds += max(0.0, now - self._busy_since)

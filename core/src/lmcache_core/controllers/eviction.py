@@ -73,9 +73,9 @@ class SlabMover:
     def _move(self, target: int, wanted_bytes: int, cold: Sequence[int]) -> tuple[int, int]:
         """(bytes that are free for the target now, objects that had to leave)."""
         before, evicted = self._cache.slabs.available_bytes(target), 0
-        slabs, room = self._cache.slabs.pieces()
+        slabs, free = self._cache.slabs.pieces()
         fixed = {slab.number for slab in map(self._cache.slabs.find, self._cache.slabs.fixed_slots()) if slab}
-        candidates = windows(slabs, room, target, self._slabs_of(cold), fixed)
+        candidates = windows(slabs, free, target, self._slabs_of(cold), fixed)
         for window in choose(candidates, wanted_bytes, self._cache.may_evict):
             evicted += self._cache.slabs.move(window, target)
         return max(0, self._cache.slabs.available_bytes(target) - before), evicted
@@ -263,18 +263,18 @@ class EvictionController:
         self._change = None
         change.finish()
 
-    def _notify(self, notes: list[LogEntry]) -> None:
-        """Empties the list on the way: freeing many notes in one go would stop every thread for as long."""
+    def _notify(self, entries: list[LogEntry]) -> None:
+        """Empties the list on the way: freeing many entries in one go would stop every thread for as long."""
         if self._change is not None:
-            self._change.hear(notes)
-        notes.reverse()
-        while notes:
-            note = notes.pop()
-            self.guarded.call(_METHODS[type(note)], partial(_notify, note), None)
+            self._change.record(entries)
+        entries.reverse()
+        while entries:
+            entry = entries.pop()
+            self.guarded.call(_METHODS[type(entry)], partial(_notify, entry), None)
 
 
-def _notify(note: LogEntry, policy: EvictionPolicy) -> None:
-    match note:
+def _notify(entry: LogEntry, policy: EvictionPolicy) -> None:
+    match entry:
         case Inserted(slots, facts):
             policy.on_insert(slots, facts)
         case Accessed(slots, facts):

@@ -39,7 +39,7 @@ class L2Pressure:
         """By the cycle that began last."""
 
     def begin(self, usage: Usage) -> None:
-        """A cycle begins, on account of this usage."""
+        """A cycle begins, because of this usage."""
         self._used_before = usage.used_bytes
         self._stored_bytes = self.freed_bytes = 0
 
@@ -267,10 +267,10 @@ class L2EvictionController(MessageLoop[Message]):
         self._stuck.update(numbers)  # whatever has the number next was not named by the policy
         self._contents.forget(numbers)
 
-    # --- making room
+    # --- making free space
 
     def _begin_cycle(self) -> bool:
-        """Ask for victims where there is need of room.  False: nothing is to be done now."""
+        """Ask for victims where free space is needed.  False: nothing is to be done now."""
         now = self._clock.monotonic()
         if now < self._rest_until or not self._client.answers or (usage := self._pressure.excess()) is None:
             return False

@@ -127,7 +127,7 @@ class PolicyChange:
         self._left: list[int] = []
         """Slots that the new policy does not know: what is to stay longest comes first, as it is taken from the
         end."""
-        self._heard: list[LogEntry] = []
+        self._recorded: list[LogEntry] = []
         self._known = bytearray()
         """By slot: 1 for what the new policy knows from here."""
         self._over = threading.Event()
@@ -137,14 +137,14 @@ class PolicyChange:
         """False when it is not over after this time."""
         return self._over.wait(seconds)
 
-    def hear(self, notes: list[LogEntry]) -> None:
+    def record(self, entries: list[LogEntry]) -> None:
         """Record what has happened; the new policy is notified of it after the slots."""
         if self._begun:
-            self._heard += notes
+            self._recorded += entries
 
     def step(self, old: EvictionPolicy) -> bool:
-        """Go on for a while.  True when it is over: either the new policy knows what there is, as of the notes that were
-        heard, or it has failed, and the old one has to stay."""
+        """Go on for a while.  True when it is over: either the new policy knows what there is, as of the entries that were
+        recorded, or it has failed, and the old one has to stay."""
         try:
             if not self._begun:
                 self._begin(old)
@@ -187,10 +187,10 @@ class PolicyChange:
             time.sleep(PAUSE_SECONDS)
 
     def _catch_up(self) -> None:
-        for note in self._heard:
-            match note:
+        for entry in self._recorded:
+            match entry:
                 case Inserted(slots, facts):
-                    # Read from the cache already, before it was known from a note.
+                    # Read from the cache already, before it was known from an entry.
                     if twice := [slot for slot in slots if slot < len(self._known) and self._known[slot]]:
                         self._remove(twice)
                     self._insert(slots, facts)
@@ -198,7 +198,7 @@ class PolicyChange:
                     self.policy.on_access(slots, facts)
                 case Removed(slots):
                     self._remove(slots)
-        self._heard = []
+        self._recorded = []
 
     def _insert(self, slots: list[int], facts: InsertFacts) -> None:
         self.policy.on_insert(slots, facts)

@@ -66,18 +66,18 @@ Leases = list[tuple[AdapterClient, Lease]]
 
 
 class Loads:
-    """`submit` and `answered` keep the books; which cells are to be loaded when is the controller's to say."""
+    """`submit` and `answered` keep count of loads; the controller decides which cells are loaded, and when."""
 
     def __init__(
         self,
         cache: L1Cache,
-        room: PrefetchBudget,
+        budget: PrefetchBudget,
         inbox: Inbox[Any],
         clock: Clock,
         events: Publisher,
     ) -> None:
         self._cache = cache
-        self._budget = room
+        self._budget = budget
         self._inbox = inbox
         self._clock = clock
         self._events = events
@@ -111,7 +111,7 @@ class Loads:
         return sorted(rest)
 
     def submit(self, prefetch: Prefetch, cells: Sequence[Cell]) -> int:
-        """Start loading those of the cells that L1 has room for, each from its first source.  Returns how many."""
+        """Start loading those of the cells that L1 has free space for, each from its first source.  Returns how many."""
         leases: Leases = []
         try:
             places = self._reserve(prefetch, cells, leases)
@@ -181,8 +181,8 @@ class Loads:
     # --- inside
 
     def _reserve(self, prefetch: Prefetch, cells: Sequence[Cell], leases: Leases) -> dict[Cell, tuple[int, Lease]]:
-        """Slots for as many of the cells as there is room for, counted from the first one across all shards, so that no
-        shard has all the room and another one none."""
+        """Slots for as many of the cells as there is free space for, counted from the first one across all shards, so that no
+        shard has all the space and another one none."""
         places = self._reserve_by_shard(prefetch, cells, leases)
         if len(places) == len(cells):
             return places

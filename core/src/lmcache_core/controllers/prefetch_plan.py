@@ -112,10 +112,10 @@ SPACE_RETRY_SECONDS = 0.005
 class Slices:
     """Belongs to the prefetch controller's thread."""
 
-    def __init__(self, cache: L1Cache, loads: Loads, room: PrefetchBudget, clock: Clock) -> None:
+    def __init__(self, cache: L1Cache, loads: Loads, budget: PrefetchBudget, clock: Clock) -> None:
         self._cache = cache
         self._loads = loads
-        self._budget = room
+        self._budget = budget
         self._clock = clock
         self.allocation_waits = 0
         """Times that a prefetch began to wait for eviction."""
@@ -132,7 +132,7 @@ class Slices:
             if not self._start(prefetch, fitting):
                 break
         if not prefetch.todo:
-            prefetch.short_since = None  # nothing lacks room; what has to be loaded later waits anew
+            prefetch.short_since = None  # nothing lacks space; what has to be loaded later waits anew
         return False
 
     def _next(self, prefetch: Prefetch) -> list[Cell]:
@@ -162,7 +162,7 @@ class Slices:
         return fitting
 
     def _start(self, prefetch: Prefetch, cells: Sequence[Cell]) -> bool:
-        """False when there is no room, and the prefetch is to try again a little later."""
+        """False when there is no free space, and the prefetch is to try again a little later."""
         now, payload_bytes = self._clock.monotonic(), prefetch.sources[cells[0]][0].record.payload_bytes
         waited = 0.0 if prefetch.short_since is None else now - prefetch.short_since
         waits = prefetch.short_since is not None and waited < SPACE_WAIT_SECONDS

@@ -146,7 +146,7 @@ class Prefetch:
     stale: bool = False
     """Something cannot be had any more that it may be aiming for."""
     short_since: float | None = None
-    """Since when L1 has had no room for the next cell."""
+    """Since when L1 has had no free space for the next cell."""
     answered: bool = False
     loaded: int = 0
     loaded_bytes: int = 0
@@ -206,7 +206,7 @@ class Prefetch:
         ]
 
     def stop_waiting(self) -> None:
-        """There is no room for what is not under way: be content with the rest."""
+        """There is no free space for what is not under way: be content with the rest."""
         for cell in self.todo:
             self.sources[cell] = []
         self.aim()

@@ -153,13 +153,13 @@ class StoreController(MessageLoop[Batch | Answer]):
 
     def pending_for(self, client: AdapterClient) -> tuple[int, int]:
         """Objects and bytes on their way to it, waiting or handed over.  Any thread."""
-        account = self._account(client)
-        return (account.waiting + account.in_flight, account.backlog_bytes) if account else (0, 0)
+        counts = self._counts_of(client)
+        return (counts.waiting + counts.in_flight, counts.backlog_bytes) if counts else (0, 0)
 
     def lost_objects(self, client: AdapterClient) -> int:
         """Objects that were to go there and did not get there, since it came.  Any thread."""
-        account = self._account(client)
-        return account.failed + account.dropped if account else 0
+        counts = self._counts_of(client)
+        return counts.failed + counts.dropped if counts else 0
 
     def limit(self, limits: StoreLimits) -> PendingCall:
         """Set the limits of each adapter's queue."""
@@ -357,5 +357,5 @@ class StoreController(MessageLoop[Batch | Answer]):
             size = sum(unit.size_bytes for unit in units)
             self._events.publish(StoresDropped(queue.client.name, len(units), size, reason))
 
-    def _account(self, client: AdapterClient) -> StoreCounts | None:
+    def _counts_of(self, client: AdapterClient) -> StoreCounts | None:
         return next((queue.counters.snapshot() for queue in self._queues if queue.client is client), None)

@@ -216,7 +216,7 @@ class StoreCounts(NamedTuple):
     waiting_bytes: int
     in_flight_bytes: int
     failed_by_outcome: Mapping[str, int]
-    """`rejected` where the adapter has no room."""
+    """`rejected` where the adapter has no free space."""
     failed_bytes_by_outcome: Mapping[str, int]
     dropped_by_reason: Mapping[str, int]
     dropped_bytes_by_reason: Mapping[str, int]

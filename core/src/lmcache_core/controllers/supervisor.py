@@ -71,7 +71,7 @@ class Supervisor:
         self._stopping.set()
 
     def join(self, timeout_seconds: float) -> list[str]:
-        """Wait for all charges together.  Returns the names of those that did not end in time."""
+        """Wait for all threads together.  Returns the names of those that did not end in time."""
         self._stopping.set()
         threads = {name: entry.thread for name, entry in self.threads.items() if entry.thread is not None}
         deadline = time.monotonic() + timeout_seconds

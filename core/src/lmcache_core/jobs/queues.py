@@ -169,7 +169,7 @@ class MessageLoop(ABC, Generic[Message]):
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Begin what there is room for."""
+        """Begin what there is capacity for."""
 
 
 class CompletionQueue(CompletionSource):

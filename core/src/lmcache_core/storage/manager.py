@@ -125,13 +125,13 @@ class StorageManager:
         now = self._clock.monotonic()
         lease = self._cache.leases.open(Owner(OwnerKind.WORKER, worker), now + self._read_ttl)
         slots = self._cache.leases.acquire_all(lease, record, chunk_hashes)
-        checks, obstacle = self._cache.checks, MISSING if slots is None else ""
+        checks, reason = self._cache.checks, MISSING if slots is None else ""
         if checks is not None and slots:
-            obstacle = self._check(checks, worker, lease, slots)
-        if slots is None or obstacle:
+            reason = self._check(checks, worker, lease, slots)
+        if slots is None or reason:
             self._cache.leases.end(lease)
             self._dismiss_worker(worker)
-            self._transfers.unread(space.space, len(chunk_hashes), obstacle)
+            self._transfers.unread(space.space, len(chunk_hashes), reason)
             return None
         if not self._lookups.claim(request_id, space.space, first_chunk, slots):
             # No lookup of this request has notified the policy of this hit.
