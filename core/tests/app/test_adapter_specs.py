@@ -45,11 +45,11 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
         ({"type": "memory", "eviction": "LRU"}, "--l2-adapter[1].eviction is 'LRU': expected an object such as"),
         (
             {"type": "memory", "eviction": {"eviction_policy": "LRU", "watermark": 1}},
-            "--l2-adapter[1].eviction.watermark: there is no such field; did you mean 'trigger_watermark'?",
+            "--l2-adapter[1].eviction: no field is called 'watermark'; did you mean 'trigger_watermark'?",
         ),
         (
             {"type": "memory", "eviction": {"eviction_policy": "LRU", "x": 1}},
-            "--l2-adapter[1].eviction.x: there is no such field; known: eviction_policy, trigger_watermark, eviction_ratio",
+            "--l2-adapter[1].eviction: no field is called 'x'; known: eviction_policy, trigger_watermark, eviction_ratio",
         ),
         (
             {"type": "memory", "eviction": {"eviction_policy": "LRU", "trigger_watermark": 1.5}},
@@ -65,7 +65,7 @@ def test_several_adapters_of_one_type_have_names_of_their_own() -> None:
         ),
         (
             {"type": "memory", "eviction": {"eviction_policy": {"depth": 1}}},
-            '--l2-adapter[1].eviction.eviction_policy: expected a name, or an object such as {"type": "LRU"}',
+            '--l2-adapter[1].eviction: field \'eviction_policy\': expected a name, or a JSON object such as {"type": "LRU"}',
         ),
         ({"type": "memory", "serde": "zstd9"}, "--l2-adapter[1].serde: no serde is called 'zstd9'"),
         ({"type": "memory", "serde": {"typ": "x"}}, "--l2-adapter[1].serde: expected the name of a serde"),

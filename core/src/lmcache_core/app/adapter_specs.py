@@ -7,13 +7,14 @@ from itertools import count
 from typing import Annotated, Any
 
 import msgspec
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from lmcache_client.errors import ConfigError
-from lmcache_core.app.offer_specs import OfferSpec, offer_spec
+from lmcache_core.app.offer_specs import OfferSpec, policy_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.app.serdes import SERDE_FIELDS, SerdeSpecs, serde_specs
+from lmcache_core.app.setting_groups import name_or_object
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.offer import Offer
 from lmcache_core.contracts.settings import PluginSettings, validate
@@ -129,6 +130,7 @@ class L2EvictionSettings(PluginSettings):
 
     eviction_policy: Annotated[
         str | dict[str, Any],
+        BeforeValidator(name_or_object),
         Field(description="Which objects go first: a name, or a JSON object with its `type` and its settings."),
     ]
     trigger_watermark: Annotated[Ratio, Field(description="Used share of the capacity at which eviction starts.")] = 0.8
@@ -147,19 +149,8 @@ def l2_eviction_spec(values: Any, plugins: LoadedPlugins, where: str) -> L2Evict
     """`where` is the path of the object.  Raises ConfigError that names it and the field."""
     if not isinstance(values, Mapping):
         raise ConfigError(f'{where} is {values!r:.80}: expected an object such as {{"eviction_policy": "LRU"}}')
-    known = L2EvictionSettings.model_fields
-    for name in values:
-        if name not in known:
-            guess = nearest(str(name), known)
-            remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known)}"
-            raise ConfigError(f"{where}.{name}: there is no such field; {remedy}")
     settings = validate(L2EvictionSettings, values, where)
-    given = settings.eviction_policy
-    name = given.get("type") if isinstance(given, dict) else given
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f'{where}.eviction_policy: expected a name, or an object such as {{"type": "LRU"}}')
-    own = {field: value for field, value in given.items() if field != "type"} if isinstance(given, dict) else {}
-    policy = offer_spec(plugins, OfferKind.EVICTION_POLICY, name, own, f"{where}.eviction_policy")
+    policy = policy_spec(plugins, OfferKind.EVICTION_POLICY, settings.eviction_policy, f"{where}.eviction_policy")
     return L2EvictionSpec(policy, settings.trigger_watermark, settings.eviction_ratio)
 
 
