@@ -265,3 +265,31 @@ def test_what_is_blocked_is_not_said_to_be_missing(child_environment: Environmen
     assert "not installed" not in lmcache(child_environment, "--no-plugin", "tools", "--help").stdout
     done = lmcache({**child_environment, "LMCACHE_PLUGINS": "policies"}, "quota", "--help")
     assert (done.returncode, "limit what a cache salt" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ping", "kvcache"], "'lmcache ping kvcache' is not installed: pip install lmcache-tools"),
+        (
+            ["ping", "engin"],
+            "no command is called 'ping engin'; did you mean 'ping engine'? (pip install lmcache-tools)",
+        ),
+        (["ping", "7"], "no command is called 'ping 7'; see `lmcache ping --help`"),
+        (["config", "get"], "'lmcache config get' is not installed: pip install lmcache-tools"),
+        (["quota"], "'lmcache quota' is not installed: pip install lmcache-tools"),
+        (["statu"], "no command is called 'statu'; did you mean 'status'? (pip install lmcache-tools)"),
+    ],
+)
+def test_core_alone_says_what_to_install(
+    arguments: list[str], says: str, only_core: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"lmcache: {says}\n"
+
+
+def test_a_group_says_which_words_could_be_installed(only_core: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "  show  show every setting" in shown
+    assert "  get   (pip install lmcache-tools)" in shown

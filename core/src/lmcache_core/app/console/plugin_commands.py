@@ -49,27 +49,6 @@ def _words(group: str, names: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(begin): about for name, about in names.items() if name.startswith(begin)}
 
 
-def _no_such_word(group: str, word: str, known: Collection[str], plugins: LoadedPlugins) -> LMCacheError:
-    name = f"{group}.{word}"
-    try:
-        plugins.offer(OfferKind.COMMAND, name)
-    except PluginError as error:  # it is broken, or two have it
-        return error
-    except ConfigError as error:
-        if f"{OfferKind.COMMAND}:{name}" in catalogue().offers:
-            return _not_installed(name, plugins) or error
-    missing = _words(group, _absent(plugins))
-    meant = nearest(word, [*known, *missing])
-    remedy = f"did you mean '{group} {meant}'?" if meant else f"known: {', '.join(known)}"
-    remedy += f" (pip install {missing[meant]})" if meant and meant in missing else ""
-    return ConfigError(f"no command is called '{group} {word}'; {remedy}")
-
-
-def _not_installed(name: str, plugins: LoadedPlugins) -> ConfigError | None:
-    owner = _absent(plugins).get(name)
-    return ConfigError(f"'lmcache {name.replace('.', ' ')}' is not installed: pip install {owner}") if owner else None
-
-
 def run_plugin_command(name: str, arguments: Sequence[str], selection: PluginSelection) -> int:
     """Run it and return its exit code.  The server's own errors pass through; any other is an LMCacheError of one line
     that says where.  Raises ConfigError, with what was probably meant or what to install, for a name that no plugin
@@ -96,7 +75,7 @@ def _run_word(group: str, words: Mapping[str, str], arguments: Sequence[str], pl
         print(f"\n`lmcache {group} COMMAND --help` says more.")
         return ExitCode.STOPPED if arguments else ExitCode.USAGE
     if arguments[0] not in words:
-        raise _no_such_word(group, arguments[0], words, plugins)
+        raise _unknown(f"{group}.{arguments[0]}", words, plugins)
     return _run(f"{group}.{arguments[0]}", arguments[1:], plugins)
 
 
@@ -104,7 +83,8 @@ def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
     try:
         offer = plugins.offer(OfferKind.COMMAND, name)
     except ConfigError as error:
-        raise _no_such_command(name, error, plugins) from error
+        firsts = (each.name.partition(".")[0] for each in plugins.offers(OfferKind.COMMAND))
+        raise _unknown(name, dict.fromkeys((*CORE_COMMANDS, *firsts)), plugins) from error
     owner = plugins.owner(OfferKind.COMMAND, name)
     run = plugins.opener(OfferKind.COMMAND, name)
     try:
@@ -124,26 +104,31 @@ def _run(name: str, arguments: Sequence[str], plugins: LoadedPlugins) -> int:
     return code
 
 
-def _no_such_command(name: str, error: ConfigError, plugins: LoadedPlugins) -> ConfigError:
-    """What says most about a command that there is not; `error` is what a look for it raised."""
-    known = catalogue().offers_of(OfferKind.COMMAND)
-    if name in known:
-        return _not_installed(name, plugins) or error
-    if inside := next((each for each in known if each.startswith(f"{name}.")), None):  # a group, without its word
-        try:
-            plugins.offer(OfferKind.COMMAND, inside)
-        except ConfigError as why:
-            owner = _absent(plugins).get(inside)
-            return ConfigError(f"'lmcache {name}' is not installed: pip install {owner}") if owner else why
-    absent = {each.partition(".")[0]: owner for each, owner in _absent(plugins).items()}
-    firsts = [offer.name.partition(".")[0] for offer in plugins.offers(OfferKind.COMMAND)]
-    there = list(dict.fromkeys((*CORE_COMMANDS, *firsts)))
-    guess = nearest(name, [*there, *(each for each in absent if each not in there)])
-    remedy = f"did you mean '{guess}'?" if guess else f"known: {', '.join(there)}"
-    remedy += f" (pip install {absent[guess]})" if guess and guess not in there else ""
+def _unknown(name: str, beside: Collection[str], plugins: LoadedPlugins) -> LMCacheError:
+    """What says most about a command that there is not: it can be had, its plugin cannot be used, or another one was meant,
+    one of those `beside` it, perhaps."""
+    absent = _absent(plugins)
+    known = (each for each in catalogue().offers_of(OfferKind.COMMAND) if f"{each}.".startswith(f"{name}."))
+    look_for = next(known, name)  # for a group, one of its commands
+    if owner := absent.get(look_for):
+        return ConfigError(f"'lmcache {name.replace('.', ' ')}' is not installed: pip install {owner}")
+    try:
+        plugins.offer(OfferKind.COMMAND, look_for)
+    except PluginError as error:  # it is broken, or two have it
+        return error
+    except ConfigError as error:
+        if f"{OfferKind.COMMAND}:{look_for}" in catalogue().offers:
+            return error
+    group, _, word = name.rpartition(".")
+    missing = {each.partition(".")[0]: owner for each, owner in (_words(group, absent) if group else absent).items()}
+    meant = nearest(word, [*beside, *(each for each in missing if each not in beside)])
+    before = f"{group} " if group else ""
+    there = f"known: {', '.join(beside)}" if beside else f"see `lmcache {group} --help`"
+    remedy = f"did you mean '{before}{meant}'?" if meant else there
+    remedy += f" (pip install {missing[meant]})" if meant and meant not in beside else ""
     unusable = plugins.unusable()
     more = f"{'' if remedy.endswith('?') else '.'} {unusable}" if unusable else ""
-    return ConfigError(f"no command is called '{name}'; {remedy}{more}")
+    return ConfigError(f"no command is called '{before}{word}'; {remedy}{more}")
 
 
 def _failed(name: str, owner: Candidate, error: Exception) -> str:
