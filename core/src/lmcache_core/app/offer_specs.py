@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -58,13 +59,23 @@ class OfferSpec(msgspec.Struct, frozen=True):
         """The same: a `wanted`.  Raises PluginContractError for anything else."""
         opened = self.open(plugins, *context)
         if not isinstance(opened, wanted):
-            plugin = plugins.owner(self.kind, self.name)
-            raise PluginContractError(
-                plugin.name,
-                f"{self.kind.label} '{self.name}' ({plugin.owner}) opens as {type(opened).__name__}, "
-                f"which is no {wanted.__name__}",
-            )
+            raise self.fault(plugins, f" opens as {type(opened).__name__}, which is no {wanted.__name__}")
         return opened
+
+    def fault(self, plugins: LoadedPlugins, what: str) -> PluginContractError:
+        """An error that begins with the offer and its owner, and goes on with `what` it does against its contract."""
+        plugin = plugins.owner(self.kind, self.name)
+        return PluginContractError(plugin.name, f"{self.kind.label} '{self.name}' ({plugin.owner}){what}")
+
+    @contextmanager
+    def dispensable(self, plugins: LoadedPlugins) -> Iterator[None]:
+        """Within it, the offer is opened: an error sets it aside, and passes only where the offer is needed."""
+        try:
+            yield
+        except LMCacheError as error:
+            if self.needed:
+                raise
+            plugins.set_aside(self.kind, self.name, error)
 
 
 class OfferSpecs(msgspec.Struct, frozen=True):

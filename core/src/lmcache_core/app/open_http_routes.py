@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from lmcache_client.errors import LMCacheError
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.http_route import PluginRoute, RouteCheck
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber
-from lmcache_core.model.errors import PluginContractError
 
 _ROUTES_MAX: Final = 100
 """Of one group."""
@@ -55,12 +53,8 @@ def open_http_routes(
     opened: list[PluginRoute] = []
     # what was asked for comes first: a later one cannot take its paths
     for spec in sorted(specs, key=lambda spec: not spec.needed):
-        try:
+        with spec.dispensable(plugins):
             opened += _group(spec, plugins, context, check, opened)
-        except LMCacheError as error:
-            if spec.needed:
-                raise
-            plugins.set_aside(spec.kind, spec.name, error)
     return opened
 
 
@@ -68,20 +62,15 @@ def _group(
     spec: OfferSpec, plugins: LoadedPlugins, context: RoutesContext, check: RouteCheck, others: Sequence[PluginRoute]
 ) -> list[PluginRoute]:
     plugin = plugins.owner(spec.kind, spec.name)
-    subject = f"{spec.kind.label} '{spec.name}' ({plugin.owner})"
     with context.opening():
         given = spec.open(plugins, context)
     if not isinstance(given, list | tuple):
-        raise PluginContractError(
-            plugin.name, f"{subject} open as {type(given).__name__}, which is not a list of HttpRoute"
-        )
+        raise spec.fault(plugins, f" open as {type(given).__name__}, which is not a list of HttpRoute")
     if len(given) > _ROUTES_MAX:
-        raise PluginContractError(
-            plugin.name, f"{subject} open as {len(given)} routes; at most {_ROUTES_MAX} are allowed"
-        )
+        raise spec.fault(plugins, f" open as {len(given)} routes; at most {_ROUTES_MAX} are allowed")
     group: list[PluginRoute] = []
     for route in given:
         group.append(PluginRoute(plugin.name, spec.name, route, plugin.owner))
         if fault := check(group[-1], [*others, *group[:-1]]):
-            raise PluginContractError(plugin.name, f"{subject}: {fault}")
+            raise spec.fault(plugins, f": {fault}")
     return group

@@ -55,17 +55,13 @@ def _rank(spec: OfferSpec, plugins: LoadedPlugins) -> tuple[bool, bool]:
 
 
 def _handlers(module: RequestModule, spec: OfferSpec, plugins: LoadedPlugins) -> list[Handler]:
-    plugin = plugins.owner(spec.kind, spec.name)
-    subject = f"request module '{spec.name}' ({plugin.owner})"
     try:
         handlers = list(module.handlers())
     except (Exception, SystemExit) as error:
-        raise PluginContractError(plugin.name, f"{subject}: handlers() failed: {describe(error)}") from error
+        raise spec.fault(plugins, f": handlers() failed: {describe(error)}") from error
     for handler in handlers:
         if not isinstance(handler, Handler):
-            raise PluginContractError(
-                plugin.name, f"{subject}: handlers() has {type(handler).__name__} where Handler belongs"
-            )
+            raise spec.fault(plugins, f": handlers() has {type(handler).__name__} where Handler belongs")
     return handlers
 
 

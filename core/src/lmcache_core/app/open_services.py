@@ -24,7 +24,7 @@ from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.service import Service
 from lmcache_core.controllers.supervisor import Supervisor
-from lmcache_core.model.errors import PluginContractError, PluginError, PluginLoadError
+from lmcache_core.model.errors import PluginError, PluginLoadError
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,12 @@ class Services:
         return isinstance(error, PluginError) and error.plugin == self._plugins.owner(spec.kind, spec.name).name
 
     def _add_endpoints(self, spec: OfferSpec, service: Service) -> None:
-        owner = self._plugins.owner(spec.kind, spec.name)
-        subject = f"service '{spec.name}' ({owner.owner})"
         try:
             endpoints = {str(name): str(address) for name, address in service.endpoints.items()}
         except (Exception, SystemExit) as error:
-            raise PluginContractError(owner.name, f"{subject}: endpoints failed: {describe(error)}") from error
+            raise spec.fault(self._plugins, f": endpoints failed: {describe(error)}") from error
         if taken := self.endpoints.keys() & endpoints.keys():
-            raise PluginContractError(owner.name, f"{subject}: another service has an endpoint '{min(taken)}' already")
+            raise spec.fault(self._plugins, f": another service has an endpoint '{min(taken)}' already")
         self.endpoints.update(endpoints)
 
     def start(self, info: ServerInfo, supervisor: Supervisor) -> None:

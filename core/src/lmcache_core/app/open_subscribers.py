@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lmcache_client.errors import LMCacheError
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.plugin_fault import describe
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.server_view import ServerView
 from lmcache_core.contracts.subscriber import Subscriber, Subscriptions
-from lmcache_core.model.errors import PluginContractError
 
 
 class AskedSubscriber(Subscriber):
@@ -44,27 +42,20 @@ def open_subscribers(specs: Sequence[OfferSpec], plugins: LoadedPlugins) -> Mapp
     """By name, those that can be had.  Raises LMCacheError for one that is needed and cannot."""
     opened: dict[str, AskedSubscriber] = {}
     for spec in specs:
-        try:
+        with spec.dispensable(plugins):
             subscriber = spec.open_as(Subscriber, plugins)
             opened[spec.name] = AskedSubscriber(subscriber, _subscriptions(subscriber, spec, plugins))
-        except LMCacheError as error:
-            if spec.needed:
-                raise
-            plugins.set_aside(spec.kind, spec.name, error)
     return opened
 
 
 def _subscriptions(subscriber: Subscriber, spec: OfferSpec, plugins: LoadedPlugins) -> Subscriptions:
-    plugin = plugins.owner(spec.kind, spec.name)
-    subject = f"subscriber '{spec.name}' ({plugin.owner})"
     try:
         subscriptions = dict(subscriber.subscriptions())
     except (Exception, SystemExit) as error:
-        raise PluginContractError(plugin.name, f"{subject}: subscriptions() failed: {describe(error)}") from error
+        raise spec.fault(plugins, f": subscriptions() failed: {describe(error)}") from error
     for kind, callback in subscriptions.items():
         if not (isinstance(kind, type) and issubclass(kind, Event) and callable(callback)):
-            raise PluginContractError(
-                plugin.name,
-                f"{subject}: subscriptions() maps {kind!r} to {callback!r}, not an event type to a function",
+            raise spec.fault(
+                plugins, f": subscriptions() maps {kind!r} to {callback!r}, not an event type to a function"
             )
     return subscriptions
