@@ -78,9 +78,7 @@ def open_engine_port(common: CommonParts, tiers: Tiers) -> EnginePort:
         region=tiers.arena.region,
         has_amx=_has_amx(),
     )
-    opened = open_request_modules(common.offers.request_modules, common.plugins, context)
-    for module in opened.modules.values():
-        undo.callback(module.close)
+    opened = open_request_modules(common.offers.request_modules, common.plugins, context, undo)
     operations += sorted(handler.operation.name for handler in opened.handlers)
     pooled = Pool("pooled", settings.max_cpu_workers or settings.max_workers, shares_queue=True)
     affine = Pool("affine", settings.max_gpu_workers or settings.max_workers)

@@ -4,11 +4,10 @@ answers, stops the start only if it was asked for."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
-from lmcache_client.errors import LMCacheError
 from lmcache_core.app.offer_specs import OfferSpec
 from lmcache_core.app.plugins.discovery import Origin
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
@@ -21,31 +20,25 @@ logger = logging.getLogger(__name__)
 
 
 class OpenedModules(NamedTuple):
-    """The caller closes the modules."""
-
     modules: dict[str, RequestModule]
     handlers: list[Handler]
 
 
-def open_request_modules(specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: ModuleContext) -> OpenedModules:
-    """Those that can be had.  Raises LMCacheError for one that is needed and cannot, with all of them closed again."""
+def open_request_modules(
+    specs: Sequence[OfferSpec], plugins: LoadedPlugins, context: ModuleContext, undo: ExitStack
+) -> OpenedModules:
+    """Those that can be had, which `undo` closes.  Raises LMCacheError for one that is needed and cannot."""
     opened = OpenedModules({}, [])
     answered: dict[str | int, OfferSpec] = {}
     for spec in sorted(specs, key=lambda spec: _rank(spec, plugins)):
-        try:
+        with spec.dispensable(plugins), ExitStack() as on_failure:
             module: RequestModule = spec.open_as(RequestModule, plugins, context)
-            with _closed_on_failure(module):
-                handlers = _handlers(module, spec, plugins)
-                answered |= _labels(handlers, spec, answered, plugins)
-        except LMCacheError as error:
-            if spec.needed:
-                for each in opened.modules.values():
-                    _close(each)
-                raise
-            plugins.set_aside(spec.kind, spec.name, error)
-        else:
+            on_failure.callback(_close, module)
+            handlers = _handlers(module, spec, plugins)
+            answered |= _labels(handlers, spec, answered, plugins)
             opened.modules[spec.name] = module
             opened.handlers.extend(handlers)
+            undo.push(on_failure.pop_all())
     return opened
 
 
@@ -84,15 +77,6 @@ def _labels(
                 )
             labels[label] = spec
     return labels
-
-
-@contextmanager
-def _closed_on_failure(module: RequestModule) -> Iterator[None]:
-    try:
-        yield
-    except LMCacheError:
-        _close(module)
-        raise
 
 
 def _close(module: RequestModule) -> None:

@@ -4,7 +4,7 @@ requirement."""
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from traceback import format_exception
 
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
@@ -57,10 +57,8 @@ def _open(check: CheckRequest) -> None:
             with suppress(Exception):  # the requirements of closing say what is wrong with that
                 adapter.close(_CLOSE_SECONDS)
         case OfferKind.REQUEST_MODULE:
-            with ModuleBench() as bench:
-                for module in open_request_modules([spec], plugins, bench.context).modules.values():
-                    with suppress(Exception):
-                        module.close()
+            with ModuleBench() as bench, ExitStack() as closing:
+                open_request_modules([spec], plugins, bench.context, closing)
         case OfferKind.SUBSCRIBER:
             for subscriber in open_subscribers([spec], plugins).values():
                 with suppress(Exception):
