@@ -7,7 +7,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
@@ -127,13 +127,6 @@ class NumberedObjects:
         return self._spaces[number]
 
 
-class Learned(NamedTuple):
-    """Numbers of objects that were known already, and those that are out of use because an object changed its size."""
-
-    known: list[int]
-    replaced: list[int]
-
-
 class L2Contents:
     """Numbers the adapter's objects and tells the policy of them.  One thread, which owns the policy."""
 
@@ -152,29 +145,31 @@ class L2Contents:
         self._clock = clock
         self.objects = NumberedObjects()
 
-    def learn(self, keys: Sequence[ObjectKey], size: int | None) -> Learned:
-        """The adapter has these: new objects, or accesses to known ones.  Without a size: what they usually have."""
+    def learn(self, keys: Sequence[ObjectKey], size: int | None) -> tuple[list[int], list[int]]:
+        """The adapter has these: new objects, or accesses to known ones.  Without a size: what they usually have.  Returns
+        the numbers of objects that were known, and those that are out of use because an object changed its size."""
         facts = RequestFacts(seconds=self._clock.monotonic())
-        learned = Learned([], [])
+        known: list[int] = []
+        replaced: list[int] = []
         new: dict[tuple[KeySpace, int], list[ObjectKey]] = {}
         for key in dict.fromkeys(keys):
             number = self.objects.find(key)
             if number < 0:
                 new.setdefault((key.space, size or self._usual_size(key)), []).append(key)
             elif size is not None and size != self.objects.size(number):
-                learned.replaced.append(number)
+                replaced.append(number)
                 self.forget([number])
                 new.setdefault((key.space, size), []).append(key)
             else:
-                learned.known.append(number)
-        if learned.known:
-            self.guarded.call("on_access", lambda policy: policy.on_access(learned.known, AccessFacts(0, facts)), None)
+                known.append(number)
+        if known:
+            self.guarded.call("on_access", lambda policy: policy.on_access(known, AccessFacts(0, facts)), None)
         for (space, object_bytes), group in new.items():
             numbers = [self.objects.add(key, object_bytes) for key in group]
             identities = tuple(key.chunk_hash for key in group)
             inserted = InsertFacts(object_bytes, space, 0, identities, facts)
             self._insert(numbers, inserted)
-        return learned
+        return known, replaced
 
     def forget(self, numbers: Sequence[int]) -> None:
         """The adapter has these no more."""

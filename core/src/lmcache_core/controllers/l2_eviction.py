@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
@@ -99,10 +99,6 @@ class _Deletion:
     sizes: dict[int, int]
     """By number, as they were submitted: what is stored again meanwhile may have another size."""
     used_ratio: float
-
-    @property
-    def numbers(self) -> Collection[int]:
-        return self.sizes.keys()
 
 
 Message = _Event | Answer
@@ -202,7 +198,7 @@ class L2EvictionController(MessageLoop[Message]):
             "eviction_ratio": self._ratio,
             "known_objects": len(self._objects),
             "known_bytes": self._objects.known_bytes,
-            "deleting": len(deletion.numbers) if (deletion := self._deletion) else 0,
+            "deleting": len(deletion.sizes) if (deletion := self._deletion) else 0,
             **asdict(self.counters),
         }
 
@@ -255,14 +251,14 @@ class L2EvictionController(MessageLoop[Message]):
     def _learn(self, keys: Sequence[ObjectKey], size: int | None) -> None:
         if self._leaving:
             self._leaving.difference_update(keys)
-        learned = self._contents.learn(keys, size)
-        self._stuck.update(learned.replaced)  # whatever has the number next was not named by the policy
+        known, replaced = self._contents.learn(keys, size)
+        self._stuck.update(replaced)  # whatever has the number next was not named by the policy
         if self._deletion is not None and size is not None:
-            self._returned.update(learned.known, learned.replaced)
+            self._returned.update(known, replaced)
 
     def _forget(self, keys: Iterable[ObjectKey]) -> None:
         """An operator has deleted these.  For what is being deleted here, too, that deletion says so."""
-        own = self._deletion.numbers if self._deletion else ()
+        own = self._deletion.sizes if self._deletion else ()
         numbers = [number for key in keys if (number := self._objects.find(key)) >= 0 and number not in own]
         self._stuck.update(numbers)  # whatever has the number next was not named by the policy
         self._contents.forget(numbers)
@@ -313,7 +309,7 @@ class L2EvictionController(MessageLoop[Message]):
 
     def _deleted(self, deletion: _Deletion, outcomes: Sequence[Outcome]) -> None:
         by_outcome: dict[Outcome, list[int]] = {}
-        for number, outcome in zip(deletion.numbers, outcomes, strict=True):
+        for number, outcome in zip(deletion.sizes, outcomes, strict=True):
             if self._objects.is_known(number):
                 by_outcome.setdefault(outcome, []).append(number)
         evicted, gone = by_outcome.pop(Outcome.DONE, []), by_outcome.pop(Outcome.MISSING, [])
