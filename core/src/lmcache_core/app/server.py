@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from heapq import nlargest
 from typing import Any, Final
 
 from msgspec import structs
@@ -14,7 +15,6 @@ import lmcache_core
 from lmcache_core.app.l2_tier import ADAPTER_CLOSE_SECONDS, RunningAdapter
 from lmcache_core.app.parts import Parts
 from lmcache_core.app.plugins.discovery import PluginRow
-from lmcache_core.app.tenant_status import chunk_status, models_status, tenants_status
 from lmcache_core.contracts.conditions import ActiveCondition, ServerState, server_state, state_reason
 from lmcache_core.contracts.samples import Sample, SampleKind
 from lmcache_core.contracts.server_info import ServerInfo
@@ -22,13 +22,17 @@ from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_removal import AdapterStage
 from lmcache_core.controllers.conditions import is_well
 from lmcache_core.events.subscriber_queue import SubscriberStatus
+from lmcache_core.model.names import salt_text
 from lmcache_core.model.results import Outcome
 from lmcache_core.server.router import LAST_CALL_SECONDS
+from lmcache_core.storage.counters import Tenant, TenantCounts, total
 
 logger = logging.getLogger(__name__)
 
 HASTY_CLOSE_SECONDS: Final = 0.5
 """How long an adapter may take to close where `drain_seconds` are over."""
+SHOWN_MAX: Final = 100
+"""Salts and models that are named, those that asked for most first."""
 JOIN_SECONDS = 2.0
 """How long a thread may take to end once it has been told to."""
 
@@ -156,9 +160,9 @@ class Server:
                 "evicted": parts.tiers.eviction.evicted,
             },
             "pins": parts.tiers.storage.pins.totals()._asdict(),
-            "chunks": chunk_status(counters),
-            "tenants": tenants_status(counters),
-            "models": models_status(counters),
+            "chunks": _chunks(counters),
+            "tenants": _tenants(counters),
+            "models": _models(counters),
             "lookups_open": parts.tiers.storage.lookups_open,
             "workers": parts.engine_port.workers.status(),
             "policies": parts.settings.policies(),
@@ -236,3 +240,64 @@ def _plugin(row: PluginRow) -> dict[str, Any]:
         "setup_ms": None if row.setup_ms is None else round(row.setup_ms, 1),
         "error": row.error,
     }
+
+
+def _chunks(rows: Mapping[Tenant, TenantCounts]) -> dict[str, Any]:
+    """In chunks, over all tenants; lookups in lookups."""
+    whole = total(rows)
+    return {
+        "lookups": whole.lookups,
+        "lookups_abandoned": whole.abandoned,
+        "requested": whole.requested_chunks,
+        "hit": whole.hit_chunks,
+        "hit_l1": whole.hit_l1_chunks,
+        "loaded_from_l2": whole.hit_l2_chunks,
+        "missed": whole.missed_chunks,
+        "hit_rate": _rate(whole.hit_chunks, whole.requested_chunks),
+        "stored": whole.stored_chunks,
+        "retrieved": whole.retrieved_chunks,
+        "refused": sum(whole.refused_chunks.values()),
+    }
+
+
+def _tenants(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
+    """By cache salt."""
+    return [{"cache_salt": salt_text(salt), **_tenant_row(counts)} for salt, counts in _grouped(rows, 1)]
+
+
+def _models(rows: Mapping[Tenant, TenantCounts]) -> list[dict[str, Any]]:
+    """By model."""
+    return [{"model_name": model, **_tenant_row(counts)} for model, counts in _grouped(rows, 0)]
+
+
+def _grouped(rows: Mapping[Tenant, TenantCounts], field: int) -> list[tuple[str, TenantCounts]]:
+    groups: dict[str, TenantCounts] = {}
+    for tenant, row in rows.items():
+        groups.setdefault(tenant[field], TenantCounts()).add(row)
+    return nlargest(SHOWN_MAX, groups.items(), key=lambda item: (item[1].requested_chunks, item[0]))
+
+
+def _tenant_row(counts: TenantCounts) -> dict[str, Any]:
+    return {
+        "lookups": counts.lookups,
+        "lookups_abandoned": counts.abandoned,
+        "early_exits": dict(counts.early_exits),
+        "requested_chunks": counts.requested_chunks,
+        "hit_l1_chunks": counts.hit_l1_chunks,
+        "hit_l2_chunks": counts.hit_l2_chunks,
+        "missed_chunks": counts.missed_chunks,
+        "requested_tokens": counts.requested_tokens,
+        "hit_l1_tokens": counts.hit_l1_tokens,
+        "hit_l2_tokens": counts.hit_l2_tokens,
+        "missed_tokens": counts.missed_tokens,
+        "hit_rate": _rate(counts.hit_tokens, counts.requested_tokens),
+        "stored_chunks": counts.stored_chunks,
+        "stored_bytes": counts.stored_bytes,
+        "retrieved_chunks": counts.retrieved_chunks,
+        "retrieved_bytes": counts.retrieved_bytes,
+        "refused_chunks": dict(counts.refused_chunks),
+    }
+
+
+def _rate(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lmcache_core.app.samples import l1, l2, serdes, server, tenants
+from lmcache_core.app.samples import l1, l2, server, tenants
 from lmcache_core.app.samples.l1 import l1_samples
-from lmcache_core.app.samples.l2 import adapter_samples, prefetch_samples, store_samples
-from lmcache_core.app.samples.serdes import serde_samples
+from lmcache_core.app.samples.l2 import adapter_samples, prefetch_samples, serde_samples, store_samples
 from lmcache_core.app.samples.server import server_samples
 from lmcache_core.app.samples.tenants import tenant_samples
 from lmcache_core.contracts.conditions import ActiveCondition
@@ -25,7 +24,6 @@ SAMPLE_KINDS: Final[tuple[SampleKind, ...]] = (
     *tenants.KINDS,
     *l1.KINDS,
     *l2.KINDS,
-    *serdes.KINDS,
     *server.KINDS,
 )
 """Every metric that `samples` can have values of."""
@@ -41,6 +39,6 @@ def samples(parts: Parts, uptime_seconds: float, conditions: Sequence[ActiveCond
         *store_samples(tiers.store.views(), tiers.store.backlog.size_bytes, tiers.store.backlog.refused),
         *prefetch_samples(tiers.prefetch.counts()),
         *adapter_samples(tiers.l2.clients, evictions, conditions),
-        *serde_samples(parts),
+        *serde_samples(tiers.l2.clients),
         *server_samples(parts, uptime_seconds, conditions),
     ]

@@ -1,4 +1,4 @@
-"""Samples of L2: stores and prefetches, jobs of every kind, bytes, time, and how each adapter is."""
+"""Samples of L2: stores and prefetches, jobs of every kind, bytes, time, how each adapter is, and what serdes do."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from lmcache_core.contracts.conditions import ActiveCondition
 from lmcache_core.contracts.l2_adapter import CircuitState
 from lmcache_core.contracts.samples import Sample, counter, gauge, kinds_in
+from lmcache_core.contracts.serde import SerdeAdapter
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_conditions import adapter_subject
 from lmcache_core.controllers.adapter_jobs import AdapterCounts, VerbCounts
@@ -199,6 +200,32 @@ LOAD_ADAPTERS: Final = gauge(
     "lmcache_mp.l2_prefetch_adapters", "", "Adapters that are loaded from, by state: healthy or unhealthy.", "state"
 )
 
+_SERDE: Final = ("l2_name", "serde", "direction")
+
+SERDE_OBJECTS: Final = counter(
+    "lmcache.l2.serde.objects",
+    "{object}",
+    "Objects that a serde encoded on their way to an adapter, or decoded on their way back.",
+    *_SERDE,
+)
+SERDE_INPUT: Final = counter("lmcache.l2.serde.input", "By", "Bytes that it was given.", *_SERDE)
+SERDE_OUTPUT: Final = counter("lmcache.l2.serde.output", "By", "Bytes that it made of them.", *_SERDE)
+SERDE_SECONDS: Final = counter("lmcache.l2.serde.time", "s", "Time that it took, all threads together.", *_SERDE)
+SERDE_FAILURES: Final = counter(
+    "lmcache.l2.serde.failures",
+    "{object}",
+    "Objects that it could not encode, or whose stored bytes it refused.",
+    *_SERDE,
+)
+SERDE_REFUSED: Final = counter(
+    "lmcache.l2.serde.refused",
+    "{object}",
+    "Objects that were not given to any serde: too_large for their memory, of an unknown_layout, or stored through "
+    "other_chain of serdes.",
+    "l2_name",
+    "reason",
+)
+
 KINDS: Final = kinds_in(globals())
 _L1_TAG: Final = "_default"
 
@@ -326,3 +353,19 @@ def _adapter(client: AdapterClient) -> Iterator[Sample]:
         yield HELD_OBJECTS.of(usage.objects, client.name)
         if usage.capacity_bytes is not None:
             yield CAPACITY.of(usage.capacity_bytes, client.name)
+
+
+def serde_samples(clients: Iterable[AdapterClient]) -> Iterator[Sample]:
+    """Bytes, time and failures of the serdes between L1 and adapters, in each direction."""
+    for client in clients:
+        if not isinstance(client.adapter, SerdeAdapter):
+            continue
+        for (serde, direction), row in client.adapter.serde_counts().items():
+            labels = (client.name, serde, direction)
+            yield SERDE_OBJECTS.of(row.objects, *labels)
+            yield SERDE_INPUT.of(row.input_bytes, *labels)
+            yield SERDE_OUTPUT.of(row.output_bytes, *labels)
+            yield SERDE_SECONDS.of(row.seconds, *labels)
+            yield SERDE_FAILURES.of(row.failures, *labels)
+        for reason, count in client.adapter.refusals().items():
+            yield SERDE_REFUSED.of(count, client.name, reason)
