@@ -1,4 +1,4 @@
-"""A plugin with subscribers that nobody should have, for benchmarks.observers: one hangs, one raises, one keeps what it is
+"""A plugin with subscribers that no server should have, for benchmarks.observers: one hangs, one raises, one keeps what it is
 given, one computes without end.  And five that do nothing, to see what subscribers cost at least."""
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class BareNixl:
                 flying.append(self._begin(*waiting.pop()))
             ended = [handle for handle in flying if self._agent.has_ended(handle)]
             for handle in ended:
-                self._agent.let_go(handle)
+                self._agent.release(handle)
                 flying.remove(handle)
                 end = time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() > end:

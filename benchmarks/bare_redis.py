@@ -54,7 +54,7 @@ class BareRedis:
 
 
 class _Shared:
-    """The steps that nobody has taken yet."""
+    """The steps that were not taken yet."""
 
     def __init__(self, steps: Iterator[Step]) -> None:
         self._steps = steps

@@ -133,7 +133,7 @@ TABLES: Final = (
         "l1",
         "A million objects in L1",
         "In process, objects without bytes, LRU.  A hit is what a lookup does to chunks that are there, in batches of 32: "
-        "held, released, and the policy told.  A stall is the longest that such a batch took while a fifth of all objects "
+        "held, released, and the policy notified.  A stall is the longest that such a batch took while a fifth of all objects "
         "was evicted.",
         (
             Figure("l1_bytes_per_key", "memory per object beyond its bytes", "B", 0, aims=_aims(250.0, 250.0)),

@@ -56,9 +56,9 @@ class Bench:
         region = MemoryRegion(self.l1, len(self._l1), memoryview(self._l1))
         self.device = CudaDevice(drivers, PageCompiler(), region, isolated_ipc=False)
         stack.callback(self.device.close)
-        told = self.worker.described
-        metadata = TensorMetadata("uint8", (self.nbytes,), (1,), 0, told["uuid"])
-        storage = CudaRawStorage(metadata, 1, bytes.fromhex(told["raw"]), told["offset"], self.nbytes)
+        described = self.worker.described
+        metadata = TensorMetadata("uint8", (self.nbytes,), (1,), 0, described["uuid"])
+        storage = CudaRawStorage(metadata, 1, bytes.fromhex(described["raw"]), described["offset"], self.nbytes)
         self.memory: CudaMemory = self.device.open_memory([storage], [self.group], CHUNK_TOKENS)
         self.driver: GpuDriver = drivers.open(0)
         self.plain = self.driver.allocate(self.nbytes)

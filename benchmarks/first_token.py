@@ -4,8 +4,8 @@
     .venv/bin/python -m benchmarks.first_token --draw benchmarks/results/...-first-token.json
 
 One engine for each subject, all of them up at the same time; only one works at a time, and they take turns.  A prompt is
-new to everybody the first time (cold), and then asked again in each round (L1).  L2 is a server that was killed and started
-again over the files that it had written: what it brings back is let go before the next round, by killing it again.  Times
+new to all the first time (cold), and then asked again in each round (L1).  L2 is a server that was killed and started
+again over the files that it had written: what it brings back is dropped before the next round, by killing it again.  Times
 are the engine's own, from the arrival of the request to its first token.  CPU is that of all of an engine's processes.
 """
 

@@ -56,7 +56,7 @@ class Waits(NamedTuple):
 
 
 class NoSubscriber:
-    """Nobody listens."""
+    """Without subscribers."""
 
     def wants(self, kind: type[Event]) -> bool:
         return False
@@ -86,7 +86,7 @@ class L1Index:
         self._evict = EvictionController(self._cache, policy, 0.01, EVICTED_RATIO, events)
 
     def fill(self, first: int, count: int) -> float:
-        """Store so many new objects.  Returns the CPU seconds that the cache took for it."""
+        """Store this number of new objects.  Returns the CPU seconds that the cache took for it."""
         seconds = 0.0
         for at in range(first, first + count, FILL_BATCH):
             names = hashes(at, min(FILL_BATCH, first + count - at))

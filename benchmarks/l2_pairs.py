@@ -13,7 +13,7 @@ from lmcache_tools.bench.objects import BenchObjects
 
 
 class Side(Protocol):
-    """Whoever moves bytes."""
+    """Moves bytes."""
 
     @property
     def name(self) -> str: ...
@@ -21,7 +21,7 @@ class Side(Protocol):
     def run(self, steps: Sequence[Step]) -> Speed: ...
 
     def clear(self) -> None:
-        """Give up what was stored."""
+        """Remove what was stored."""
 
 
 def partner_of(adapter: str, partner: str) -> str:

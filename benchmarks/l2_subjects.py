@@ -57,7 +57,7 @@ def _dax(folder: Path, mode: str, size: int, count: int) -> Settings:
 
 
 def _sized(path: Path, length: int) -> str:
-    """A new file of zeros, as a device that nobody has used."""
+    """A new file of zeros, as an unused device."""
     path.unlink(missing_ok=True)
     with path.open("wb") as file:
         file.truncate(length)

@@ -23,7 +23,7 @@ _KNOWN_CYCLES: Final = 32
 @dataclass(frozen=True, slots=True)
 class Load:
     """What one client does: look up the prompt of this seed, which is there, again and again; or, each time, one that
-    nobody has ever seen and of which nothing is there."""
+    no server has seen and of which nothing is there."""
 
     port: int
     chunks: int

@@ -50,7 +50,7 @@ def collector() -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody reads it."""
+            """It is not read."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Sink)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -98,7 +98,7 @@ def main() -> None:
             sites[case] = server, stack.enter_context(engine)
             work(*sites[case], seed=0)
         for number in range(args.rounds):
-            turn = number % len(CASES)  # nobody is always the first
+            turn = number % len(CASES)  # the first one changes
             for case in (*CASES[turn:], *CASES[:turn]):
                 results.add(case, number, work(*sites[case], seed=1 + number))
     results.seconds = round(time.monotonic() - begun)

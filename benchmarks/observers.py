@@ -1,4 +1,4 @@
-"""What subscribers to events cost requests: nobody listening, five that do nothing, one that hangs beside one that raises
+"""What subscribers to events cost requests: none, five that do nothing, one that hangs beside one that raises
 and one that keeps what it is given, and one that computes without end.
 
     .venv/bin/python -m benchmarks.observers [--rounds 3] [--scale 1.0]
@@ -40,7 +40,7 @@ from lmcache_core.events.subscriber_queue import QueueLimits
 CHUNKS: Final = 64
 CYCLES: Final = 2000
 PUBLISHED: Final = 1000
-CASES: Final[Mapping[str, tuple[str, ...]]] = {"nobody": (), "idle": GOOD, "faulty": FAULTY, "burning": BURNING}
+CASES: Final[Mapping[str, tuple[str, ...]]] = {"none": (), "idle": GOOD, "faulty": FAULTY, "burning": BURNING}
 FIGURES: Final = ("cycle_cpu_ms", "cycle_wait_ms", "cycle_wait_p99_ms", "cycles_s")
 _ENTRY_POINT: Final = "[lmcache.plugins.v1]\nbad-observers = benchmarks.bad_observers\n"
 _METADATA: Final = "Metadata-Version: 2.1\nName: bad-observers\nVersion: 1\nRequires-Dist: lmcache-core\n"
@@ -129,7 +129,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, installed(Path(folder)):
         for number in range(args.rounds):
             publishing = {
-                "nobody": publish_us({}),
+                "none": publish_us({}),
                 "idle": publish_us({name: Idle() for name in GOOD}),
                 "faulty": publish_us({"hangs": Hangs(), **{name: Idle() for name in GOOD[1:]}}, rounds=30),
             }
@@ -141,9 +141,9 @@ def main() -> None:
     results.seconds = round(time.monotonic() - begun)
     for figure in (*FIGURES, "publish_us"):
         for name in CASES:
-            spread, ratio = results.spread(figure, name), results.ratios(figure, name, "nobody")
+            spread, ratio = results.spread(figure, name), results.ratios(figure, name, "none")
             if spread and ratio:
-                print(f"{figure:18} {name:7} {spread.median:9.3f}   {ratio.median:5.2f} times that of nobody")
+                print(f"{figure:18} {name:7} {spread.median:9.3f}   {ratio.median:5.2f} times that without subscribers")
     print(f"kept in {results.save()}")
 
 

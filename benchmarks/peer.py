@@ -1,4 +1,4 @@
-"""A bare socket that asks a server one thing after another, and checks what it is told."""
+"""A bare socket that asks a server one thing after another, and checks the answers."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _names(given: str) -> list[str]:
-    """`s3` stands for all of its stores."""
+    """`s3` means all of its stores."""
     found: list[str] = []
     for word in (word.strip() for word in given.split(",") if word.strip()):
         meant = [name for name in NAMES if name == word or name.startswith(f"{word}_")]

@@ -1,7 +1,7 @@
 """`s3` beside the public server's `s3`, by the loop that its `lmcache bench l2` has: batches, each waited for.
 
 The public adapter speaks to a bucket in the host's name and takes that name for its address, too, so it needs a store to
-which `127.0.0.1:port` is a bucket: rclone's, told so, calls it by what stands before the first dot.
+which `127.0.0.1:port` is a bucket: rclone's, configured so, calls it by what is before the first dot.
 """
 
 from __future__ import annotations

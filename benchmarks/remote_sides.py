@@ -51,7 +51,7 @@ class ServedLane:
 
 
 class Proven:
-    """A bare client whose loads are looked at when its clock stands still: did the bytes come at all?"""
+    """A bare client whose loads are looked at when its clock is stopped: did the bytes come at all?"""
 
     def __init__(self, side: Side, objects: BenchObjects) -> None:
         self.name: Final = side.name

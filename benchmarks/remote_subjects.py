@@ -1,4 +1,4 @@
-"""The network backends of the remote benchmark: how each is started, what the adapter is told, and its bare client."""
+"""The network backends of the remote benchmark: how each is started, the adapter's settings, and its bare client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ full."""
 
 
 class Load(NamedTuple):
-    """What a measurement moves: so many objects, `depth` of them at a time."""
+    """What a measurement moves: a number of objects, `depth` of them at a time."""
 
     object_bytes: int
     objects: int
@@ -106,7 +106,7 @@ def _mooncake(folder: Path, load: Load) -> Iterator[Backend]:
 
 
 def _s3_backend(server: S3Server, load: Load) -> Backend:
-    """The adapter has as many threads as it has where nobody says how many."""
+    """The adapter has its default number of threads."""
     return Backend(
         {"type": "s3", **server.settings(s3_num_io_threads=None)},
         lambda memory, undo: undo.enter_context(

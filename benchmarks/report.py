@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.report [--run FILE] [--soak FILE]
 
-Without files the newest complete run and the newest soak are taken.  What stands outside of the marked parts is left alone.
+Without files the newest complete run and the newest soak are taken.  What is outside of the marked parts is left alone.
 """
 
 from __future__ import annotations

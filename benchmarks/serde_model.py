@@ -1,6 +1,6 @@
 """A small Llama-like model that is trained on the spot, so that keys and values have the shape that attention gives them.
 
-Bytes are its tokens, and the sources of Python's own library its text.  It is no judge of answers: it shows how far a
+Bytes are its tokens, and the sources of Python's own library its text.  It does not judge answers: it shows how far a
 quantized cache moves attention and the next token, at the lengths that it is asked for.
 """
 
@@ -163,7 +163,7 @@ def text(seed: int) -> Tensor:
 
 
 def trained(shape: Shape, tokens: Tensor, seconds: float, seed: int) -> tuple[SmallModel, float]:
-    """A model after so many seconds, and its loss at the end (nats per byte; 5.5 is knowing nothing)."""
+    """A model after this number of seconds, and its loss at the end (nats per byte; 5.5 is knowing nothing)."""
     torch.manual_seed(seed)
     model = SmallModel(shape)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)

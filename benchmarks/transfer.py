@@ -105,7 +105,7 @@ def main() -> None:
     results: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
-            turn = number % len(names)  # whoever comes first has no advantage
+            turn = number % len(names)  # the first one has no advantage
             for name in [*names[turn:], *names[:turn]]:
                 way = WAYS[name]
                 started = server(way, Path(folder) / f"{name}.log", args.l1_gb)

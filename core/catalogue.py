@@ -77,7 +77,7 @@ def _standin(parts: tuple[str, ...]) -> Any:
 
 
 class _Flags:
-    """Stands for `Capability`, any member of it, and any combination of them."""
+    """Replaces `Capability`, any member of it, and any combination of them."""
 
     def __getattr__(self, name: str) -> _Flags:
         return self

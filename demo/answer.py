@@ -22,7 +22,7 @@ class Answer:
     def drift(self, other: Answer) -> float:
         """The largest difference of a log probability of the first token.
 
-        Near the end of the list a token may be in one answer only; then the other's last entry stands for it.
+        Near the end of the list a token may be in one answer only; then the other's last entry is used.
         """
         mine, theirs = dict(self.first), dict(other.first)
         mine_last, theirs_last = min(mine.values()), min(theirs.values())

@@ -53,7 +53,7 @@ class ChildProcess:
     def start(self, *, piped: bool = False) -> None:
         """`piped` gives the child pipes for stdin and stdout; otherwise stdout goes to the log, as stderr always does.
 
-        Whoever reads `stdout` owns it: it ends when the child does, and is closed by its reader.
+        The reader of `stdout` owns it: it ends when the child does, and is closed by its reader.
         """
         assert not self.running, f"{self.name} runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,7 @@ class EngineProcess:
             self._shared.pop().unlink(missing_ok=True)
 
     def pause(self) -> None:
-        """Let the engine stand still, wherever it is, until `resume`; a stopped engine can be killed."""
+        """Freeze the engine, wherever it is, until `resume`; a stopped engine can be killed."""
         self._child.pause()
 
     def resume(self) -> None:

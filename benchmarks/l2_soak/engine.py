@@ -52,7 +52,7 @@ class Tally(msgspec.Struct):
     hit: int = 0
     read: int = 0
     offered: int = 0
-    """To be stored: what was no hit."""
+    """To be stored: what was not a hit."""
     lost: int = 0
     """Hit, and not there when they were fetched."""
     complaints: list[str] = []

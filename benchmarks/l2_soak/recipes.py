@@ -18,7 +18,7 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """In bytes, as the server is told.  `chunk_bytes` is the payload of one object."""
+    """In bytes, as in the server's settings.  `chunk_bytes` is the payload of one object."""
 
     l1_bytes: int
     l2_bytes: int

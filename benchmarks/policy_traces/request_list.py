@@ -33,7 +33,7 @@ def zipf(rng: random.Random, items: int, exponent: float) -> Callable[[], int]:
 
 
 def fresh_blocks() -> Callable[[int], list[int]]:
-    """Gives so many blocks that nobody has asked for."""
+    """Returns this number of blocks that no request has asked for."""
     ids = iter(range(10**9, 2 * 10**9))
 
     def take(count: int) -> list[int]:

@@ -94,7 +94,7 @@ def soak(minutes: float, compression: float, engines: int, folder: Path) -> Soak
             done.samples.append(sample)
             if not (sample.healthy and sample.state_counts_add_up):
                 tally.complain(
-                    f"after {sample.seconds:.0f} s: healthy {sample.healthy}, census {sample.state_counts_add_up}"
+                    f"after {sample.seconds:.0f} s: healthy {sample.healthy}, state counts add up {sample.state_counts_add_up}"
                 )
         for engine in traffic:
             engine.stop()

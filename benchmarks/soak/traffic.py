@@ -173,7 +173,7 @@ class SoakEngine:
         else:
             message = self._inband(tokens, request, end)
         if message is None:
-            tally.count("hits lost")  # the lookup's hold had expired
+            tally.count("hits lost")  # the lookup's lease had expired
             return True
         at = 0
         for chunk in range(end // engine.chunk_tokens):

@@ -1,4 +1,4 @@
-"""Pages use the field's own words (CONTRIBUTING.md, "Words")."""
+"""Pages, source and tests use the field's own words (CONTRIBUTING.md, "Words")."""
 
 from __future__ import annotations
 
@@ -9,16 +9,34 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-REPLACED: Final = re.compile(
-    r"\b(nobody|whoever|somebody|everybody|(?:is|are|be|was|were) told|stands?|so many|laws?|strangers?|the kit|lets? go"
-    r"|given up|gives? up|lent|cannot be had|twins?|mends?|obstacles?|departures|tally|tallies|census|condemned?)\b",
+_WORDS: Final = (
+    r"nobody|whoever|somebody|everybody|so many|laws?|strangers?|the kit|lets? go|lent|cannot be had|twins?|mends?|mended"
+    r"|obstacles?|departures|tally|tallies|census|condemned?"
+)
+REPLACED: Final = re.compile(rf"\b({_WORDS}|(?:is|are|be|was|were) told|stands?|given up|gives? up)\b", re.IGNORECASE)
+IN_CODE: Final = re.compile(
+    rf"(?<![a-z])({_WORDS}|told|stands?(?![ -]ins?\b)|(?<!there )(?:is|are) no (?!longer|more|less|larger)[a-z]+)(?![a-z])",
     re.IGNORECASE,
 )
+ALLOWED: Final = {
+    "benchmarks/l2_soak": {"tally", "tallies"},  # a field of results that are kept
+    "benchmarks/policy_traces": {"law"},  # Zipf's
+    "benchmarks/soak": {"tally"},
+    "core/src/lmcache_core/server/peers.py": {"nobody"},  # the user of Linux
+    "core/tests/server/test_engine_users.py": {"nobody"},
+    "tests/benchmarks": {"tally"},
+    "tests/l2_recipes": {"tally"},
+}
+"""Words of IN_CODE that files have for a reason, by the beginning of their paths."""
 WRITTEN: Final = [
     page
     for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
     if not re.search(r"<!-- Generated|^Written by `python", page.read_text(), re.MULTILINE)
 ]
+FOLDERS: Final = sorted(
+    [path.parent for pattern in ("core", "*/*") for path in ROOT.glob(f"{pattern}/pyproject.toml")]
+    + [ROOT / name for name in ("benchmarks", "demo", "scripts", "tests")]
+)
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _FIELDS: Final = re.compile(r"<!-- (?:Fields|routes).*?<!-- (?:End|end) of", re.DOTALL)
 
@@ -30,12 +48,47 @@ def prose(text: str) -> str:
     return text
 
 
+def words_of(code: str) -> str:
+    """Names, strings, comments and docstrings as one line of words."""
+    return re.sub(r"[\s#_]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", code))
+
+
+def found_in(file: Path) -> list[str]:
+    name = str(file.relative_to(ROOT))
+    allowed = set().union(*(words for start, words in ALLOWED.items() if name.startswith(start)))
+    text = words_of(file.read_text())
+    return [
+        f"{name}: {text[max(0, found.start() - 40) : found.end() + 20]}"
+        for found in IN_CODE.finditer(text)
+        if found[1].lower() not in allowed
+    ]
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_has_no_word_that_was_replaced(page: Path) -> None:
     text = prose(page.read_text())
     assert [text[max(0, found.start() - 40) : found.end() + 20] for found in REPLACED.finditer(text)] == []
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_source_and_tests_have_no_word_that_was_replaced(folder: Path) -> None:
+    files = [file for ending in ("py", "pyi", "template") for file in sorted(folder.rglob(f"*.{ending}"))]
+    files = [file for file in files if file != Path(__file__) and "native" not in file.relative_to(ROOT).parts]
+    assert [line for file in files for line in found_in(file)] == []
+
+
 def test_a_replaced_word_is_found_in_prose_alone() -> None:
     assert REPLACED.search(prose("Nobody is told."))
     assert not REPLACED.search(prose("`nobody` [words](the-kit.md)\n```\nwhoever\n```\n"))
+
+
+@pytest.mark.parametrize(
+    "code", ["def is_told(): ...", "class StoreTally: ...", '"""This is\n    no key."""', "# so\n# many"]
+)
+def test_a_replaced_word_is_found_in_names_and_across_lines(code: str) -> None:
+    assert IN_CODE.search(words_of(code))
+
+
+@pytest.mark.parametrize("code", ["there is no key", "stand_ins = 1", "it is no longer open", "flaws, plaintwin"])
+def test_what_reads_well_is_no_such_word(code: str) -> None:
+    assert not IN_CODE.search(words_of(code))

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from demo.engine_process import ENGINE_PYTHON, MODEL
-from demo.shared_memory import shared_by_nobody
+from demo.shared_memory import unmapped_files
 from tests.engine.busy_site import BusySite
 from tests.engine.reference import Reference
 from tests.engine.site import CHUNK_TOKENS, DrivenSite, OwnSite, Site
@@ -30,10 +30,10 @@ def nothing_left_in_shared_memory() -> Iterator[None]:
     """Fails the last test of this folder when an engine or a server has left memory that no process has mapped.
 
     Other processes of the same run kill servers meanwhile, and start them again: the next start removes what they left."""
-    before = shared_by_nobody()
+    before = unmapped_files()
     yield
     deadline = time.monotonic() + RESTARTED_SECONDS
-    while left := shared_by_nobody() - before:
+    while left := unmapped_files() - before:
         assert time.monotonic() < deadline, f"left behind: {', '.join(sorted(map(str, left)))}"
         time.sleep(0.2)
 

@@ -6,7 +6,7 @@ KNOWN_ENDS = {
     "assert req_id in self.requests": "a client left in the very step that loaded its chunks: the connector reports that "
     "request as received and as sent, and the scheduler has forgotten it by then",
     "PREPARE_STORE timed out": "the server was killed with a prepare_store in its hands: the connector waits for the "
-    "answer, and gives up the engine when it does not come",
+    "answer, and ends the engine when it does not come",
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from demo.child_process import ChildProcess
-from demo.shared_memory import SHM_ROOT, shared_by_group, shared_by_nobody
+from demo.shared_memory import SHM_ROOT, shared_by_group, unmapped_files
 
 SHARER = (
     "import multiprocessing, time; from multiprocessing import shared_memory;"
@@ -40,12 +40,12 @@ def test_what_a_group_shares_is_known_while_it_lives_and_nobodys_afterwards(shar
     files = files_of(sharer)
     assert len(files) == 2
     assert shared_by_group(sharer.pid) == files
-    assert not files & shared_by_nobody()
+    assert not files & unmapped_files()
     sharer.kill()
-    assert files <= shared_by_nobody()
+    assert files <= unmapped_files()
     for path in files:
         path.unlink()
-    assert not files & shared_by_nobody()
+    assert not files & unmapped_files()
 
 
 def test_memory_of_another_group_is_left_out(sharer: ChildProcess) -> None:

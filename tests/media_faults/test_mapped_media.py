@@ -49,7 +49,7 @@ def test_pages_that_are_not_available_are_misses_and_the_server_lives(
 
 
 def forget_pages(path: Path) -> None:
-    """Out of the page cache, which is no longer mapped."""
+    """Out of the page cache, not as longer mapped."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -67,8 +67,8 @@ class Served(NamedTuple):
 
 
 def served_under(site: RemoteSite, proxy: TcpProxy, fault: Fault) -> Served:
-    """Ask a server everything while the line is as `fault` says.  Every byte that is served is compared, and whoever is not
-    answered in time raises."""
+    """Ask a server everything while the line is as `fault` says.  Every byte that is served is compared, and a client that is
+    not answered in time raises."""
     before, during = site.fresh(2), site.fresh(2)
     site.in_l2(*before)
     stored = site.account["stored"]

@@ -140,7 +140,7 @@ def test_names_break_neither_headers_nor_the_log(server: ServerProcess, salt: st
 
 
 def test_a_token_to_read_reads_and_does_nothing_else(tmp_path: Path) -> None:
-    """Every route of a whole server that is no GET, by its own description."""
+    """Every route of a whole server that is not a GET, by its own description."""
     tokens = tmp_path / "tokens"
     tokens.write_text("strong\nweak read\n")
     tokens.chmod(0o600)

@@ -69,7 +69,7 @@ class SimulatedL2(CueAdapter):
             return
         if fate == "timed out":
             self.time_out(job)
-            runtime.at(runtime.now + runtime.random.random() * 3, self._let_go, job)
+            runtime.at(runtime.now + runtime.random.random() * 3, self._release_later, job)
             return
         self._release(job)
         if fate == "failed":
@@ -84,10 +84,10 @@ class SimulatedL2(CueAdapter):
         if fate == "twice":
             self._completions.post(JobDone(job.job, (Outcome.DONE,) * len(job.keys)))
 
-    def _let_go(self, job: CueJob) -> None:
+    def _release_later(self, job: CueJob) -> None:
         if not self._process.dead and job in self.keeping:
             self._release(job)
-            self.let_go(job)
+            self.release_buffers(job)
 
     def _claim(self, job: CueJob) -> None:
         holder = Holder(self._process, f"backend's {job.verb} {job.job}")

@@ -273,7 +273,7 @@ class Simulation:
 
     def _held(self) -> dict[str, object]:
         assert self.server is not None
-        counts = self.server._parts.tiers.storage.census()
+        counts = self.server._parts.tiers.storage.state_counts()
         return {
             "slot state counts do not add up": not counts.is_balanced,
             "held": counts.held,

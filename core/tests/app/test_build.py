@@ -123,10 +123,10 @@ def test_wrong_settings_are_found_before_anything_is_opened(install: Install) ->
     [
         (
             {"engine_type": "void"},
-            r"request module 'void' \(acme-dist 1.0\) opens as NoneType, which is no RequestModule",
+            r"request module 'void' \(acme-dist 1.0\) opens as NoneType, not as RequestModule",
         ),
-        ({"eviction_policy": "void"}, r"eviction policy 'void' \(acme-dist 1.0\) opens as NoneType, which is no Evict"),
-        ({"l2_adapter": ({"type": "void"},)}, r"L2 adapter 'void' \(acme-dist 1.0\) opens as NoneType, which is no L2"),
+        ({"eviction_policy": "void"}, r"eviction policy 'void' \(acme-dist 1.0\) opens as NoneType, not as Evict"),
+        ({"l2_adapter": ({"type": "void"},)}, r"L2 adapter 'void' \(acme-dist 1.0\) opens as NoneType, not as L2"),
     ],
 )
 def test_what_is_not_what_it_should_be_stops_the_start(

@@ -92,7 +92,7 @@ def test_what_few_commands_need_is_not_loaded_by_all(command: str, child_environ
         assert f"'{library}'" not in done.stderr
 
 
-def test_a_taken_admin_port_is_a_resource_that_cannot_be_had(child_environment: Environment) -> None:
+def test_a_taken_admin_port_is_a_resource_that_is_not_available(child_environment: Environment) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -111,7 +111,7 @@ def test_a_broken_plugin_that_is_needed_is_named_once(install: Install, child_en
     assert done.returncode == 4
     for library in ("no_such_library", "another_library"):
         assert len([line for line in done.stderr.splitlines() if library in line]) == 1
-    assert done.stderr.splitlines()[-1].startswith("lmcache: L2 adapter 'acme' cannot be had: plugin 'acme'")
+    assert done.stderr.splitlines()[-1].startswith("lmcache: L2 adapter 'acme' is not available: plugin 'acme'")
 
 
 # lmcache plugins list

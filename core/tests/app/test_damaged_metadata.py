@@ -132,6 +132,6 @@ def test_requirements_that_pytest_cannot_run_beside_it_are_one_line_that_names_i
     settings = json.dumps({"max_size_gb": 0.1})
     done = lmcache(child_environment, "plugins", "check", "memory", "--settings", settings, "-k", "missing")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "; first mend what pytest stumbles over: plugin 'acme_dist' (" in done.stderr
+    assert "; first fix what pytest stumbles over: plugin 'acme_dist' (" in done.stderr
     assert "pip install --force-reinstall acme-dist" in done.stderr
     assert done.stderr.count("\n") == 1

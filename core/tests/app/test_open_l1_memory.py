@@ -138,7 +138,7 @@ def test_one_that_has_no_memory_stops_the_start_with_its_own_words(install: Inst
 
 def test_what_is_not_a_memory_is_refused(install: Install) -> None:
     put(install)
-    with pytest.raises(PluginContractError, match="which is no L1Memory"), built(**asked(name="acme_void")):
+    with pytest.raises(PluginContractError, match="not as L1Memory"), built(**asked(name="acme_void")):
         pass
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_opened_or_started_stops_the_start_if_it_was_asked_for(in
 def test_what_is_not_a_service_is_refused(install: Install) -> None:
     put(install, nothing=True)
     with (
-        pytest.raises(PluginContractError, match=r"service 'acme' \(.*\) opens as NoneType, which is no Service"),
+        pytest.raises(PluginContractError, match=r"service 'acme' \(.*\) opens as NoneType, not as Service"),
         built(**asked()),
     ):
         pass

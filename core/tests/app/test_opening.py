@@ -131,7 +131,7 @@ FAULTS = [
     ({"subscriptions": "exit(3)"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() failed: SystemExit: 3"),
     ({"subscriptions": "{1: print}"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() maps 1 to"),
     ({"subscriptions": "None"}, "subscriber 'acme' (acme-dist 1.0): subscriptions() failed: TypeError"),
-    ({"module": "return None"}, "request module 'acme' (acme-dist 1.0) opens as NoneType, which is no RequestModule"),
+    ({"module": "return None"}, "request module 'acme' (acme-dist 1.0) opens as NoneType, not as RequestModule"),
     ({"handlers": "1 / 0"}, "request module 'acme' (acme-dist 1.0): handlers() failed: ZeroDivisionError"),
     ({"handlers": "exit(3)"}, "request module 'acme' (acme-dist 1.0): handlers() failed: SystemExit: 3"),
     ({"handlers": "[3]"}, "request module 'acme' (acme-dist 1.0): handlers() has int where Handler belongs"),

@@ -141,7 +141,7 @@ def test_a_blocked_plugin_is_not_imported_and_the_message_says_who_blocked_it(in
     plugins = load_plugins(blocked=["acme", "acne"])
     assert "acme_plugin" not in sys.modules
     assert "--no-plugin acne: no plugin is called so; did you mean 'acme'?" in plugins.warnings
-    with pytest.raises(ConfigError, match=r"'acme' cannot be had: plugin 'acme' is blocked by --no-plugin"):
+    with pytest.raises(ConfigError, match=r"'acme' is not available: plugin 'acme' is blocked by --no-plugin"):
         plugins.offer("l2_adapter", "acme")
 
 

@@ -42,14 +42,14 @@ def test_a_guess_ends_its_sentence(install: Install, only_core: None) -> None:
 
 def test_a_plugin_that_is_named_after_its_kind_is_found_by_the_name_of_its_offer(install: Install) -> None:
     install("l2_acme", "import no_such_library")
-    with pytest.raises(PluginLoadError, match=r"L2 adapter 'acme' cannot be had: .*no_such_library"):
+    with pytest.raises(PluginLoadError, match=r"L2 adapter 'acme' is not available: .*no_such_library"):
         load_plugins().offer("l2_adapter", "acme")
 
 
 def test_a_broken_plugin_that_the_configuration_needs_is_named_with_its_error(install: Install) -> None:
     install("s3", "import boto_three", distribution="lmcache-l2-s3")
     plugins = load_plugins()
-    with pytest.raises(PluginLoadError, match=r"L2 adapter 's3' cannot be had: .*No module named 'boto_three'"):
+    with pytest.raises(PluginLoadError, match=r"L2 adapter 's3' is not available: .*No module named 'boto_three'"):
         plugins.offer("l2_adapter", "s3")
 
 
@@ -179,5 +179,5 @@ def test_the_plugins_own_configuration_errors_pass_through(install: Install) -> 
 
 def test_a_settings_model_must_be_one(install: Install) -> None:
     install("acme", OPENING)
-    with pytest.raises(PluginError, match="is no PluginSettings"):
+    with pytest.raises(PluginError, match="is not a PluginSettings model"):
         load_plugins().model("l2_adapter", "other_model")

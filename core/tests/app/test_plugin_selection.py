@@ -62,7 +62,7 @@ def test_in_safe_mode_nothing_of_another_distribution_is_imported(install: Insta
     assert rows["acme"].error == "blocked by safe mode"
     assert list(folder.glob("*.imported")) == []
     assert "--plugin acme is not considered in safe mode" in plugins.warnings
-    with pytest.raises(ConfigError, match="L2 adapter 'acme' cannot be had: plugin 'acme' is blocked by safe mode"):
+    with pytest.raises(ConfigError, match="L2 adapter 'acme' is not available: plugin 'acme' is blocked by safe mode"):
         plugins.offer("l2_adapter", "acme")
 
 

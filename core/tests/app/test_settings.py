@@ -157,7 +157,7 @@ def test_plugin_names(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--eviction-ratio", "1.5"], "input should be less than or equal to 1"),
         (["--shm-name", "a/b"], "--shm-name is 'a/b'"),
         (["--l2-adapter", "{"], "--l2-adapter: not JSON"),
-        (["--l2-adapter", "3"], "--l2-adapter: [0] is no JSON object"),
+        (["--l2-adapter", "3"], "--l2-adapter: [0] is not a JSON object"),
         (["--l2-adapter", '{"type":"a","type":"b"}'], "--l2-adapter: key 'type' is given twice"),
         (["--plugin", "fs", "--no-plugin", "fs"], "--plugin and --no-plugin both name 'fs'"),
         (["--port", "a", "--chunk-size", "b", "--max-workers", "c", "--drain-seconds", "d"], "; and 1 more"),

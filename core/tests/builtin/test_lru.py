@@ -20,13 +20,13 @@ SPACE = KeySpace("m", 0, 0, "", 256, HashChain.BLAKE3, bytes(16))
 SMALL, LARGE = 10, 100
 
 
-class TestLaws(EvictionPolicySuite):
+class TestConformance(EvictionPolicySuite):
     offer = "LRU"
     bytes_per_slot_max = 40
 
 
 @pytest.mark.skipif(not choose_kernels("auto").native, reason="lmcache-native is not installed, or does not fit")
-class TestCompiledLaws(EvictionPolicySuite):
+class TestCompiledConformance(EvictionPolicySuite):
     offer = Offer("LRU", "Least recently used", open="core.tests.builtin.compiled_lru:open_compiled_lru")
     bytes_per_slot_max = 40
 

@@ -34,11 +34,11 @@ UP = AdapterFacts("up", Capability.NONE, healthy=True)
 DOWN = AdapterFacts("down", Capability.NONE, healthy=False)
 
 
-class TestStoreLaws(StorePolicySuite):
+class TestStoreConformance(StorePolicySuite):
     offer = "default"
 
 
-class TestPrefetchLaws(PrefetchPolicySuite):
+class TestPrefetchConformance(PrefetchPolicySuite):
     offer = "default"
 
 

@@ -166,7 +166,7 @@ def test_a_store_that_is_abandoned_keeps_its_slots_until_the_adapter_releases_th
     harness.clients[0].expire(harness.clock.monotonic())
     harness.clients[0].shut()
     harness.turn()
-    assert (harness.clients[0].given_up, harness.clients[0].timeouts) == (3, 0)
+    assert (harness.clients[0].abandoned, harness.clients[0].timeouts) == (3, 0)
     counts = harness.cache.contents.state_counts()
     assert (counts.quarantined, harness.clients[0].borrowed_bytes, harness.clients[0].jobs.unanswered) == (
         3,

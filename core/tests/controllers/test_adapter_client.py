@@ -66,7 +66,7 @@ def test_an_adapter_that_keeps_its_buffers_is_broken_until_it_releases_them(harn
     harness.adapter.time_out(job)
     assert harness.answers() == [JobAnswer("token", (Outcome.TIMED_OUT,) * 3, released=False)]
     assert not harness.client.answers
-    harness.adapter.let_go(job)
+    harness.adapter.release_buffers(job)
     assert harness.answers() == [JobReleased("token")]
     assert harness.client.answers
 

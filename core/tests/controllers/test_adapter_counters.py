@@ -21,7 +21,7 @@ KEY = ObjectKey(KeySpace("m", 0, 0, "", 16, HashChain.BLAKE3, bytes(16)), bytes(
 BYTES = 4096
 
 
-class TallyMachine(RuleBasedStateMachine):
+class CountersMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = FakeClock()
@@ -72,8 +72,8 @@ class TallyMachine(RuleBasedStateMachine):
         self.inbox.close()
 
 
-TestTally = TallyMachine.TestCase
-TestTally.settings = settings(
+TestCounters = CountersMachine.TestCase
+TestCounters.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 

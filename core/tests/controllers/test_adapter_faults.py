@@ -91,7 +91,7 @@ def test_a_release_that_trips_still_frees_the_adapter(
     else:
         harness.adapter.time_out(job)
         harness.answers()
-        harness.adapter.let_go(job)
+        harness.adapter.release_buffers(job)
     harness.inbox.drain()
     with monkeypatch.context() as patch:
         patch.setattr(harness.client, "_complete", trip)

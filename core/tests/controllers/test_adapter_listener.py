@@ -72,6 +72,6 @@ def test_what_an_adapter_abandoned_and_may_have_kept_is_notified(harness: Adapte
     harness.answers()
     assert diary.notifications == [("may have stored", [(KEYS[0], 4096)])]
     assert harness.client.in_use() == {KEYS[0]}, "it is being stored until its buffer is released"
-    harness.adapter.let_go(slow)
+    harness.adapter.release_buffers(slow)
     harness.answers()
     assert harness.client.in_use() == set()

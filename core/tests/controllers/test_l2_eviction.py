@@ -120,7 +120,7 @@ def test_what_an_adapter_kept_though_it_was_over_time_is_evicted_in_its_turn(evi
     eviction_harness.adapter.objects.update({name.object_id: bytes(OBJECT) for name in late.keys})
     eviction_harness.store(*range(75))
     assert eviction_harness.deletes() == [], "the adapter may still write them"
-    eviction_harness.adapter.let_go(late)
+    eviction_harness.adapter.release_buffers(late)
     eviction_harness.turn()
     assert set(eviction_harness.delete()) >= set(range(200, 210)), "they are the oldest"
     assert eviction_harness.there() <= set(range(75))
@@ -132,7 +132,7 @@ def test_what_was_not_kept_after_all_is_forgotten_when_its_turn_comes(eviction_h
     )
     late = eviction_harness.adapter.waiting[-1]
     eviction_harness.adapter.time_out(late)
-    eviction_harness.adapter.let_go(late)
+    eviction_harness.adapter.release_buffers(late)
     eviction_harness.turn()
     eviction_harness.store(*range(90))
     while eviction_harness.deletes():

@@ -31,7 +31,7 @@ class StoreMachine(RuleBasedStateMachine):
     def adapter_acts(self, number: int, how: str) -> None:
         adapter = self.harness.adapters[number]
         if how == "release" and adapter.keeping:
-            adapter.let_go(adapter.keeping[0])
+            adapter.release_buffers(adapter.keeping[0])
         elif how != "release" and adapter.waiting:
             job = adapter.waiting[0]
             {"finish": adapter.finish, "fail": adapter.fail, "time out": adapter.time_out}[how](job)
@@ -83,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.harness.turn()
             for adapter in self.harness.adapters:
                 for job in list(adapter.keeping):
-                    adapter.let_go(job)
+                    adapter.release_buffers(job)
                 for job in list(adapter.waiting):
                     adapter.finish(job)
         self.harness.turn()

@@ -108,7 +108,7 @@ def test_one_whose_exception_cannot_be_shown_is_a_failure_like_any_other() -> No
         for number in range(3):
             bus.publish(expired(number))
         wait_for(lambda: len(bad.heard) == 3)
-    assert bus.counters().subscribers["bad"].last_error == "LeasesExpired: MuteError: (its message cannot be had)"
+    assert bus.counters().subscribers["bad"].last_error == "LeasesExpired: MuteError: (its message is not available)"
 
 
 def test_what_it_computed_to_begin_does_not_delay_its_events() -> None:

@@ -17,8 +17,8 @@ def test_in_any_order(size: int, lends_buffers: bool, data: st.DataObject) -> No
     queue = CompletionQueue()
     table = JobTable(queue)
     job = table.open(size, lends_buffers=lends_buffers)
-    given_up = [data.draw(st.booleans()) for _ in range(size)]
-    steps = [("settle", index) for index in range(size)] + [("give up", i) for i in range(size) if given_up[i]]
+    abandoned = [data.draw(st.booleans()) for _ in range(size)]
+    steps = [("settle", index) for index in range(size)] + [("give up", i) for i in range(size) if abandoned[i]]
     steps = data.draw(st.permutations([*steps, ("abandon", 0)]))
     outcomes: list[Outcome | None] = [None] * size
     unsettled = set(range(size))

@@ -114,7 +114,7 @@ class FactCheck:
         assert said[event_types.LoadSubmitted] == said[event_types.LoadCompleted] + self._prefetch._loads.jobs
         assert sums["loaded"] <= self._prefetch.counts().loaded
         view = self._prefetch.counts()
-        ended = view.completed + view.timed_out + view.cancelled + view.given_up
+        ended = view.completed + view.timed_out + view.cancelled + view.abandoned
         assert said[event_types.PrefetchCompleted] <= ended
 
 

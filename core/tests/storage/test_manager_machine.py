@@ -601,7 +601,7 @@ class StorageMachine(RuleBasedStateMachine):
         for kept in keeping:
             if kept is not spared:
                 adapter, job = kept
-                adapter.let_go(job)
+                adapter.release_buffers(job)
         self.turn()
 
     @rule(
@@ -740,7 +740,7 @@ class StorageMachine(RuleBasedStateMachine):
             for adapter in self.adapters:
                 adapter.raises_at.clear()
                 for job in list(adapter.keeping):
-                    adapter.let_go(job)
+                    adapter.release_buffers(job)
             if not self.waiting():
                 break
             adapter, job = self.waiting()[0]

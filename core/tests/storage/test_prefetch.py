@@ -78,7 +78,7 @@ def test_what_one_adapter_cannot_load_is_tried_at_the_next(pair: StorageHarness,
     assert pair.events.of(PrefetchCompleted)[-1].failed_keys == 8
     for adapter in pair.adapters:
         for job in list(adapter.keeping):
-            adapter.let_go(job)
+            adapter.release_buffers(job)
     pair.settle()
     pair.storage.end_lookup(b"c", "r")
     assert nothing_is_left(pair)

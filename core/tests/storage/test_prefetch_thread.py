@@ -46,7 +46,7 @@ def test_a_release_that_trips_the_thread_is_a_release(harness: StorageHarness, m
     adapter.time_out(job)
     harness.turn()
     assert harness.health() == (False, 8)
-    adapter.let_go(job)
+    adapter.release_buffers(job)
     monkeypatch.setattr(harness.prefetch, "_handle", trip)
     with pytest.raises(RuntimeError, match="injected"):
         harness.turn()
@@ -125,7 +125,7 @@ def test_a_load_that_trips_the_thread_after_its_answer_is_counted_once(
     monkeypatch.undo()
     harness.prefetch._resume()
     if late:
-        adapter.let_go(job)
+        adapter.release_buffers(job)
     harness.settle()
     assert harness.prefetch._loads.jobs == 0
     harness.storage.end_lookup(b"c", "r")

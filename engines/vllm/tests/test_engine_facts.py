@@ -52,7 +52,7 @@ def test_a_plain_request() -> None:
     assert (facts.request_id, facts.tokens, facts.prompt_tokens) == ("r", [1, 2, 3, 4], 3)
     assert (facts.cache_salt, facts.placeholders, facts.adapter, facts.configs) == ("", (), "", None)
     assert facts.looks_up
-    assert not facts.obstacle
+    assert not facts.skip_reason
 
 
 def test_everything_that_a_request_may_have(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_everything_that_a_request_may_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "obstacle"),
+    ("given", "skip_reason"),
     [
         ({"prompt_embeds": object()}, "prompt_embeds"),
         ({"prompt_token_ids": None}, "prompt_embeds"),
@@ -86,8 +86,8 @@ def test_everything_that_a_request_may_have(tmp_path: Path) -> None:
         ({"kv_transfer_params": {"lmcache.cache": False}}, "opt_out"),
     ],
 )
-def test_requests_that_are_not_cached(given: dict[str, Any], obstacle: str) -> None:
-    assert request_facts(request(**given), AdapterContents()).obstacle == obstacle
+def test_requests_that_are_not_cached(given: dict[str, Any], skip_reason: str) -> None:
+    assert request_facts(request(**given), AdapterContents()).skip_reason == skip_reason
 
 
 def test_an_adapter_is_known_by_its_content(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_an_adapter_is_known_by_its_content(tmp_path: Path) -> None:
         for number, (name, weights) in enumerate([("a", b"one"), ("b", b"one"), ("c", b"two")], 1)
     )
     assert some == copy != other
-    assert not some.obstacle
+    assert not some.skip_reason
     (tmp_path / "c/adapter_config.json").write_text('{"r": 16}')
     assert contents.of(lora(tmp_path / "c", 4)).fingerprint not in (some.fingerprint, other.fingerprint)
 
@@ -109,19 +109,19 @@ def test_an_adapter_whose_files_change_is_not_what_was_loaded(tmp_path: Path) ->
     before = contents.of(lora(folder))
     assert contents.of(lora(folder)) == before
     adapter(folder, b"another")
-    assert contents.of(lora(folder)).obstacle == "adapter_changed"
+    assert contents.of(lora(folder)).skip_reason == "adapter_changed"
     after = contents.of(lora(folder, number=2))
-    assert not after.obstacle
+    assert not after.skip_reason
     assert after != before
     (folder / "adapter_config.json").unlink()
-    assert contents.of(lora(folder, number=2)).obstacle == "adapter_changed"
+    assert contents.of(lora(folder, number=2)).skip_reason == "adapter_changed"
 
 
 def test_few_adapters_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_contents, "ADAPTERS_MAX", 2)
     contents, folder = AdapterContents(), adapter(tmp_path / "a", b"one")
     for number in (1, 2, 1, 3):
-        assert not contents.of(lora(folder, number)).obstacle
+        assert not contents.of(lora(folder, number)).skip_reason
     assert [number for number, _ in contents._known] == [1, 3]
 
 

@@ -102,7 +102,7 @@ print("RESULT", json.dumps({
     "lookups": registry.get_sample_value("vllm:lmcache_lookups_total", {"engine": "0", "reason": ""}),
     "timeouts": registry.get_sample_value("vllm:lmcache_failed_lookups_total", {"engine": "0", "reason": "timeout"}),
     "step": [step.scheduled, step.block_table("new"), sorted(step.preempted), step.new_blocks],
-    "facts": [list(facts.tokens), facts.prompt_tokens, facts.cache_salt, facts.configs, facts.obstacle],
+    "facts": [list(facts.tokens), facts.prompt_tokens, facts.cache_salt, facts.configs, facts.skip_reason],
 }))
 """
 

@@ -131,7 +131,7 @@ def test_short_and_unfit_requests_are_not_looked_up() -> None:
     for number, facts in enumerate(
         [
             replace(PROMPT, tokens=[1] * 7, prompt_tokens=7),
-            replace(PROMPT, obstacle="prompt_embeds"),
+            replace(PROMPT, skip_reason="prompt_embeds"),
             replace(PROMPT, looks_up=False),
         ]
     ):

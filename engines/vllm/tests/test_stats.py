@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from lmcache_vllm.stats import Tally, split_label, summary
+from lmcache_vllm.stats import Counters, split_label, summary
 
 
 def test_counts_are_taken_once() -> None:
-    tally = Tally()
-    tally.add("lookups")
-    tally.add("lookups", 2)
-    tally.add("failed_lookups", reason="timeout")
-    assert tally.take() == {"lookups": 3, "failed_lookups:timeout": 1}
-    assert tally.take() == {}
+    counters = Counters()
+    counters.add("lookups")
+    counters.add("lookups", 2)
+    counters.add("failed_lookups", reason="timeout")
+    assert counters.take() == {"lookups": 3, "failed_lookups:timeout": 1}
+    assert counters.take() == {}
 
 
 def test_a_name_without_a_description() -> None:
     with pytest.raises(KeyError):
-        Tally().add("lookup")
+        Counters().add("lookup")
 
 
 def test_labels() -> None:

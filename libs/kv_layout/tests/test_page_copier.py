@@ -35,8 +35,8 @@ class TestChecks:
             ({"objects": [0, 4096]}, "address of a object is null"),
             ({"objects": [2**63, 4096]}, "beyond what a process has"),
             ({"objects": [HUGE, 4096]}, "not a 64-bit integer"),
-            ({"objects": []}, "4 blocks are no whole number for each of 0 objects"),
-            ({"blocks": [0, 1, 2]}, "3 blocks are no whole number for each of 2 objects"),
+            ({"objects": []}, "4 blocks are not a whole number for each of 0 objects"),
+            ({"blocks": [0, 1, 2]}, "3 blocks are not a whole number for each of 2 objects"),
             ({"blocks": [0, 1, 2, 4]}, "block ids from 0 to 4; the group has the blocks 0 to 3"),
             ({"blocks": [0, 1, 2, -2]}, "block ids from -2 to 2"),
             ({"blocks": [0, 1, 2, HUGE]}, "not a 64-bit integer"),
@@ -155,7 +155,7 @@ def test_an_object_that_vanished_is_said_where_it_gets_zeros(tmp_path: Any) -> N
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr
 
 
-class TestTheChoiceOfTwins:
+class TestTheChoiceOfImplementations:
     def test_numpy_where_nothing_is_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "lmcache_native", None)
         assert not PageCopier().native

@@ -126,12 +126,12 @@ def test_an_owner_that_hangs_has_released_it_when_another_follows(conditional: b
     second = Contender(2, records, clock, alive, evidence=False)
     _go_on(clock, [first, second], 10)
     assert second.refusals
-    let_go = followed = 0.0
+    released_at = followed = 0.0
     for _ in range(200):
         _go_on(clock, [second], 1, seconds=0.5)
-        let_go = let_go or (0.0 if first.ownership.held else clock.monotonic())
+        released_at = released_at or (0.0 if first.ownership.held else clock.monotonic())
         followed = followed or (clock.monotonic() if second.ownership.held else 0.0)
-    assert LEASE * 0.05 < followed - let_go < LEASE * 0.5
+    assert LEASE * 0.05 < followed - released_at < LEASE * 0.5
 
 
 def test_a_renewal_that_comes_too_late_is_not_believed_where_the_backend_cannot_compare() -> None:

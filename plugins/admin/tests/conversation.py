@@ -39,7 +39,7 @@ def ask(server: AdminService, path: str, method: str = "GET", body: Any = None, 
 
 
 def changes_of(server: AdminService, **headers: str) -> list[tuple[str, str]]:
-    """(method, path) of each route of its document that is no GET; every parameter in a path is `a`."""
+    """(method, path) of each route of its document that is not a GET; every parameter in a path is `a`."""
     paths = ask(server, "/openapi.json", **headers).body["paths"]
     found = [(method.upper(), re.sub("{.*?}", "a", path)) for path, methods in paths.items() for method in methods]
     return [each for each in found if each[0] in ("POST", "PUT", "PATCH", "DELETE")]

@@ -41,7 +41,7 @@ def test_without_a_token_it_is_a_warning(caplog: pytest.LogCaptureFixture) -> No
     given = {"http_host": "0.0.0.0", "http_port": port, "http_allow_unauthenticated": True}
     with caplog.at_level(logging.WARNING), built(http_enabled=True, **given):
         pass
-    assert f"everybody who reaches 0.0.0.0:{port} may use it" in caplog.text
+    assert f"every client that reaches 0.0.0.0:{port} may use it" in caplog.text
 
 
 def test_two_servers_cannot_have_one_port() -> None:

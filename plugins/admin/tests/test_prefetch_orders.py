@@ -236,7 +236,7 @@ def test_without_an_adapter_that_answers_it_is_what_l1_has(harness: StorageHarne
     assert result(harness, order) == (OrderState.COMPLETED, 8, 2, 0)
     for adapter in harness.adapters:
         for job in list(adapter.keeping):
-            adapter.let_go(job)
+            adapter.release_buffers(job)
     harness.settle()
     harness.storage.end_lookup(b"c", "r")
 

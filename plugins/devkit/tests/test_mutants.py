@@ -19,7 +19,7 @@ ALWAYS = {
     "EvictsByChance",
     "PushesEachHit",
     "RemembersItsAdapters",
-    "LooksForTwinsInTheBatch",
+    "LooksForDuplicatesInTheBatch",
     "NeverReleases",
     "DoesNotLookForTheWorker",
     "RepliesToHitsOnly",

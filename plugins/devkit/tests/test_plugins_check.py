@@ -189,7 +189,7 @@ def test_a_requirement_is_words(node: str, words: str) -> None:
     assert requirement_of(node) == words
 
 
-def test_the_kit_considers_the_same_plugins(requirements: Callable[[str], Path]) -> None:
+def test_the_check_considers_the_same_plugins(requirements: Callable[[str], Path]) -> None:
     source = """
         import os
         def test_it_is_notified():
@@ -355,7 +355,7 @@ def test_a_broken_contract_is_one_line(
 ) -> None:
     install("acme", UNOPENED.replace("{hook}", "l2_adapters").replace("{fault}", "return None"))
     assert main(["plugins", "check", "acme"]) == 4
-    says = "L2 adapter 'acme' (acme-dist 1.0) opens as NoneType, which is no L2Adapter"
+    says = "L2 adapter 'acme' (acme-dist 1.0) opens as NoneType, not as L2Adapter"
     assert capsys.readouterr() == ("", f"lmcache: {says}\n")
 
 
@@ -729,7 +729,7 @@ for result in run_checks(Path(sys.argv[1]), OfferKind.L2_ADAPTER, "acme", {}, Pl
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_kit_imports_what_the_server_imports(
+def test_the_check_imports_what_the_server_imports(
     requirements: Callable[[str], Path], tmp_path: Path, safe: bool
 ) -> None:
     """Neither the folder of the suite nor the current one comes first, where they do not for the server."""

@@ -91,7 +91,7 @@ class DropsTheLastByte(Deflate):
         return len(stored)
 
 
-BROKEN = "test_bytes_that_nobody_wrote_are_rejected_or_harmless"
+BROKEN = "test_bytes_that_were_never_written_are_rejected_or_harmless"
 KILLED_BY = {
     DeclaresTooSmallABound: "test_what_went_in_comes_back",
     CallsItselfLossless: "test_what_went_in_comes_back",

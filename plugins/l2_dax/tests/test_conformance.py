@@ -23,7 +23,7 @@ META_BYTES = 2**20
 """More than the metadata of that number of slots."""
 
 
-class DaxLaws(L2AdapterSuite):
+class DaxSuite(L2AdapterSuite):
     offer = "dax"
     way: ClassVar[Mapping[str, Any]] = {}
     devices: ClassVar[int] = 1
@@ -65,17 +65,17 @@ class DaxLaws(L2AdapterSuite):
 
 
 @pytest.mark.slow  # the requirements of TestPersistent but those about a restart
-class TestVolatile(DaxLaws):
+class TestVolatile(DaxSuite):
     open_close_rounds = 200
 
 
-class TestPersistent(DaxLaws):
+class TestPersistent(DaxSuite):
     way: ClassVar[Mapping[str, Any]] = {"persist_enabled": True}
     open_close_rounds = 50
 
 
 @pytest.mark.slow  # the requirements of TestPersistent once more, on several devices
-class TestStriped(DaxLaws):
+class TestStriped(DaxSuite):
     devices: ClassVar[int] = 3
     way: ClassVar[Mapping[str, Any]] = {"persist_enabled": True, "num_store_workers": 2, "num_load_workers": 3}
     open_close_rounds = 50

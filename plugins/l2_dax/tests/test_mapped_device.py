@@ -107,7 +107,7 @@ def test_pages_that_are_not_available_are_a_warning(device: MappedDevice, caplog
     prefault.wait_idle(10)
     prefault.close()
     assert prefault.done_bytes == 0
-    assert "cannot be had ahead of need" in caplog.text
+    assert "are not available ahead of need" in caplog.text
 
 
 def wait_for(prefault: Prefault, done_bytes: int) -> None:

@@ -14,7 +14,7 @@ from lmcache_l2_fs.adapter import FsAdapter, ObjectIO
 from lmcache_object_files import ObjectDirectory
 
 
-class FsLaws(L2AdapterSuite):
+class FsSuite(L2AdapterSuite):
     offer = "fs"
     way: ClassVar[Mapping[str, Any]] = {}
 
@@ -43,14 +43,14 @@ class FsLaws(L2AdapterSuite):
         return fail_methods(monkeypatch, {ObjectIO: ("create", "open"), ObjectDirectory: ("check_file", "remove")})
 
 
-class Reduced(FsLaws):
+class Reduced(FsSuite):
     """What does not depend on how files are written is shown once."""
 
     payload_bytes_max = 8 * 2**20 + 1
     open_close_rounds = 50
 
 
-class TestBuffered(FsLaws):
+class TestBuffered(FsSuite):
     pass
 
 

@@ -17,7 +17,7 @@ from lmcache_native.io import IoEngine
 from lmcache_object_files import ObjectDirectory
 
 
-class FsNativeLaws(L2AdapterSuite):
+class FsNativeSuite(L2AdapterSuite):
     offer = "fs_native"
     way: ClassVar[Mapping[str, Any]] = {}
 
@@ -69,14 +69,14 @@ class FsNativeLaws(L2AdapterSuite):
         )
 
 
-class Reduced(FsNativeLaws):
+class Reduced(FsNativeSuite):
     """What does not depend on how files are written is shown once."""
 
     payload_bytes_max = 8 * 2**20 + 1
     open_close_rounds = 50
 
 
-class TestThreads(FsNativeLaws):
+class TestThreads(FsNativeSuite):
     way: ClassVar[Mapping[str, Any]] = {"io_engine": "threads"}
 
 

@@ -21,17 +21,17 @@ def test_what_is_found_works_and_leaves_no_file(tmp_path: Path) -> None:
 def test_what_the_kernel_says_is_what_a_trial_finds(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     try:
-        told = direct_alignment._told(fd)
-        if told is None:
+        reported = direct_alignment._reported(fd)
+        if reported is None:
             pytest.skip("this kernel or file system has no STATX_DIOALIGN")
-        assert told == direct_alignment._tried(fd)
+        assert reported == direct_alignment._tried(fd)
     finally:
         os.close(fd)
 
 
 def test_where_the_kernel_does_not_say_it_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = find_alignment(tmp_path)
-    monkeypatch.setattr(direct_alignment, "_told", lambda fd: None)
+    monkeypatch.setattr(direct_alignment, "_reported", lambda fd: None)
     assert find_alignment(tmp_path) == expected
 
 
@@ -45,7 +45,7 @@ def test_larger_blocks_are_found_by_trial(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return pwrite(fd, data, at)
 
-    monkeypatch.setattr(direct_alignment, "_told", lambda fd: None)
+    monkeypatch.setattr(direct_alignment, "_reported", lambda fd: None)
     monkeypatch.setattr(os, "pwrite", picky)
     assert find_alignment(tmp_path) == block_bytes
     monkeypatch.setattr(direct_alignment, "ALIGN_BYTES_MAX", block_bytes // 2)

@@ -51,7 +51,7 @@ class MooncakeMedia(Media):
         super().truncate(key, length)
 
 
-class MooncakeLaws(L2Fixtures):
+class MooncakeSuite(L2Fixtures):
     offer = "mooncake_store"
     payload_bytes_max = 8 * 2**20 + 1
     open_close_rounds = 3
@@ -63,7 +63,7 @@ class MooncakeLaws(L2Fixtures):
         return own | {name: value.format(master=master) for name, value in self.more.items()}
 
 
-class TestInShort(MooncakeLaws):
+class TestInShort(MooncakeSuite):
     """What `make test` has time for: to join and to leave takes a second and more, which the whole suite does a hundred
     times."""
 
@@ -80,7 +80,7 @@ class TestInShort(MooncakeLaws):
 @pytest.mark.slow
 # Another process keeps these objects, which happens to outlive the adapter.  That is not a promise: memory is all there is.
 @pytest.mark.filterwarnings("ignore:.*does not declare DURABLE:lmcache_devkit.UndeclaredCapability")
-class TestAll(MooncakeLaws, L2AdapterSuite):
+class TestAll(MooncakeSuite, L2AdapterSuite):
     more: ClassVar[Mapping[str, Any]] = {"master_metrics_url": "{master.metrics_url}", "key_prefix": "käse/"}
 
     @pytest.fixture

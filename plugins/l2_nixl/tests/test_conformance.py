@@ -29,7 +29,7 @@ def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 
-class NixlLaws(L2AdapterSuite):
+class NixlSuite(L2AdapterSuite):
     open_close_rounds = 20
     payload_bytes_max = 8 * 2**20 + 1
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "false"}
@@ -43,7 +43,7 @@ class NixlLaws(L2AdapterSuite):
         return stall_nixl(monkeypatch)
 
 
-class PoolLaws(NixlLaws):
+class PoolSuite(NixlSuite):
     """Slots of the usual size, which cost nothing but a hole in a file."""
 
     offer = "nixl_store"
@@ -76,7 +76,7 @@ class PoolMedia(Slots):
             return file.read(4 * OBJECT_BYTES)
 
 
-class FileLaws(NixlLaws):
+class FileSuite(NixlSuite):
     offer = "nixl_store_dynamic"
 
     @pytest.fixture
@@ -94,31 +94,31 @@ class FileLaws(NixlLaws):
         return FileMedia(root)
 
 
-class TestPool(PoolLaws):
+class TestPool(PoolSuite):
     pass
 
 
 @pytest.mark.slow
-class TestFiles(FileLaws):
+class TestFiles(FileSuite):
     pass
 
 
 @pytest.mark.slow
-class TestPoolDirect(PoolLaws):
+class TestPoolDirect(PoolSuite):
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": "true"}
 
 
 @pytest.mark.slow
-class TestFilesDirect(FileLaws):
+class TestFilesDirect(FileSuite):
     params: ClassVar[Mapping[str, Any]] = {"use_direct_io": True}
     open_close_rounds = 200
 
 
 @pytest.mark.slow
-class TestPoolPosixAio(PoolLaws):
+class TestPoolPosixAio(PoolSuite):
     params: ClassVar[Mapping[str, Any]] = {"use_posix_aio": "true"}
 
 
 @pytest.mark.slow
-class TestFilesUring(FileLaws):
+class TestFilesUring(FileSuite):
     params: ClassVar[Mapping[str, Any]] = {"use_uring": "true", "use_direct_io": "true", "kernel_queue_size": "64"}

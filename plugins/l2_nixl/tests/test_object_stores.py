@@ -45,7 +45,7 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any
         yield params
 
 
-class ObjectPoolLaws(L2AdapterSuite):
+class ObjectPoolSuite(L2AdapterSuite):
     offer = "nixl_store"
     small_bytes = SMALL_SLOTS * OBJECT_BYTES
     open_close_rounds = 5
@@ -71,7 +71,7 @@ class ObjectPoolLaws(L2AdapterSuite):
         }  # fmt: skip
 
 
-class TestS3(ObjectPoolLaws):
+class TestS3(ObjectPoolSuite):
     backend = "OBJ"
 
     @pytest.fixture
@@ -95,7 +95,7 @@ class TestS3(ObjectPoolLaws):
 @pytest.mark.skipif(
     azurite_program() is None, reason=f"azurite-blob is not installed: npm install azurite, and name it in {AZURITE}"
 )
-class TestAzureBlob(ObjectPoolLaws):
+class TestAzureBlob(ObjectPoolSuite):
     backend = "AZURE_BLOB"
 
     @pytest.fixture

@@ -67,7 +67,7 @@ class ScriptedAgent:
             raise self.fails
         return self.done.is_set()
 
-    def let_go(self, handle: Handle) -> bool:
+    def release(self, handle: Handle) -> bool:
         if handle == self.held_once:
             self.held_once = None
             raise ZeroDivisionError("an unexpected fault")

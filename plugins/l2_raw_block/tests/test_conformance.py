@@ -38,7 +38,7 @@ def patient_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_adapter, "START_PATIENCE_SECONDS", 15.0)
 
 
-class RawBlockLaws(L2AdapterSuite):
+class RawBlockSuite(L2AdapterSuite):
     offer = "raw_block"
     small_bytes = SMALL_SLOTS * OBJECT_BYTES  # as many as fill the slots: capacity is counted in slots
     way: ClassVar[Mapping[str, Any]] = {}
@@ -61,13 +61,13 @@ class RawBlockLaws(L2AdapterSuite):
         return stall_medium(monkeypatch)
 
 
-class Reduced(RawBlockLaws):
+class Reduced(RawBlockSuite):
     """What does not depend on how bytes are moved is shown once."""
 
     open_close_rounds = 20
 
 
-class TestDirect(RawBlockLaws):
+class TestDirect(RawBlockSuite):
     open_close_rounds = 50
 
 

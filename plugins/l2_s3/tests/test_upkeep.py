@@ -186,7 +186,7 @@ def test_the_owner_of_a_shared_bucket_learns_what_others_changed(
 def test_what_does_not_add_up_is_counted_again_while_it_runs(
     open_here: Open, moto: S3Server, memory: BorrowedMemory, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmcache_l2_s3.census.DOUBT_SECONDS", OFTEN_SECONDS)
+    monkeypatch.setattr("lmcache_l2_s3.usage_tracker.DOUBT_SECONDS", OFTEN_SECONDS)
     driver = open_here()
     keys = put(driver, memory, 3)
     assert counted(driver) == (3, 3 * OBJECT_BYTES)

@@ -146,7 +146,7 @@ def test_a_connection_is_closed_with_its_duplicate(session: CollectorSession) ->
         for _ in range(5):
             session.post(collector.endpoint, data=b"x", timeout=10)
         session.close()
-        assert session._twins._there == set()
+        assert session._sockets._there == set()
     with pytest.raises(ConnectionError):
         session.post(collector.endpoint, data=b"x", timeout=1)
 

@@ -55,7 +55,7 @@ class Yard:
             path = self.folder / name.replace("_", ".")
             path.write_text(text)
             paths.append(str(path))
-        environment = {"PATH": os.environ["PATH"], "TELL": "told"}
+        environment = {"PATH": os.environ["PATH"], "TELL": "passed"}
         self.programs = Programs(
             [Program(file, environment, lambda line: line.replace("PLANTED", "***")) for file in find_programs(paths)]
         )
@@ -89,9 +89,9 @@ def test_a_program_is_run_with_its_environment_and_what_it_writes_is_logged(
         a_py="import os, sys\nprint('out', os.environ['TELL'], 'PLANTED')\nprint('err', file=sys.stderr)\n" + FOR_EVER,
         b_sh='echo "shell $TELL $0"; exit 0',
     )
-    wait_for(lambda: "[a.py] out told ***" in caplog.text and "[a.py] err" in caplog.text)
+    wait_for(lambda: "[a.py] out passed ***" in caplog.text and "[a.py] err" in caplog.text)
     wait_for(lambda: yard.status(1)["state"] == "done")
-    assert f"[b.sh] shell told {yard.folder}/b.sh" in caplog.text
+    assert f"[b.sh] shell passed {yard.folder}/b.sh" in caplog.text
     assert "PLANTED" not in caplog.text
     running, done = yard.programs.status()
     assert (running["state"], running["restarts"], running["last_exit"]) == ("running", 0, None)

@@ -42,7 +42,7 @@ class StandInAdapters:
             borrowed_bytes=0,
             seconds_left=None,
             drained=None,
-            given_up=7 if self.doing == "removed" else 0,
+            abandoned=7 if self.doing == "removed" else 0,
             eviction_policy=None,
             settings={},
         )

@@ -141,16 +141,16 @@ class Site:
         return self.module.status()
 
     def held(self) -> tuple[int, int]:
-        counts = self.bench.storage.census()
+        counts = self.bench.storage.state_counts()
         assert counts.is_balanced
         audit(self.bench.cache)
         return counts.held, counts.quarantined
 
     def cached(self) -> int:
-        return self.bench.storage.census().cached
+        return self.bench.storage.state_counts().cached
 
     def close(self) -> None:
         self.module.close()
-        self.bench.everybody_leaves()
+        self.bench.all_leave()
         assert self.held() == (0, 0)
         self.bench.__exit__(None, None, None)

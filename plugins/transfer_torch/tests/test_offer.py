@@ -18,7 +18,7 @@ from lmcache_transfer_torch.messages import REGISTER, RETRIEVE, STORE, UNREGISTE
 from lmcache_transfer_torch.plugin import lmcache_request_modules
 
 
-class TestLaws(RequestModuleSuite):
+class TestConformance(RequestModuleSuite):
     offer = "lmcache_driven"
 
 

@@ -103,7 +103,7 @@ def test_room_for_each_group_alone_is_not_room_for_all() -> None:
     for number in range(1, 11):
         tokens = [1000 * number + token for token in TOKENS]
         assert site.call("store", site.key(f"r{number}", tokens=tokens), WORKER, blocks, b"") == YES
-    counts = site.bench.storage.census()
+    counts = site.bench.storage.state_counts()
     assert CHUNKS <= counts.free < 2 * CHUNKS
     call = BenchCall(b"c", may_wait=False)
     assert site.handlers["store"].function(call, site.key(), WORKER, blocks, b"") is ELSEWHERE

@@ -247,7 +247,7 @@ class AdapterChanges:
             borrowed_bytes=port.borrowed_bytes,
             seconds_left=None if removal is None or removal.state is AdapterStage.REMOVED else removal.seconds_left,
             drained=None if removal is None else removal.drained,
-            given_up=port.given_up,
+            abandoned=port.abandoned,
             eviction_policy=adapter.eviction.policy if adapter.eviction else None,
             settings=shown_adapter(adapter.spec.given, self._opener.plugins),
         )

@@ -99,10 +99,10 @@ def _type(values: Mapping[str, Any], where: str) -> str:
 
 
 def _own_fields(values: Mapping[str, Any], where: str, offer: Offer, fields: set[str]) -> dict[str, Any]:
-    """What the adapter is told.
+    """What the adapter is opened with.
 
     `persist_enabled: false` asks that nothing outlives the server.  Only the adapter can see to that, so one that has the
-    field is told; for one that keeps nothing anyway there is nothing to do; and one that keeps what it stored must not be
+    field gets it; for one that keeps nothing anyway there is nothing to do; and one that keeps what it stored must not be
     believed to have deleted it."""
     own = {name: value for name, value in values.items() if name not in _COMMON}
     persist = values.get("persist_enabled", True)

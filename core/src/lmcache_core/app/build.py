@@ -1,4 +1,4 @@
-"""The composition root: with its `open_*` files, what knows everybody.  It reads like docs/internals/architecture.md."""
+"""The composition root: with its `open_*` files, what knows all parts.  It reads like docs/internals/architecture.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lmcache_core.controllers.supervisor import Supervisor
 def build(settings: ServerSettings, plugins: LoadedPlugins, hidden: Hidden | None = None) -> Server:
     """Make every part and open every resource, in the order in which they need each other; nothing runs before
     `Server.start`.  `hidden` receives the secrets of the configuration, and those that come later.  Raises LMCacheError,
-    with everything given back, when something cannot be had."""
+    with everything given back, when something is not available."""
     hidden = hidden or Hidden()
     hidden.learn(all_secrets(settings, plugins, os.environ))
     with ExitStack() as undo:

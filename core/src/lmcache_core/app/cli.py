@@ -27,7 +27,7 @@ _MORE: Final = "`lmcache help COMMAND` says more, `lmcache help exit-codes` how 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.  What the user can mend is one line on standard error."""
+    """Run one command and return its exit code.  What the user can fix is one line on standard error."""
     # else pydantic reads the metadata of everything that is installed, and what is damaged there would end us
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     for name in ("stdout", "stderr"):

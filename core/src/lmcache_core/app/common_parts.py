@@ -35,7 +35,7 @@ class CommonParts(msgspec.Struct, frozen=True):
     """The adapters to begin with."""
     kernels: Kernels
     hidden: Hidden
-    """Told every secret, before anything can say it."""
+    """Gets every secret, before anything can log it."""
     instance_id: str
     """As it was configured, or another one for each start."""
     boot_id: str

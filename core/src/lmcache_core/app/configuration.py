@@ -78,7 +78,7 @@ class _Given(NamedTuple):
         return {name: given[name] for name in model.model_fields if name in given}
 
     def source(self, name: str) -> SettingSource:
-        """Who gave this setting, which somebody did."""
+        """The source of a setting that was given."""
         if name in self.flags:
             return SettingSource.FLAG
         return SettingSource.ENVIRONMENT if variable_of(name) in self.variables else SettingSource.FILE
@@ -125,7 +125,7 @@ def read_settings(flags: Mapping[str, Any], plugins: LoadedPlugins | None = None
 
 def _unused(given: _Given, groups: Sequence[LoadedGroup], plugins: LoadedPlugins | None) -> list[str]:
     """A line for each variable and key of a plugin that is installed and left out.  Raises ConfigError for those of a plugin
-    that cannot be had, and for a key that no plugin has."""
+    that is not available, and for a key that no plugin has."""
     known = [*ServerSettings.model_fields, *(name for group in groups for name in group.model.model_fields)]
     unused: list[str] = []
     for name in sorted(given.variables):
@@ -140,7 +140,7 @@ def _unused(given: _Given, groups: Sequence[LoadedGroup], plugins: LoadedPlugins
 
 
 def _check_owner(name: str, subject: str, plugins: LoadedPlugins, unused: list[str]) -> bool:
-    """Does a plugin that is installed and left out have this setting?  Raises ConfigError where it cannot be had."""
+    """Does a plugin that is installed and left out have this setting?  Raises ConfigError where it is not available."""
     if fault := plugins.missing_setting(name, subject):
         if not fault.left_out:
             raise ConfigError(fault.text)
@@ -216,7 +216,7 @@ class ServerFlags(Parser):
         self,
         plugins: LoadedPlugins | None = None,
         program: str = "lmcache server",
-        about: str = "Run a cache server until it is told to stop.",
+        about: str = "Run a cache server until it is stopped.",
         *,
         has_help: bool = True,
     ) -> None:

@@ -59,7 +59,7 @@ class OfferSpec(msgspec.Struct, frozen=True):
         """The same: a `wanted`.  Raises PluginContractError for anything else."""
         opened = self.open(plugins, *context)
         if not isinstance(opened, wanted):
-            raise self.fault(plugins, f" opens as {type(opened).__name__}, which is no {wanted.__name__}")
+            raise self.fault(plugins, f" opens as {type(opened).__name__}, not as {wanted.__name__}")
         return opened
 
     def fault(self, plugins: LoadedPlugins, what: str) -> PluginContractError:

@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 def open_eviction_policy(spec: OfferSpec, plugins: LoadedPlugins, kernels: Kernels) -> EvictionPolicy:
-    """The policy, which has been told of the kernels.  Raises what the policy raises when it is opened."""
+    """The policy, which has got the kernels.  Raises what the policy raises when it is opened."""
     policy: EvictionPolicy = spec.open_as(EvictionPolicy, plugins)
     try:
         policy.use_kernels(kernels)
-    except Exception:  # a plugin boundary: it works without having been told
+    except Exception:  # a plugin boundary: it works without the kernels
         logger.exception("eviction policy failed to take the kernels, and goes on without name=%s", spec.name)
     return policy
 
@@ -72,7 +72,7 @@ class AdapterOpener(msgspec.Struct, frozen=True):
     context: AdapterContext
     kernels: Kernels
     hidden: Hidden
-    """Told the secrets of each adapter before anything can say them."""
+    """Gets the secrets of each adapter before anything can log them."""
     layouts: KnownLayouts
 
     def open(self, spec: AdapterSpec, index: int, timeout_seconds: float) -> RunningAdapter:

@@ -70,7 +70,7 @@ def serdes_given(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _absent(plugins: LoadedPlugins) -> str:
-    """Why its offer cannot be had, and the remedy."""
+    """Why its offer is not available, and the remedy."""
     try:
         plugins.offer(OfferKind.SERDE, _CHAIN)
     except LMCacheError as error:

@@ -34,7 +34,7 @@ HASTY_CLOSE_SECONDS: Final = 0.5
 SHOWN_MAX: Final = 100
 """Salts and models that are named, those that asked for most first."""
 JOIN_SECONDS = 2.0
-"""How long a thread may take to end once it has been told to."""
+"""How long a thread may take to end once it was asked to."""
 
 
 class Server:
@@ -134,7 +134,7 @@ class Server:
         parts = self._parts
         conditions = self.conditions()
         state = server_state(conditions)
-        census = parts.tiers.storage.census()
+        counts = parts.tiers.storage.state_counts()
         counters = parts.tiers.storage.counters.snapshot()
         events = parts.common.bus.counters()
         return {
@@ -153,8 +153,8 @@ class Server:
                 "segment": parts.tiers.arena.segment,
                 "file": str(parts.tiers.arena.file) if parts.tiers.arena.file else None,
                 "direct_io": parts.tiers.arena.region.direct_io,
-                **structs.asdict(census),
-                "state_counts_add_up": census.is_balanced,
+                **structs.asdict(counts),
+                "state_counts_add_up": counts.is_balanced,
                 "backed_bytes": parts.tiers.arena.backed_bytes,
                 "backing_is_full": parts.growth.is_full,
                 "evicted": parts.tiers.eviction.evicted,

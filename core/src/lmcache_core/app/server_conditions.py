@@ -114,8 +114,8 @@ def _threads(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
 
 
 def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
-    census = parts.tiers.storage.census()
-    if not census.is_balanced:
+    counts = parts.tiers.storage.state_counts()
+    if not counts.is_balanced:
         yield Condition(
             "l1_slots_unaccounted",
             Severity.WARNING,
@@ -143,14 +143,14 @@ def _memory(parts: Parts, growth: RecentGrowth) -> Iterator[Condition]:
             "L1",
             counts_of(objects=overwritten),
         )
-    if census.quarantined:
+    if counts.quarantined:
         yield Condition(
             "l1_slots_quarantined",
             Severity.INFO,
-            f"{census.quarantined} slots are in quarantine, until their worker or adapter releases them",
+            f"{counts.quarantined} slots are in quarantine, until their worker or adapter releases them",
             "they come back when the worker answers or its connection ends",
             "L1",
-            counts_of(slots=census.quarantined),
+            counts_of(slots=counts.quarantined),
         )
 
 

@@ -34,12 +34,12 @@ def json_objects(value: Any, example: str) -> tuple[dict[str, Any], ...]:
     objects = [from_json(item) if isinstance(item, str) else item for item in items]
     for index, item in enumerate(objects):
         if not isinstance(item, dict):
-            raise ValueError(f"[{index}] is no JSON object; expected one such as {example}")
+            raise ValueError(f"[{index}] is not a JSON object; expected one such as {example}")
     return tuple(objects)
 
 
 def from_json(text: str) -> Any:
-    """Raises ValueError that says where it is no JSON, or which key is given twice."""
+    """Raises ValueError that says where it is not JSON, or which key is given twice."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
@@ -62,7 +62,7 @@ QUOTA_EXAMPLE: Final = '{"tenant-a": 2.5}'
 
 
 def check_quotas(quotas: Iterable[Mapping[Any, Any]]) -> None:
-    """Raises ValueError that names the salt: one that is none, one that is given twice, or a limit that is no size."""
+    """Raises ValueError that names the salt: one that is none, one that is given twice, or a limit that is not a size."""
     seen = set()
     for salt, gigabytes in ((salt, size) for sizes in quotas for salt, size in sizes.items()):
         try:
@@ -70,7 +70,7 @@ def check_quotas(quotas: Iterable[Mapping[Any, Any]]) -> None:
         except ValueError as error:
             raise ValueError(f"salt {str(salt)[:40]!r}: {error}") from None
         if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 0 <= gigabytes <= LIMIT_GB_MAX:
-            raise ValueError(f"salt '{salt}': {str(gigabytes)[:40]!r} is no number of GiB from 0 to {LIMIT_GB_MAX}")
+            raise ValueError(f"salt '{salt}': {str(gigabytes)[:40]!r} is not a number of GiB from 0 to {LIMIT_GB_MAX}")
         if salt in seen:
             raise ValueError(f"salt '{salt}' is given twice")
         seen.add(salt)
@@ -109,7 +109,7 @@ class EnginePortSettings(_Group):
     engine_users: tuple[str, ...] = Field(
         (),
         description="Users of this machine, by name or number, whose engines may connect besides this server's own user and "
-        "root; `any`: everybody. Repeatable; comma list in the environment.",
+        "root; `any`: all users. Repeatable; comma list in the environment.",
     )
     max_workers: Threads = Field(1, description="Threads in each of the two request pools, unless set for one of them.")
     max_cpu_workers: Threads | None = Field(None, description="Threads for requests that any thread may answer.")
@@ -183,7 +183,7 @@ class L1Settings(_Group):
         le=10**6,
         allow_inf_nan=False,
         description="How long a store that finds L1 full waits for eviction before it stores what there is room for; it "
-        "stands still as long as that, and stops waiting when other engines wait for its thread. 0: never.",
+        "is frozen for as long as that, and stops waiting when other engines wait for its thread. 0: never.",
     )
     l1_align_bytes: int = Field(4096, ge=4096, le=2**30, description="Alignment of objects in L1: a power of two.")
     l1_shared_memory: bool = Field(

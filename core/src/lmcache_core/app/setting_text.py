@@ -41,7 +41,7 @@ def bounds(field: FieldInfo) -> Iterator[tuple[str, float]]:
 
 
 def default_text(field: FieldInfo) -> str:
-    """The default for people; empty where there is none to speak of.  A secret's is not told."""
+    """The default for people; empty where there is none to speak of.  A secret's is not shown."""
     if field.default_factory is not None:
         return "computed"
     default = field.get_default()

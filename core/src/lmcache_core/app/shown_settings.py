@@ -112,7 +112,7 @@ def _model_called(key: str, plugins: LoadedPlugins) -> Any:
 
 
 def _model(kind: str, name: Any, plugins: LoadedPlugins) -> Any:
-    """The settings model of an offer; None where it cannot be had, and the names of the keys must do."""
+    """The settings model of an offer; None where it is not available, and the names of the keys must do."""
     try:
         return plugins.model(kind, str(name))
     except (LMCacheError, ValueError):

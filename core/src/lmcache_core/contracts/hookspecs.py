@@ -102,4 +102,4 @@ def lmcache_server_started(server: ServerInfo) -> None:
 
 @hookspec
 def lmcache_server_stopping(server: ServerInfo) -> None:
-    """Called once, when the server has been told to stop and before anything is closed.  What it raises is logged."""
+    """Called once, when the server was asked to stop and before anything is closed.  What it raises is logged."""

@@ -34,7 +34,7 @@ class Call(Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """False on the router thread, where every microsecond is everybody's."""
+        """False on the router thread, where every microsecond delays all requests."""
 
     @property
     def is_congested(self) -> bool:

@@ -98,8 +98,8 @@ class EvictionPolicy(Policy, ABC):
     """True: it serves `EvictionDemand.by_salt` from objects of that salt only.  Quotas need that."""
 
     def use_kernels(self, kernels: Kernels) -> None:
-        """Told before anything else, where there is a server: the inner loops that it runs on, compiled where it can.  A
-        policy may stand on them, and works without having been told."""
+        """Called before anything else, where there is a server: the inner loops that it runs on, compiled where it can.  A
+        policy may use them, and works without this call."""
 
     @abstractmethod
     def on_insert(self, slots: Sequence[int], facts: InsertFacts) -> None:
@@ -175,7 +175,7 @@ class PrefetchPlan(msgspec.Struct, frozen=True):
     retain: bool = False
     """False: loaded objects are temporary and leave L1 with their last reader."""
     declined: tuple[int | None, ...] = ()
-    """`declined[i]`: key i is left although this adapter has it, because loading would not pay; told and counted under the
+    """`declined[i]`: key i is left although this adapter has it, because loading would not pay; reported and counted under the
     adapter's name.  Empty: nothing is."""
 
 
@@ -223,7 +223,7 @@ class PrefetchPolicy(Policy, ABC):
     """Where to load from."""
 
     weighs_loads: bool = False
-    """True: it is asked by `weigh` instead of `plan`, and told of every load by `on_load`."""
+    """True: it is asked by `weigh` instead of `plan`, and gets every load by `on_load`."""
 
     def weigh(self, found: Sequence[Bitmap], adapters: Sequence[AdapterFacts], facts: PrefetchFacts) -> PrefetchPlan:
         """As `plan`, with what loading would cost and bring."""

@@ -34,7 +34,7 @@ class TokenIds(Protocol):
         """How many there are."""
 
     def decode(self) -> list[int]:
-        """The numbers.  Takes about 35 ns per token.  Raises ProtocolError when they are no integers."""
+        """The numbers.  Takes about 35 ns per token.  Raises ProtocolError when they are not integers."""
 
 
 class ChunkHasher(Protocol):

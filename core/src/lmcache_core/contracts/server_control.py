@@ -124,7 +124,7 @@ class AdapterState(msgspec.Struct, frozen=True):
     """Until the deadline of its removal."""
     drained: bool | None
     """Of a removal: True if every waiting store reached it; None until then."""
-    given_up: int
+    abandoned: int
     """Objects of jobs that were cancelled at the deadline."""
     eviction_policy: str | None
     settings: Mapping[str, Any]

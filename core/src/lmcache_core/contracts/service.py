@@ -53,7 +53,7 @@ class Service(ABC):
 
     @property
     def endpoints(self) -> Mapping[str, str]:
-        """Addresses that the service has bound, by a name such as `http`.  Read once, after it was opened; everybody finds
+        """Addresses that the service has bound, by a name such as `http`.  Read once, after it was opened; all parts find
         them in `ServerInfo.endpoints`."""
         return _NONE
 

@@ -45,7 +45,7 @@ class PromptFacts(msgspec.Struct, frozen=True, gc=False):
     """Whole chunks that are asked for; all of them count as missed where no hashes are given."""
     trace_context: str | None = None
     """The W3C `traceparent` of the request."""
-    obstacle: str = ""
+    miss_reason: str = ""
     """Why nothing can be found, where that is known before looking, in a word or two."""
 
 
@@ -60,12 +60,12 @@ class LookupRequest(NamedTuple):
     chunk_hashes: Sequence[bytes]
     readers: int
     prompt: PromptFacts | None = None
-    """None: what can be told from the shards."""
+    """None: what follows from the shards."""
 
 
 class SparseLookupRequest(NamedTuple):
     """Find all of `chunk_hashes` that every shard has, whatever is missing between them, bring those into L1 and hold them
-    for `readers` reads of each.  A place is an index in `chunk_hashes`; one chunk may stand at several.  Windows of shards
+    for `readers` reads of each.  A place is an index in `chunk_hashes`; one chunk may be at several.  Windows of shards
     have no meaning here and are refused."""
 
     connection: bytes
@@ -74,7 +74,7 @@ class SparseLookupRequest(NamedTuple):
     chunk_hashes: Sequence[bytes]
     readers: int
     prompt: PromptFacts | None = None
-    """None: what can be told from the shards."""
+    """None: what follows from the shards."""
 
 
 class SlotReferences(msgspec.Struct, frozen=True, eq=False):

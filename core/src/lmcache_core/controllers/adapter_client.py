@@ -61,7 +61,7 @@ class AdapterClient:
         self._listings = 0
         self._retired = False
         self._abandoned = False
-        self.given_up = 0
+        self.abandoned = 0
         """Objects of jobs that were abandoned when the adapter was removed."""
         self._shut = False
         self._published_healthy = True
@@ -269,7 +269,7 @@ class AdapterClient:
         late, upcoming = self.jobs.expire(math.inf if self._abandoned else now)
         for pending in late:
             if self._abandoned:
-                self.given_up += pending.size
+                self.abandoned += pending.size
             else:
                 self.timeouts += 1
             self._answer(pending, (Outcome.TIMED_OUT,) * pending.size, released=False)

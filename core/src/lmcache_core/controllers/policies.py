@@ -111,7 +111,7 @@ class GuardedPolicy(Generic[Policy]):
 
 
 STEP_SLOTS: Final = 1024
-"""Told in one go."""
+"""In one call."""
 _SLICE: Final = 128
 """Looked at under one lock acquisition."""
 _EVERYTHING: Final = 1 << 62

@@ -49,7 +49,7 @@ class PrefetchCounts(NamedTuple):
     """Answered at their deadline, with what was there."""
     cancelled: int
     """Their requests ended."""
-    given_up: int
+    abandoned: int
     """There was no adapter to ask, or the controller failed."""
     l1_bytes: int
     l1_max_bytes: int
@@ -103,7 +103,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self.completed = 0
         self.timed_out = 0
         self.cancelled = 0
-        self.given_up = 0
+        self.abandoned = 0
         self._allocation_waits = 0
 
     @property
@@ -127,7 +127,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
             self.completed,
             self.timed_out,
             self.cancelled,
-            self.given_up,
+            self.abandoned,
             self._budget.used_bytes,
             self._budget.limit_bytes,
             self._loads.loaded,
@@ -219,7 +219,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
     def _resume(self) -> None:
         """After this thread has failed and was started again: what was under way is answered with what L1 has."""
         for prefetch in list(self._active):
-            self.given_up += 1
+            self.abandoned += 1
             self._finish(prefetch)
 
     def _timeout_seconds(self) -> float | None:
@@ -276,7 +276,7 @@ class PrefetchController(MessageLoop[Prefetch | Answer]):
         self._events.publish(PrefetchSubmitted(prefetch.request_id, cells, hits, len(prefetch.wanted)))
         self._lookups.submit(prefetch, clients)
         if not clients:
-            self.given_up += 1
+            self.abandoned += 1
             self._finish(prefetch)
 
     def _looked_up(self, job: LookupJob, outcomes: Sequence[Outcome]) -> None:

@@ -144,7 +144,7 @@ class Prefetch:
     expected: int | None = None
     """Chunks of the prefix that it aims for; None until it is planned.  Other threads may look."""
     stale: bool = False
-    """Something cannot be had any more that it may be aiming for."""
+    """Something is not available any more that it may be aiming for."""
     short_since: float | None = None
     """Since when L1 has had no free space for the next cell."""
     answered: bool = False
@@ -198,7 +198,7 @@ class Prefetch:
         self.todo = deque(sorted(cell for cell in cells if cell not in self.loading))
 
     def drop(self, cell: Cell, source: Source) -> None:
-        """This cell cannot be had there.  `aim` afterwards."""
+        """This cell is not available there.  `aim` afterwards."""
         self.stale = True
         sources = self.sources.get(cell, [])
         self.sources[cell] = [

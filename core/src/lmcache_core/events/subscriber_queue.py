@@ -204,7 +204,7 @@ class SubscriberQueue:
             self.is_running = True
             try:
                 is_open = self._open()
-                self._budget.begin()  # what it imported to begin is no reason to keep its first events waiting
+                self._budget.begin()  # what it imported to begin does not delay its first events
                 if is_open:
                     while not self._close.is_set():
                         self._gather()

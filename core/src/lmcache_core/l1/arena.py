@@ -288,7 +288,7 @@ def anonymous_arena(size_bytes: int, huge: bool = False) -> Arena:
         arena = Arena(MappedMemory(mmap.mmap(-1, size_bytes, flags=flags | _MAP_NORESERVE), huge=huge))
     except OSError as error:
         raise ResourceError(
-            f"L1 of {size_bytes / 2**30:.1f} GiB cannot be had: {error.strerror}; lower l1_size_gb"
+            f"L1 of {size_bytes / 2**30:.1f} GiB cannot be allocated: {error.strerror}; lower l1_size_gb"
         ) from None
     if huge:
         _advise(arena, anonymous_huge_pages_refusal())

@@ -119,7 +119,7 @@ class SaltAccounts:
     def refuse_locked(self, salt: str, slot_bytes: int, slots: int) -> None:
         """Count slots of a reservation that are beyond the limit."""
         limit = self._limits.of(salt)
-        if limit is not None and slot_bytes <= limit:  # one that can never fit is no reason to evict others
+        if limit is not None and slot_bytes <= limit:  # one that can never fit does not evict others
             self._refused[salt] = self._refused.get(salt, 0) + slots * slot_bytes
 
     def wait_locked(self, salt: str, slot_bytes: int, slots: int, reserved: int) -> AllocationWait | None:

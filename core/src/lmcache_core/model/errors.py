@@ -57,4 +57,4 @@ def error_message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the __str__ of a plugin's exception is plugin code, too
-        return "(its message cannot be had)"
+        return "(its message is not available)"

@@ -254,7 +254,7 @@ class EngineSocket:
 
     def bind(self, host: str, port: int) -> str:
         """Open the port (0: any free one), or the Unix socket where the host is ipc:///path.  Returns the endpoint.  Raises
-        ResourceError when it cannot be had."""
+        ResourceError when it is not available."""
         if host.startswith(SCHEME):
             listener = UnixListener(host)
             try:

@@ -50,7 +50,7 @@ class HandshakeCounters(msgspec.Struct, frozen=True):
     closed: int = 0
     ok: int = 0
     refused: int = 0
-    """Closed by the server because the first bytes were no ZMTP 3: HTTP, another protocol, or ZeroMQ before 4.0."""
+    """Closed by the server because the first bytes were not ZMTP 3: HTTP, another protocol, or ZeroMQ before 4.0."""
     incomplete: int = 0
     """Closed by the peer, or silent for too long, before the handshake was over."""
     forbidden: int = 0

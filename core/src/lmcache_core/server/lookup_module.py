@@ -61,11 +61,11 @@ class LookupModule(RequestModule):
         if admitted and revision != context.workers.revision:
             shards = self._registered_shards(*identity)
         hashes: Sequence[bytes] = ()
-        obstacle = ""
+        miss_reason = ""
         if shards:
             hashes = context.hasher.chunk_hashes(key.token_ids, key.end)
         else:
-            obstacle = NO_WORKER if admitted else UNSALTED
+            miss_reason = NO_WORKER if admitted else UNSALTED
         context.storage.lookup(
             LookupRequest(
                 call.connection,
@@ -80,7 +80,7 @@ class LookupModule(RequestModule):
                     tokens,
                     max(0, min(key.end, tokens)) // context.chunk_tokens,
                     trace_context(key.request_configs) if key.request_configs else None,
-                    obstacle,
+                    miss_reason,
                 ),
             )
         )

@@ -132,7 +132,7 @@ class PromptTree:
         """Cut a node in two.  Returns the upper one."""
         chunks = bisect_right(node.ends, node.start + at)
         above = node.above or self._root
-        # Everything that takes memory comes first: whatever cannot be had, the tree is as it was.
+        # Everything that takes memory comes first: if that fails, the tree is as it was.
         upper = _Node(node.start, node.segment[:at], node.hashes[:chunks], node.ends[:chunks], above=above)
         lower = node.start + at, node.segment[at:], node.hashes[chunks:], node.ends[chunks:]
         upper.children[node.segment[at]] = node

@@ -148,7 +148,7 @@ class Router:
         return max(0.0, self._clock.monotonic() - since[0]) if since else 0.0
 
     def bind(self, host: str, port: int) -> str:
-        """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it cannot be had."""
+        """Open the port (0: any free one).  Returns the endpoint.  Raises ResourceError when it is not available."""
         return self._port.bind(host, port)
 
     def run(self) -> None:

@@ -161,8 +161,8 @@ class Counters:
             if hit:
                 row.hit_l1_objects += lookup.held_objects - lookup.l2_objects
                 row.hit_l2_objects += lookup.l2_objects
-            if prompt.obstacle:
-                row.early_exits[prompt.obstacle] += 1
+            if prompt.miss_reason:
+                row.early_exits[prompt.miss_reason] += 1
 
     def abandoned(self, tenant: Tenant) -> None:
         """A lookup will never have an answer."""

@@ -87,7 +87,7 @@ class StorageManager:
         self.expected_hits, self.free_lookup = self._lookups.expected, self._lookups.free
         self.renew_lookups = self._lookups.renew
         self.payload_offset = cache.payload_offset
-        self.census = cache.contents.state_counts
+        self.state_counts = cache.contents.state_counts
         self.pins = PinOwner(pin_max_bytes)
         """Replaced where a service pins objects."""
         cache.slabs.fixed_slots = lambda: self.pins.slots()

@@ -44,7 +44,7 @@ def test_a_stalled_adapter_is_removed_within_its_deadline(start: StartServer) ->
         assert time.monotonic() - begun < 8
         gone = adapters.state(FAULT_INJECT)
         assert (gone.drained, gone.objects_left, gone.borrowed_bytes) == (False, 0, 0)
-        assert gone.given_up == CHUNKS
+        assert gone.abandoned == CHUNKS
         nothing_is_left(server)
         engine.scheduler.clear()
         assert read_back(engine, prompt(1), "next") == CHUNKS

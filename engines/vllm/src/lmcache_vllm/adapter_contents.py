@@ -20,7 +20,7 @@ class AdapterContent(NamedTuple):
     """Of one request's adapter."""
 
     fingerprint: str = ""
-    obstacle: str = ""
+    skip_reason: str = ""
     """Why that is not known, in a word; empty: it is."""
 
 
@@ -41,7 +41,7 @@ class AdapterContents:
     def of(self, lora: Any) -> AdapterContent:
         """Of a vLLM LoRARequest."""
         if getattr(lora, "load_inplace", False):
-            return AdapterContent(obstacle="adapter_in_place")  # other weights under the same number
+            return AdapterContent(skip_reason="adapter_in_place")  # other weights under the same number
         load = (int(lora.lora_int_id), str(lora.lora_path))
         known = self._known.get(load)
         if known is None:
@@ -50,8 +50,10 @@ class AdapterContents:
                 self._known.popitem(last=False)
         self._known.move_to_end(load)
         if known.fingerprint is None:
-            return AdapterContent(obstacle="adapter_unknown")
-        return AdapterContent(known.fingerprint) if _is_unchanged(known) else AdapterContent(obstacle="adapter_changed")
+            return AdapterContent(skip_reason="adapter_unknown")
+        return (
+            AdapterContent(known.fingerprint) if _is_unchanged(known) else AdapterContent(skip_reason="adapter_changed")
+        )
 
     def _read(self, lora: Any) -> _Known:
         place = local_place(str(Path(lora.lora_path).expanduser()), None, None)

@@ -45,11 +45,11 @@ def request_facts(request: Any, adapters: AdapterContents) -> RequestFacts:
         adapter=adapter.fingerprint,
         configs=configs,
         looks_up=not request.skip_reading_prefix_cache,
-        obstacle=_obstacle(request, salt, configs) or adapter.obstacle,
+        skip_reason=_skip_reason(request, salt, configs) or adapter.skip_reason,
     )
 
 
-def _obstacle(request: Any, salt: str, configs: Mapping[str, Any] | None) -> str:
+def _skip_reason(request: Any, salt: str, configs: Mapping[str, Any] | None) -> str:
     if request.prompt_embeds is not None or request.prompt_token_ids is None:
         return "prompt_embeds"
     if getattr(request, "resumable", False):

@@ -108,7 +108,7 @@ def _cache_facts(vllm_config: Any, float8: str) -> dict[str, Fact]:
     cache, dtype = vllm_config.cache_config, str(vllm_config.cache_config.cache_dtype)
     if dtype == "auto":
         dtype = str(_plain(vllm_config.model_config.dtype))
-    # Scales that follow from an engine's first requests are no other engine's.
+    # Scales that follow from an engine's first requests are not another engine's.
     own_scales = bool(getattr(cache, "calculate_kv_scales", False))
     return {
         "dtype": "fp8_e4m3" if dtype == "fp8" else dtype,

@@ -1,7 +1,7 @@
 """The identity of a prompt in a cache key: token ids, and whatever else its KV depends on.
 
 Multimodal placeholders are overwritten with values that follow from the item, by the rule of the stock connector, so that
-both share entries: 31 bits for each token. Where an item has too few tokens to be told from others by that, a digest of it
+both share entries: 31 bits for each token. Where an item has too few tokens to be distinguished by that, a digest of it
 is part of the model name, and so is the content of a LoRA adapter.
 """
 
@@ -23,7 +23,7 @@ _ARRAY32: Final = b"\xdd"
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """Tokens `[offset, offset + length)` stand for an image, a sound, ...; `identifier` is a hash of its content."""
+    """Tokens `[offset, offset + length)` mean an image, a sound, ...; `identifier` is a hash of its content."""
 
     identifier: str
     offset: int

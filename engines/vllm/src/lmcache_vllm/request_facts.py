@@ -28,7 +28,7 @@ class RequestFacts:
     """The `lmcache.*` entries of the request's kv_transfer_params."""
     looks_up: bool = True
     """False where vLLM would not use what is found."""
-    obstacle: str = ""
+    skip_reason: str = ""
     """Why the request can be neither looked up nor stored; empty if it can."""
 
 

@@ -20,7 +20,7 @@ class RequestState:
     """When vLLM first wanted to know what was found; None until then."""
     may_look_up: bool = True
     computed: int = 0
-    """Tokens that vLLM had itself when it was told what was found."""
+    """Tokens that vLLM had itself when it got the hits."""
     allocated: bool = False
     """vLLM gave it blocks; if it asks again, it took them back."""
     ran: bool = False

@@ -21,7 +21,7 @@ from lmcache_vllm.request_state import RequestState
 from lmcache_vllm.scheduler_lookups import PATIENCE_SECONDS, SchedulerLookups
 from lmcache_vllm.server_port import Server, ServerPort
 from lmcache_vllm.settings import Settings
-from lmcache_vllm.stats import Tally
+from lmcache_vllm.stats import Counters
 from lmcache_vllm.store_ledger import StoreCounters
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class SchedulerSide:
         self._loads = loads
         self._saves_decode = settings.save_decode
         self._frees_early = any(group.window_tokens >= 0 for group in self._groups)
-        self._tally = Tally()
-        self._lookups = SchedulerLookups(settings, placement, port, self._tally, clock, patience_seconds)
+        self._counters = Counters()
+        self._lookups = SchedulerLookups(settings, placement, port, self._counters, clock, patience_seconds)
         self._ledger = StoreCounters(workers)
         self._states: dict[str, RequestState] = {}
         self._ending: set[str] = set()  # requests that are over while workers load for them
@@ -67,8 +67,8 @@ class SchedulerSide:
 
     def on_new_request(self, facts: RequestFacts) -> None:
         state = self._states[facts.request_id] = RequestState(facts)
-        if facts.obstacle:
-            self._tally.add("skipped_requests", reason=facts.obstacle)
+        if facts.skip_reason:
+            self._counters.add("skipped_requests", reason=facts.skip_reason)
         elif self._loads:
             self._lookups.send_early(state, self._server)
 
@@ -120,7 +120,7 @@ class SchedulerSide:
         ids = block_slices.to_load(block_table, self._groups, start, end, state.computed)
         self._planned_loads.append(self._transfer(state, self._ledger.new_id(), start, end, chunk, ids))
         state.loading = True
-        self._tally.add("used_tokens", external)
+        self._counters.add("used_tokens", external)
 
     # Each step
 
@@ -163,7 +163,7 @@ class SchedulerSide:
     def _planned_stores(self, step: StepFacts, server: Server) -> Iterable[Transfer]:
         for request_id, (computed, count) in step.scheduled.items():
             state = self._states.get(request_id)
-            if state is None or state.facts.obstacle:
+            if state is None or state.facts.skip_reason:
                 continue
             state.use_server(server)
             chunk = server.chunk_tokens
@@ -265,9 +265,9 @@ class SchedulerSide:
         """What was counted since the last call."""
         losses = self._port.losses
         if losses > self._losses:
-            self._tally.add("lost_servers", losses - self._losses)
+            self._counters.add("lost_servers", losses - self._losses)
             self._losses = losses
-        return self._tally.take()
+        return self._counters.take()
 
     def close(self) -> None:
         """Give back what is held for requests, and disconnect."""

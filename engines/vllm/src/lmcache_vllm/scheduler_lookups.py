@@ -16,7 +16,7 @@ from lmcache_vllm.placement import Placement
 from lmcache_vllm.request_state import RequestState
 from lmcache_vllm.server_port import Server, ServerPort
 from lmcache_vllm.settings import Settings
-from lmcache_vllm.stats import Tally
+from lmcache_vllm.stats import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +34,13 @@ class SchedulerLookups:
         settings: Settings,
         placement: Placement,
         port: ServerPort,
-        tally: Tally,
+        counters: Counters,
         clock: Callable[[], float],
         patience_seconds: float,
     ) -> None:
         self._placement = placement
         self._port = port
-        self._tally = tally
+        self._counters = counters
         self._clock = clock
         self._patience = self._patience_left = patience_seconds
         self._timeout = settings.lookup_timeout_ms / 1000
@@ -71,7 +71,7 @@ class SchedulerLookups:
         if state.asked_at is None:
             state.asked_at = now
         if not self._placement.model_name and server is not None and _looks_up(state):
-            return None if now - state.asked_at < self._timeout else self._give_up(state, "timeout")
+            return None if now - state.asked_at < self._timeout else self._abandon(state, "timeout")
         lookup = state.lookup
         if lookup is None or lookup.is_stale(now) or lookup.server is not server:
             lookup = self._send(state, server)
@@ -83,14 +83,14 @@ class SchedulerLookups:
             hit_tokens = lookup.take(min(self._patience_left, lookup.sent_at + self._patience - now))
         except LMCacheError as error:
             logger.warning("lookup failed request=%s error=%s", state.facts.request_id, error)
-            return self._give_up(state, "error")
+            return self._abandon(state, "error")
         finally:
             self._patience_left -= self._clock() - now
         if hit_tokens is not None:
-            self._tally.add("lookup_seconds", lookup.seconds)
-            self._tally.add("hit_tokens", hit_tokens)
+            self._counters.add("lookup_seconds", lookup.seconds)
+            self._counters.add("hit_tokens", hit_tokens)
         elif now - max(lookup.sent_at, state.asked_at) >= (self._load_timeout if lookup.is_accepted else self._timeout):
-            return self._give_up(state, "timeout")
+            return self._abandon(state, "timeout")
         return hit_tokens
 
     def forget(self, state: RequestState) -> None:
@@ -117,13 +117,13 @@ class SchedulerLookups:
         question = self._port.look_up(key)
         if question is None:
             return None
-        self._tally.add("lookups")
-        self._tally.add("lookup_tokens", end)
+        self._counters.add("lookups")
+        self._counters.add("lookup_tokens", end)
         state.lookup = Lookup(key, server, question, self._clock)
         return state.lookup
 
-    def _give_up(self, state: RequestState, reason: str) -> int:
-        self._tally.add("failed_lookups", reason=reason)
+    def _abandon(self, state: RequestState, reason: str) -> int:
+        self._counters.add("failed_lookups", reason=reason)
         self._port.end(state.facts.request_id)  # what it still finds is not to be held
         state.lookup = None
         state.may_look_up = False
@@ -146,4 +146,4 @@ class SchedulerLookups:
 
 
 def _looks_up(state: RequestState) -> bool:
-    return state.may_look_up and state.facts.looks_up and not state.facts.obstacle
+    return state.may_look_up and state.facts.looks_up and not state.facts.skip_reason

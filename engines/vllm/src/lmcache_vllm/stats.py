@@ -50,7 +50,7 @@ def summary(counts: Mapping[str, float]) -> dict[str, int | float]:
     return shown
 
 
-class Tally:
+class Counters:
     """Counts of one process since they were last taken. One thread adds and takes, or the caller locks."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Stores that workers were told of and are not done with."""
+"""Stores that workers have received and not finished."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class BlockTransfers:
         self.close()
 
     def store(self, transfer: Transfer) -> Outcome:
-        """Store the chunks that the server does not have; returns when they are visible to everybody."""
+        """Store the chunks that the server does not have; returns when they are visible to all engines."""
         return store(TransferTask(transfer), self._session, self._placement, lambda: None)
 
     def load(self, transfer: Transfer) -> Outcome:

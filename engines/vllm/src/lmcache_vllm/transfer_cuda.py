@@ -122,6 +122,6 @@ class DeviceCopier:
 def _check(group: PageGroup, blocks: Sequence[int], chunks: Sequence[int]) -> None:
     """The device looks at no limits by itself. Raises ValueError."""
     if not chunks or len(blocks) % len(chunks):
-        raise ValueError(f"{len(blocks)} blocks are no whole number for each of {len(chunks)} chunks")
+        raise ValueError(f"{len(blocks)} blocks are not a whole number for each of {len(chunks)} chunks")
     if blocks and not (min(blocks) >= _NO_BLOCK and max(blocks) < group.paged.blocks):
         raise ValueError(f"block ids from {min(blocks)} to {max(blocks)}; there are {group.paged.blocks} blocks")

@@ -150,8 +150,8 @@ class WorkerSide:
         return self._board.take_counts()
 
     def close(self) -> None:
-        """Stores get a few seconds to end. When this returns nothing touches vLLM's memory any more, and the server has
-        been told."""
+        """Stores get a few seconds to end. When this returns nothing touches vLLM's memory any more, and the server
+        was notified."""
         self._storing.stop()
         self._loading.stop()
         if self._usable:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lmcache_vllm.metadata import Transfer, TransferResults, WorkerReport
-from lmcache_vllm.stats import Tally
+from lmcache_vllm.stats import Counters
 from lmcache_vllm.transfer_task import Outcome, TransferTask
 
 
@@ -29,7 +29,7 @@ class TransferBoard:
         self._loaded: set[str] = set()
         self._load_failed: set[str] = set()
         self._failed_blocks: set[int] = set()
-        self._tally = Tally()
+        self._counters = Counters()
         self._reported = False
 
     # Stores
@@ -130,16 +130,16 @@ class TransferBoard:
         """`kind`: `store` or `load`."""
         with self._changed:
             if outcome.failure:
-                self._tally.add(f"failed_{kind}s", reason=outcome.failure)
+                self._counters.add(f"failed_{kind}s", reason=outcome.failure)
             else:
-                self._tally.add(f"{kind}s")
-                self._tally.add(f"{kind}_bytes", outcome.bytes)
-            self._tally.add(f"{kind}_seconds", seconds)
+                self._counters.add(f"{kind}s")
+                self._counters.add(f"{kind}_bytes", outcome.bytes)
+            self._counters.add(f"{kind}_seconds", seconds)
 
     def count_loss(self) -> None:
         with self._changed:
-            self._tally.add("lost_servers", reason="worker")
+            self._counters.add("lost_servers", reason="worker")
 
     def take_counts(self) -> dict[str, float]:
         with self._changed:
-            return self._tally.take()
+            return self._counters.take()

@@ -101,7 +101,7 @@ class EngineChannel(Verbs):
                 if self._leader is not None:
                     os.eventfd_write(self._to_leader, 1)
                 raise
-            # What was told before was answered by now, and must not pile up; and a leader's descriptor may not tell of what
+            # What `tell` sent before was answered by now, and must not pile up; and a leader's descriptor may not tell of what
             # has arrived any more.
             outcomes = self._exchange.arrived()
         _complete(outcomes)

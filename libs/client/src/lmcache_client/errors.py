@@ -19,7 +19,7 @@ class ConfigError(LMCacheError):
 
 
 class ResourceError(ConfigError):
-    """A port, path, device or memory that the configuration names cannot be had.  The message says who has it."""
+    """A port, path, device or memory that the configuration names is not available.  The message says who has it."""
 
 
 class ProtocolError(LMCacheError):

@@ -26,7 +26,7 @@ class ServerChange(Enum):
     LOST = "lost"
     """It does not answer."""
     BACK = "back"
-    """It answers again, and it is the one that it was, as far as can be told."""
+    """It answers again, and it is the one that it was, as far as can be seen."""
     RESTARTED = "restarted"
     """It was started again, or does not know the worker any more: what was registered or held there is gone."""
 

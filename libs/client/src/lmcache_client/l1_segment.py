@@ -28,7 +28,7 @@ class L1Segment:
     """
 
     def __init__(self, name: str, size_bytes: int) -> None:
-        """Map the segment that a SharedMemoryOffer or a ServerHello names.  Raises ProtocolError for a name that is no
+        """Map the segment that a SharedMemoryOffer or a ServerHello names.  Raises ProtocolError for a name that is not a
         file of `/dev/shm`, and ResourceError when it is not there, not ours, or not as large as `size_bytes`."""
         found = _NAME.fullmatch(name)
         if not found:

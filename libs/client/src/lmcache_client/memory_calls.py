@@ -26,7 +26,7 @@ def advise_huge_pages(address: int, length: int) -> None:
 
 def populate(address: int, length: int) -> bool:
     """Allocate and map the pages of this stretch, which keeps its content.  Takes long, other threads run meanwhile.
-    False when this kernel cannot be asked to.  Raises OSError when the memory cannot be had."""
+    False when this kernel cannot be asked to.  Raises OSError when the memory is not available."""
     try:
         _check(_libc.madvise(address, length, _MADV_POPULATE_WRITE))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Payloads and results of the engine protocol, as they stand on the wire: maps keyed by field name, in this order.
+"""Payloads and results of the engine protocol, as they are on the wire: maps keyed by field name, in this order.
 
 Unknown keys are ignored and types are strict (no bool for an int, no text for bytes); both are msgspec's defaults.
 Renaming a field changes the protocol.

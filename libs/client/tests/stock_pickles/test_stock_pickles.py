@@ -163,8 +163,8 @@ def test_the_opcodes_that_are_accepted_are_those_of_the_format(fake_torch: Any) 
     messages.append(pickle.dumps([fake_torch.tensor("uint8", (1, 1, 70000, 1), bytes(70000))] * 2))
     messages.append(pickle.dumps([fake_torch.tensor("uint8", (1, 1, 1), b"a") for _ in range(30)]))
     seen = {ord(opcode.code) for message in messages for opcode, _, _ in pickletools.genops(message)}
-    longer_twins = {OPCODES[name] for name in ("LONG_BINGET", "LONG1", "BINBYTES8")}
-    assert seen | longer_twins == ALLOWED | {OPCODES["PROTO"]}
+    longer_forms = {OPCODES[name] for name in ("LONG_BINGET", "LONG1", "BINBYTES8")}
+    assert seen | longer_forms == ALLOWED | {OPCODES["PROTO"]}
 
 
 @pytest.mark.parametrize(

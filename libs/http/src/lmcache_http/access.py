@@ -19,7 +19,7 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 def token_guard(tokens: Tokens | None) -> Guard:
-    """Before anything of a request is read but its headers.  Without tokens everybody is let in."""
+    """Before anything of a request is read but its headers.  Without tokens every request is admitted."""
 
     def check(connection: Connection, handler: BaseRouteHandler) -> None:
         scope = Scope.FULL if tokens is None else tokens.scope_of(connection.headers.get("authorization"))

@@ -28,7 +28,7 @@ class Operation:
     """Of a JSON answer that is a success."""
     status: int = 200
     also: Mapping[int, type[BaseModel]] = field(default_factory=dict)
-    """Models of JSON answers with other statuses that are no problems, by status."""
+    """Models of JSON answers with other statuses that are not problems, by status."""
     path: Mapping[str, str] = field(default_factory=dict)
     """What each `{name}` of the path is."""
     query: type[QueryParameters] | Mapping[str, str] | None = None

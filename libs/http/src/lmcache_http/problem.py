@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProblemError(HTTPException):
-    """What the caller can mend.  `detail` names the field, the limit and the remedy."""
+    """What the caller can fix.  `detail` names the field, the limit and the remedy."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
         super().__init__(status_code=status, detail=detail)

@@ -72,7 +72,7 @@ def query_values(query: bytes) -> dict[str, str]:
 
 
 def path_part(request: Request[Any, Any, Any], index: int = -1) -> str:
-    """One part of the path, counted as in a list, decoded.  Raises ProblemError, 422, for bytes that are no UTF-8.
+    """One part of the path, counted as in a list, decoded.  Raises ProblemError, 422, for bytes that are not UTF-8.
 
     Decoded here, because routing works on a path in which such bytes are replaced already."""
     parts = bytes(request.scope["raw_path"]).split(b"/")

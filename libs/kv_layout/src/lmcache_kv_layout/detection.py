@@ -51,7 +51,7 @@ def _wanted(groups: Sequence[EngineGroup], tensors: int) -> frozenset[int]:
     owner: dict[int, int] = {}
     for place, group in enumerate(groups):
         if not group.layer_indices and len(groups) > 1:
-            raise LayoutError(f"group {place} lists no layers; only a single group may stand for all")
+            raise LayoutError(f"group {place} lists no layers; only a single group may mean all")
         for index in group.layer_indices or range(tensors):
             if not 0 <= index < LAYERS_MAX:
                 raise LayoutError(f"group {place} lists layer {index}; layers count from 0 to below {LAYERS_MAX}")

@@ -42,7 +42,7 @@ class CopyPages(Protocol):
 
 
 class NativePages:
-    """The compiled twin, with the number of its threads."""
+    """The compiled implementation, with the number of its threads."""
 
     def __init__(self, copy_pages: CopyPages, threads: int) -> None:
         self._copy_pages = copy_pages
@@ -99,7 +99,7 @@ class NativePages:
 
 
 def native_pages(threads: int, required: bool) -> NativePages | None:
-    """The compiled twin; without it `None`, or a `RuntimeError` where it is required."""
+    """The compiled implementation; without it `None`, or a `RuntimeError` where it is required."""
     try:
         native = import_module("lmcache_native")
     except ImportError:

@@ -14,8 +14,8 @@ THREADS_MAX = 64
 class PageCopier:
     """Gathers pages into chunk objects and scatters them back.  Threads may share one: it keeps nothing between calls.
 
-    `threads` is how many may work on one call of the compiled twin; numpy has one.  `native`: `auto` uses lmcache-native where
-    it is installed, `on` raises `RuntimeError` where it is not, `off` copies with numpy.
+    `threads` is how many may work on one call of the compiled implementation; numpy has one.  `native`: `auto` uses
+    lmcache-native where it is installed, `on` raises `RuntimeError` where it is not, `off` copies with numpy.
     """
 
     def __init__(self, threads: int = 1, native: Literal["auto", "on", "off"] = "auto") -> None:

@@ -16,7 +16,7 @@ ADDRESS_END = 2**63
 
 
 class Direction(IntEnum):
-    """Which way bytes go; the numbers are those of the compiled twin."""
+    """Which way bytes go; the numbers are those of the compiled implementation."""
 
     GATHER = 0
     SCATTER = 1
@@ -52,7 +52,7 @@ class PageJob:
                 f"{len(bases)} bases; {group.kv_axis} x {group.layers} layers need {group.kv_axis * group.layers}"
             )
         if len(blocks) % max(1, len(objects)) or (blocks and not objects):
-            raise LayoutError(f"{len(blocks)} blocks are no whole number for each of {len(objects)} objects")
+            raise LayoutError(f"{len(blocks)} blocks are not a whole number for each of {len(objects)} objects")
         per_object = len(blocks) // max(1, len(objects))
         if not 0 <= skip_slots <= per_object * group.slots_per_block:
             raise LayoutError(f"skip_slots is {skip_slots}; an object has {per_object * group.slots_per_block} slots")

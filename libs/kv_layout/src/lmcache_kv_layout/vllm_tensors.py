@@ -29,7 +29,7 @@ def read_vllm(layers: Sequence[Layer], wanted: Collection[int], hints: LayoutHin
         format = _format_of(whole, head_major)
         if format is not None and whole.shape[2] == 2:
             raise LayoutError(
-                f"{whole}: one tensor of two blocks of one slot cannot be told from a layer; give it more blocks"
+                f"{whole}: one tensor of two blocks of one slot cannot be distinguished from a layer; give it more blocks"
             )
         if format is None:
             across = F.NB_NL_TWO_NH_BS_HS if hints.head_major(default=False) else F.NB_NL_TWO_BS_NH_HS
@@ -68,7 +68,9 @@ def _format_of(view: TensorView, head_major: bool) -> EngineKVFormat | None:
 def _format_of_five(view: TensorView, head_major: bool) -> EngineKVFormat | None:
     shape = view.shape
     if shape[0] == 2 and shape[1] == 2:
-        raise LayoutError(f"{view}: with two blocks, K and V cannot be told from blocks; give the cache more than two")
+        raise LayoutError(
+            f"{view}: with two blocks, K and V cannot be distinguished from blocks; give the cache more than two"
+        )
     if shape[0] == 2:
         return F.NL_X_TWO_NB_NH_BS_HS if head_major else F.NL_X_TWO_NB_BS_NH_HS
     if shape[1] == 2:

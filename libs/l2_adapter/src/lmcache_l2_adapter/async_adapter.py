@@ -44,7 +44,7 @@ Inbox = SimpleQueue[tuple[Work, Work] | None]
 class CallThreads:
     """As many daemon threads as there were calls at a time; idle ones are used again, until `close`.
 
-    Not the loop's own pool: its threads are no daemons, and one that hangs would keep the process from ending."""
+    Not the loop's own pool: its threads are not daemons, and one that hangs would keep the process from ending."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -47,7 +47,7 @@ class CircuitBreaker:
         self._lock = threading.Lock()  # guards changes of all below
         self._state = CircuitState.CLOSED
         self._period = Permit(0)
-        self._permit: Permit | None = self._period  # for everybody; None: ask under the lock
+        self._permit: Permit | None = self._period  # for all; None: ask under the lock
         self._failures = 0
         self._openings = 0
         self._cool_down = cool_down_seconds

@@ -1,4 +1,4 @@
-"""Opens a directory of objects, or says in one line why it cannot be had."""
+"""Opens a directory of objects, or says in one line why it is not available."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmcache_object_files.object_index import ObjectIndex
 
 def open_object_files(settings: FileSettings, context: AdapterContext) -> ObjectFiles:
     """Take the directory; a thread of its own learns what is there, so that this takes no longer with a million files.  The
-    caller closes it.  Raises ResourceError when the directory cannot be had."""
+    caller closes it.  Raises ResourceError when the directory is not available."""
     root = settings.base_path.absolute()
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)

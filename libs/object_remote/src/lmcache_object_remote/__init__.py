@@ -1,18 +1,18 @@
 """What L2 adapters of network backends share: what is known of the objects there, and how much there is.
 
 known = KnownObjects(context.clock, entries_max=1_000_000, present_seconds=60, absent_seconds=1)
-tally = Tally()
+usage_counter = UsageCounter()
 
 if (sight := known.look(key)) is None:                 # unknown: ask the backend
     size = await client.size_of(object_name(prefix, key))
     if known.look(key) is None:                        # a store or a delete that has ended meanwhile knows better
         known.absent(key) if size is None else known.present(key, size)
 
-with tally.changing(key.object_id):
+with usage_counter.changing(key.object_id):
     await client.put(object_name(prefix, key), data)
-    tally.stored(key.object_id, len(data))
+    usage_counter.stored(key.object_id, len(data))
 
-with tally.counting() as count:                        # at the start, and from time to time where others change it
+with usage_counter.counting() as count:                        # at the start, and from time to time where others change it
     async for name, size in client.list(prefix):
         if (object_id := object_id_of(name)) is not None:
             count.saw(object_id, size)
@@ -26,7 +26,7 @@ if settings.owns:                                      # in `started`; `settings
 elif settings.shared:
     await admit_guest(records, clock=context.clock)
 
-tally.usage(capacity if ownership.held else None)      # core evicts only where there is a capacity
+usage_counter.usage(capacity if ownership.held else None)      # core evicts only where there is a capacity
 """
 
 from lmcache_object_remote.known_objects import ABSENT, KnownObjects, Sight
@@ -37,7 +37,7 @@ from lmcache_object_remote.ownership import LEASE_SECONDS, OWNER_NAME, OwnerReco
 from lmcache_object_remote.process_mark import ProcessMark
 from lmcache_object_remote.second_look import SecondLook
 from lmcache_object_remote.shared_settings import SharedSettings
-from lmcache_object_remote.tally import Count, Tally
+from lmcache_object_remote.usage_counter import Count, UsageCounter
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ __all__ = [
     "SecondLook",
     "SharedSettings",
     "Sight",
-    "Tally",
+    "UsageCounter",
     "admit_guest",
     "object_id_of",
     "object_name",

@@ -25,7 +25,7 @@ class KnownObjects:
 
     An answer is only ever as good as it is old: another server may delete what is known to be there, so a load must take a
     miss for an answer; and what is known not to be there may be stored by another, which costs a hit for `absent_seconds`.
-    An answer may also come after a change that it does not know of: note what a lookup was told only where `look` still says
+    An answer may also come after a change that it does not know of: note a lookup's answer only where `look` still says
     what it said before the backend was asked.
     """
 

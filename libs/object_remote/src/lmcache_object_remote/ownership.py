@@ -8,7 +8,7 @@ An owner writes a record under a name that no object can have, and writes it aga
 lease is over.  Clocks of two machines are never compared: a reader of the record measures with its own clock for how long
 it has not changed.  An owner measures from before its last write, and stops before another server may take over.
 
-What this relies on: monotonic clocks run equally fast within a tenth, and do not stand still while the process goes on (a
+What this relies on: monotonic clocks run equally fast within a tenth, and do not stop while the process goes on (a
 machine that is frozen as a whole finds out at its next renewal); a write has had its effect when its call returns, and one
 that failed has it then or never; a removal takes less than a tenth of the lease.
 
@@ -227,7 +227,7 @@ class Ownership:
         other = self.other
         if other is None and self._watch.record is not None:
             return "no server yet: this server's own claim took too long to be valid"
-        return other.describe() if other else "a server that cannot be told from its damaged record"
+        return other.describe() if other else "a server that its damaged record does not name"
 
     def _refusal(self) -> str:
         other = self.other

@@ -1,4 +1,4 @@
-"""Which process on which machine, so that one that is gone can be told without waiting."""
+"""Which process on which machine, so that one that is gone is recognized without waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STARTED_FIELD = 19
 
 class ProcessMark(NamedTuple):
     """One process.  `machine` is one boot of one kernel and one namespace of process ids on it, and "" where that cannot
-    be told; `started` is in ticks since that boot."""
+    be known; `started` is in ticks since that boot."""
 
     machine: str
     pid: int

@@ -35,7 +35,7 @@ class SecondLook:
         _remember(self._wanted, key.object_id, buffer)
 
     async def finds_whole(self, key: ObjectKey) -> bool:
-        """Does it stand there whole?  Found so before, and refused again, it is of no use to this server, whatever ails it:
+        """Is it there whole?  Found so before, and refused again, it is of no use to this server, whatever its fault:
         False.  Raises what `read` raises."""
         async with self._turn:
             wanted = self._wanted.pop(key.object_id, None)

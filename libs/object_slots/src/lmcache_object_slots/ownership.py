@@ -58,7 +58,7 @@ class Ownership:
             )  # fmt: skip
 
 
-def stands_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Does the path still name what the descriptor is open on?  Of a device its number counts, since its node may be made anew.
     Raises OSError where that cannot be seen."""
     own = os.fstat(descriptor)

@@ -28,7 +28,7 @@ from lmcache_core import (
 from lmcache_l2_adapter import AsyncL2Adapter
 from lmcache_object_slots.header_reads import keys_at
 from lmcache_object_slots.medium import SlotMedium
-from lmcache_object_slots.ownership import stands_at
+from lmcache_object_slots.ownership import is_at
 from lmcache_object_slots.recovery import Recovery
 from lmcache_object_slots.slot_index import ID_BYTES, SlotIndex
 from lmcache_object_slots.slot_keeper import BLANK, SlotKeeper
@@ -177,7 +177,7 @@ class SlotAdapter(AsyncL2Adapter):
     def conditions(self) -> Sequence[Condition]:
         """Is the medium still the one that its path names?  The descriptors go on working, so that nothing else shows it."""
         try:
-            lost = [path for path, descriptor in self._devices.items() if not stands_at(descriptor, path)]
+            lost = [path for path, descriptor in self._devices.items() if not is_at(descriptor, path)]
         except OSError as error:
             self.context.logger.debug("a device cannot be looked at adapter=%s error=%s", self.context.name, error)
             return ()
@@ -230,7 +230,7 @@ class SlotAdapter(AsyncL2Adapter):
                 await self._volume_keeper.write(last=True)
         finally:
             if self._volume_keeper is not None:
-                self._volume_keeper.let_go()
+                self._volume_keeper.release_buffers()
             try:
                 await self._medium.close()
             finally:

@@ -40,8 +40,8 @@ class SlotIndex:
         self._used_bytes = 0
         self._objects = 0
         self._states = bytearray([state]) * count
-        self._tally = [0] * len(SlotState)
-        self._tally[state] = count
+        self._counts = [0] * len(SlotState)
+        self._counts[state] = count
         self._claimants: list[bytes | None] | None = [None] * count if state is not SlotState.FREE else None
         """Who is in which slot, as long as that is not certain."""
         self._lengths = array("I", bytes(4 * count))
@@ -66,7 +66,7 @@ class SlotIndex:
 
     def slots_in(self, state: SlotState) -> int:
         """How many there are."""
-        return self._tally[state]
+        return self._counts[state]
 
     def totals(self) -> tuple[int, int]:
         """Bytes and objects that are stored."""
@@ -120,7 +120,7 @@ class SlotIndex:
     def reserve(self) -> Reservation | None:
         """A slot of one's own until `commit`, `free`, `soil` or `withhold`.  None: there is none."""
         for state in (SlotState.FREE, SlotState.SOILED):
-            if not self._tally[state]:
+            if not self._counts[state]:
                 continue
             slot = self._states.find(state, self._hint)
             if slot < 0:
@@ -168,8 +168,8 @@ class SlotIndex:
                 used_bytes += length
                 if claimants is not None:
                     claimants[slot] = object_id
-        self._tally[vacant] -= len(entered)
-        self._tally[state] += len(entered)
+        self._counts[vacant] -= len(entered)
+        self._counts[state] += len(entered)
         self._objects += len(entered)
         self._used_bytes += used_bytes
         if entered:
@@ -245,8 +245,8 @@ class SlotIndex:
             self._set(slot, state)
 
     def _set(self, slot: int, state: SlotState) -> None:
-        self._tally[self._states[slot]] -= 1
+        self._counts[self._states[slot]] -= 1
         self._states[slot] = state
-        self._tally[state] += 1
+        self._counts[state] += 1
         for watch in self._watches:
             watch.add(slot)

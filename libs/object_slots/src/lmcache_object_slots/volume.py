@@ -88,7 +88,7 @@ class Volume:
         self._put(generation=generation)
 
     def swept_to(self, slot: int) -> None:
-        """The headers of all slots below this one are true, and stand on the medium."""
+        """The headers of all slots below this one are true, and on the medium."""
         self._pages.sync()
         self._put(swept=slot, wipe=self._block.wipe and slot < self.geometry.count)
 

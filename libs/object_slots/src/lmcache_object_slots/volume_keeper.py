@@ -66,7 +66,7 @@ class VolumeKeeper:
         self._exact = exact
         self.checkpoints += 1
 
-    def let_go(self) -> None:
+    def release_buffers(self) -> None:
         """Stop writing; the threads end soon."""
         self._in_thread = _ended
 

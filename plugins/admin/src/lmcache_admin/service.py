@@ -84,7 +84,7 @@ def open_admin(settings: AdminSettings, context: ServiceContext) -> AdminService
     tokens = open_tokens(settings.token_file, os.environ)
     if tokens is None and not is_loopback(settings.host):
         logger.warning(
-            "--http-allow-unauthenticated: everybody who reaches %s:%d may use it", settings.host, settings.port
+            "--http-allow-unauthenticated: every client that reaches %s:%d may use it", settings.host, settings.port
         )
     context.control.hide_also({token for token in (os.environ.get(TOKEN_VARIABLE),) if token})
     routes = context.http_routes(route_check({"lmcache-admin": ADMIN_PATHS}))

@@ -43,7 +43,7 @@ class HttpFlags(PluginSettings):
         f"do nothing but GET. Read again when it changes. One token can be in {TOKEN_VARIABLE} instead.",
     )
     http_allow_unauthenticated: bool = Field(
-        False, description="Serve a non-loopback --http-host without a token: everybody who reaches it may use it."
+        False, description="Serve a non-loopback --http-host without a token: every client that reaches it may use it."
     )
 
 
@@ -55,7 +55,7 @@ def apply(values: HttpFlags, given: frozenset[str]) -> Mapping[str, dict[str, An
     if not (is_loopback(values.http_host) or has_token or values.http_allow_unauthenticated):
         raise ConfigError(
             f"--http-host {values.http_host} can be reached from other machines: give --http-token-file, "
-            "or --http-allow-unauthenticated to let everybody in who reaches it, or --no-http"
+            "or --http-allow-unauthenticated to admit every client that reaches it, or --no-http"
         )
     return {"service:admin": {"host": values.http_host, "port": values.http_port, "token_file": values.http_token_file}}
 

@@ -69,18 +69,18 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     left: list[str] = []
     progress = ProgressLine(sys.stderr)
     interrupted = False
-    told = ""
+    shown = ""
 
     def warn(text: str) -> None:
         progress.clear()
         print(_masked(f"warning: {text}", secrets), flush=True)
 
     def tell(requirement: str, seconds: float) -> None:
-        nonlocal told
+        nonlocal shown
         if sys.stderr.isatty():
             progress.show(f"{_so_far(counts)} {requirement}" + (f" ({seconds:.0f} s)" if seconds >= 1 else ""))
-        elif seconds >= _QUIET_SECONDS and told != requirement:
-            told = requirement
+        elif seconds >= _QUIET_SECONDS and shown != requirement:
+            shown = requirement
             print(f"still running after {seconds:.0f} s: {requirement}", file=sys.stderr, flush=True)
 
     try:
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     except SuiteFailedError as error:
         # pytest reads the metadata of everything that is installed, and ends over a part that is damaged
         if damaged := [str(row) for row in plugins.rows() if row.candidate.damage]:
-            raise SuiteFailedError(f"{error}; first mend what pytest stumbles over: {'; '.join(damaged)}") from error
+            raise SuiteFailedError(f"{error}; first fix what pytest stumbles over: {'; '.join(damaged)}") from error
         raise
     except NotOpenedError as error:
         progress.clear()

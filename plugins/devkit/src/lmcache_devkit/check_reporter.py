@@ -36,11 +36,11 @@ class Unopened(NamedTuple):
     """"config", "resource" or "plugin"."""
     text: str
     traceback: str
-    """Empty for what the user can mend."""
+    """Empty for what the user can fix."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(LawReporter(Path(os.environ[REPORT_VARIABLE])))
+    config.pluginmanager.register(RequirementReporter(Path(os.environ[REPORT_VARIABLE])))
 
 
 def report_unopened(unopened: Unopened) -> None:
@@ -63,7 +63,7 @@ def requirement_of(node_id: str) -> str:
     return f"{words} ({case[1]})" if case else words
 
 
-class LawReporter:
+class RequirementReporter:
     """One line when a requirement is begun, so that a crash can be laid at its door, and one when it is decided.  A
     requirement holds when the set-up, the body and the tear-down of its test passed."""
 

@@ -1,7 +1,7 @@
 """Runs the conformance kit against one offer, in a process of its own.
 
 The suite is a set of pytest files, one per kind.  What is under test travels in the environment and never on the command
-line, where everybody could read its secrets; what became of each requirement comes back as lines of a file.
+line, where all users could read its secrets; what became of each requirement comes back as lines of a file.
 """
 
 from __future__ import annotations

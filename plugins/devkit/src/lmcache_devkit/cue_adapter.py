@@ -32,7 +32,8 @@ class CueJob:
 
 class CueAdapter(L2Adapter):
     """Tests decide when and how each job ends: `finish` does what was asked, at that moment and not before; `fail` and
-    `time_out` do not; after a `time_out` the buffers stay borrowed, and are scribbled on, until `let_go`.  One thread."""
+    `time_out` do not; after a `time_out` the buffers stay borrowed, and are scribbled on, until `release_buffers`.  One
+    thread."""
 
     capabilities = Capability.DELETE | Capability.USAGE
 
@@ -64,7 +65,7 @@ class CueAdapter(L2Adapter):
         self.keeping.append(job)
         self._completions.post(JobDone(job.job, (Outcome.TIMED_OUT,) * len(job.keys), released=False))
 
-    def let_go(self, job: CueJob) -> None:
+    def release_buffers(self, job: CueJob) -> None:
         """Write into the buffers of a load one last time, and release them."""
         self.keeping.remove(job)
         self._scribble(job)

@@ -113,7 +113,7 @@ class EvictionPolicySuite(OfferSuite):
         victims = modelled.victims(0, None, {SALTS[1]: 4 * SMALL})
         assert victims
         assert all(modelled.live[slot].salt == SALTS[1] for slot in victims)
-        modelled.victims(SMALL, None, {SALTS[0]: 2 * SMALL, SALTS[1]: EVERYTHING, "nobody": 7})
+        modelled.victims(SMALL, None, {SALTS[0]: 2 * SMALL, SALTS[1]: EVERYTHING, "absent": 7})
 
     def test_not_much_more_is_named_than_is_wanted(self, modelled: ModelledPolicy) -> None:
         """What leaves without need is computed again."""
@@ -167,7 +167,7 @@ class EvictionPolicySuite(OfferSuite):
         modelled.victims(0, {SMALL: 2 * SMALL})
         modelled.victims(EVERYTHING, {SMALL: EVERYTHING})
 
-    def test_a_known_slot_may_be_told_again(self, modelled: ModelledPolicy) -> None:
+    def test_a_known_slot_may_be_inserted_again(self, modelled: ModelledPolicy) -> None:
         modelled.insert([0, 1, 2])
         modelled.access([1, 2])
         modelled.insert([2, 1, 3], LARGE, SALTS[1])
@@ -249,21 +249,21 @@ class _Churn:
         self._policy = policy
         self._slots = slots
         self._free = list(range(slots))
-        self._told = 0
+        self._inserted = 0
 
     def run(self, objects: int) -> None:
-        end = self._told + objects
-        while self._told < end:
+        end = self._inserted + objects
+        while self._inserted < end:
             while len(self._free) < BATCH:
                 self._free_some()
             batch = [self._free.pop() for _ in range(BATCH)]
-            come_back = self._told - 2 * self._slots if self._told % 5 == 0 else self._told
+            come_back = self._inserted - 2 * self._slots if self._inserted % 5 == 0 else self._inserted
             keys = tuple(b"object %29d" % number for number in range(come_back, come_back + BATCH))
-            space = space_of(f"tenant {self._told // 2000}")
+            space = space_of(f"tenant {self._inserted // 2000}")
             self._policy.on_insert(batch, InsertFacts(SMALL, space, 0, keys))
-            if self._told % 3 == 0:
+            if self._inserted % 3 == 0:
                 self._policy.on_access(batch[:4], AccessFacts())
-            self._told += BATCH
+            self._inserted += BATCH
 
     def _free_some(self) -> None:
         free = set(self._free)

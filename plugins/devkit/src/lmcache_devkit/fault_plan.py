@@ -20,7 +20,7 @@ class Fault(Enum):
     """What may happen to an operation on one object."""
 
     ERROR = "error"
-    """Nothing is done, and the adapter raises or answers what it was told to."""
+    """Nothing is done, and the adapter raises or answers as planned."""
     STALL = "stall"
     """Nothing is done until `resume`, or the end."""
     TORN = "torn"

@@ -123,7 +123,7 @@ class HttpRoutesSuite(OfferSuite):
             try:
                 for _ in range(ANSWERS):
                     self.test_a_plain_request_is_answered_or_refused_as_it_says(routes)
-            except BaseException as error:  # noqa: BLE001 - told by the test
+            except BaseException as error:  # noqa: BLE001 - raised by the test
                 failed.append(error)
 
         threads = [threading.Thread(target=ask_all) for _ in range(THREADS)]

@@ -52,8 +52,10 @@ class L1MemorySuite(OfferSuite):
         region = memory.region
         assert isinstance(region, MemoryRegion)
         assert region is memory.region, "region is another object each time"
-        told = f"the region has {region.length} bytes and a view of {len(region.view)}, not {self.size_bytes} in both"
-        assert region.length == len(region.view) == self.size_bytes, told
+        message = (
+            f"the region has {region.length} bytes and a view of {len(region.view)}, not {self.size_bytes} in both"
+        )
+        assert region.length == len(region.view) == self.size_bytes, message
         assert not region.view.readonly, "the view cannot be written to"
         assert region.view.itemsize == 1, "the view is not one of bytes"
         assert region.address % mmap.PAGESIZE == 0, "the region does not begin at a page"

@@ -179,7 +179,7 @@ class ModuleBench:
                 f"{handler.operation.name} answered with something else than its result type: {error}"
             ) from None
 
-    def everybody_leaves(self) -> None:
+    def all_leave(self) -> None:
         """Every worker unregisters, every lookup ends: what is held afterwards is held for ever."""
         for status in self.workers.status():
             self.workers.unregister(int(str(status["instance_id"])), "the test is over")

@@ -1,4 +1,4 @@
-"""An eviction policy beside a model of what it was told, and the requirements that hold whatever it was told.
+"""An eviction policy beside a model of its calls, and the requirements that hold for all calls.
 
 `ModelledPolicy` passes everything on and checks every answer; `policy_machine` lets Hypothesis look for a history that
 breaks a requirement.
@@ -213,7 +213,7 @@ def policy_machine(open_policy: Callable[[], EvictionPolicy]) -> type[RuleBasedS
         @rule(
             wanted=bytes_of,
             by_size=st.dictionaries(st.sampled_from([SMALL, LARGE, 777]), bytes_of),
-            by_salt=st.dictionaries(st.sampled_from([*SALTS, "nobody"]), bytes_of),
+            by_salt=st.dictionaries(st.sampled_from([*SALTS, "absent"]), bytes_of),
         )
         def ask(self, wanted: int, by_size: dict[int, int], by_salt: dict[str, int]) -> None:
             self.modelled.victims(wanted, by_size, by_salt)

@@ -1,4 +1,4 @@
-"""Ports for servers of tests that cannot be told to take any."""
+"""Ports for servers of tests that cannot choose a free one."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class RequestModuleSuite(OfferSuite):
         self, data: st.DataObject, under_test: OpenableOffer, settings: Mapping[str, Any]
     ) -> None:
         """A handler returns a value of its result type, or raises an LMCacheError (ProtocolError for what the peer did
-        wrong); anything else is a bug that would fill the log.  Nothing stays held when everybody has left."""
+        wrong); anything else is a bug that would fill the log.  Nothing stays referenced when all have left."""
         with ModuleBench(l2=True) as bench:
             module = under_test.open(bench.context)
             handlers = module.handlers()
@@ -145,7 +145,7 @@ class RequestModuleSuite(OfferSuite):
                     pass
             json.dumps(module.status())
             module.close()
-            bench.everybody_leaves()
+            bench.all_leave()
             self.assert_nothing_is_held(bench)
 
     @FUZZ
@@ -175,7 +175,7 @@ class RequestModuleSuite(OfferSuite):
             for thread in threads:
                 thread.join()
             module.close()
-            bench.everybody_leaves()
+            bench.all_leave()
             if faults:
                 raise faults[0]
             self.assert_nothing_is_held(bench)
@@ -237,7 +237,7 @@ class RequestModuleSuite(OfferSuite):
                 rounds.run(scene, ROUNDS)
                 rounds.unanswered()
                 held.append(len(rounds.watch.holds))
-                leases.append(rounds.bench.storage.census().leases)
+                leases.append(rounds.bench.storage.state_counts().leases)
             assert not _grows(held), (
                 f"{held} holds are open after every {ROUNDS} requests: release, publish or discard them"
             )
@@ -303,9 +303,9 @@ class RequestModuleSuite(OfferSuite):
 
     @staticmethod
     def assert_nothing_is_held(bench: ModuleBench) -> None:
-        census = bench.storage.census()
-        assert census.is_balanced
-        assert (census.held, census.quarantined, census.leases) == (0, 0, 0), "references that were not released"
+        counts = bench.storage.state_counts()
+        assert counts.is_balanced
+        assert (counts.held, counts.quarantined, counts.leases) == (0, 0, 0), "references that were not released"
         audit(bench.cache)
 
 

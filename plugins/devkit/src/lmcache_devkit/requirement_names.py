@@ -28,7 +28,7 @@ def _grouped(text: str) -> list[tuple[bool, list[str]]]:
 
 
 def _is_expression(words: list[str]) -> bool:
-    """Do the operators stand where operators may?  Python's grammar for them is pytest's, but for calls."""
+    """Are the operators where operators may be?  Python's grammar for them is pytest's, but for calls."""
     shape = " ".join(word if word.split()[0] in _OPERATORS else "x" for word in words)
     try:
         return not any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(shape, mode="eval")))

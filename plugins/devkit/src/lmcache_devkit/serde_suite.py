@@ -111,7 +111,7 @@ class SerdeSuite(OfferSuite):
         expected = decode(serde, layout, stored)
         assert decode(under_test.open(), layout, stored, serde.parameters()) == expected
 
-    def test_bytes_that_nobody_wrote_are_rejected_or_harmless(self, serde: Serde, layout: ObjectLayout) -> None:
+    def test_bytes_that_were_never_written_are_rejected_or_harmless(self, serde: Serde, layout: ObjectLayout) -> None:
         """They cannot come here while digests hold; if they do, DamagedObjectError is raised, or every byte that was asked for
         is written: the memory had another object in it before."""
         stored = encode(serde, layout, _payload(layout, "random"))

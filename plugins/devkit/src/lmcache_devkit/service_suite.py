@@ -154,7 +154,7 @@ class ServiceSuite(OfferSuite):
         service = under_test.open(context)
         with _running(service, context) as supervisor:
             time.sleep(0.3)
-        assert {name: told for name, told in supervisor.status().items() if told["restarts"]} == {}  # type: ignore[index]
+        assert {name: thread for name, thread in supervisor.status().items() if thread["restarts"]} == {}  # type: ignore[index]
 
     def test_close_ends_what_it_began(self, under_test: OpenableOffer, context: FakeServiceContext) -> None:
         """Threads, processes and open files: what is left would stay with the server."""

@@ -70,7 +70,7 @@ class SubscriberSuite(OfferSuite):
 
     @pytest.fixture
     def subscriber(self, under_test: OpenableOffer) -> Iterator[Subscriber]:
-        """Opened, and told about a server as a real one tells it."""
+        """Opened, and given a server as by a real one."""
         subscriber = under_test.open()
         with in_time("begin"):
             subscriber.begin(FakeServerView())

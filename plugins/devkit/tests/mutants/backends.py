@@ -11,7 +11,7 @@ from typing import ClassVar
 from lmcache_core import AdapterContext, BorrowedBuffer, Capability, ObjectKey, Outcome
 from plugins.devkit.tests.mutants.file_adapter import CAPABILITIES, FileAdapter, FileSettings
 from plugins.devkit.tests.mutants.planted import Planted
-from plugins.devkit.tests.mutants.requirements_of_mutants import FileLaws, offer_of
+from plugins.devkit.tests.mutants.requirements_of_mutants import FileSuite, offer_of
 
 
 class SharedFiles(FileAdapter):
@@ -44,7 +44,7 @@ class RemembersWhatIsMissing(SharedFiles):
         return outcome
 
 
-@PLANTED.killed_by("what_another_deleted_is_no_hit_although_it_was_found_before")
+@PLANTED.killed_by("what_another_deleted_is_not_a_hit_although_it_was_found_before")
 class RemembersWhatIsThere(SharedFiles):
     def contains(self, key: ObjectKey) -> bool:
         if self.name(key) not in self.remembered and super().contains(key):
@@ -180,4 +180,4 @@ class KeepsAKilobyteOfEachStore(SharedFiles):
         return super().store(key, buffer)
 
 
-globals().update(PLANTED.suites(FileLaws, __name__, offer_of))
+globals().update(PLANTED.suites(FileSuite, __name__, offer_of))

@@ -94,7 +94,7 @@ class OneOutcomeForAll(TampersWithCompletions):
 
 
 @killed_by("a_batch_of_nothing_is_answered")
-class NothingIsNoJob(TampersWithCompletions):
+class NothingIsNotAJob(TampersWithCompletions):
     def tamper(self, completions: Sequence[Completion]) -> list[Completion]:
         return [each for each in completions if not isinstance(each, JobDone) or each.outcomes]
 

@@ -38,13 +38,13 @@ class Right:
                 "Counts.",
                 query={"by": "how many"},
                 answers=self.answers,
-                refusals={404: "nobody is called so"},
+                refusals={404: "it is not known"},
             )
         ]
 
     def answer(self, request: HttpRequest) -> Any:
         if request.path["name"].startswith("0"):
-            raise HttpRefusal(404, "nobody is called so")
+            raise HttpRefusal(404, "it is not known")
         return HttpAnswer(Counted(name=request.path["name"], count=1), media_type=self.media_type)
 
 

@@ -33,7 +33,7 @@ class ObjectFiles(Media):
         return self._root / f"{key.object_id.hex()}.kv"
 
 
-class FileLaws(L2AdapterSuite):
+class FileSuite(L2AdapterSuite):
     wait_seconds: ClassVar[float] = 3.0
     open_close_rounds = 40
     payload_bytes_max = 0
@@ -83,4 +83,4 @@ def offer_of(adapter: type[FileAdapter]) -> Offer:
     )  # fmt: skip
 
 
-globals().update(PLANTED.suites(FileLaws, __name__, offer_of))
+globals().update(PLANTED.suites(FileSuite, __name__, offer_of))

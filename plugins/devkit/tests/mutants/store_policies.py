@@ -45,7 +45,7 @@ class RemembersItsAdapters(Everywhere):
 
 
 @PLANTED.killed_by("the_work_per_object_does_not_grow_with_the_batch", "steps per object|still at work")
-class LooksForTwinsInTheBatch(Everywhere):
+class LooksForDuplicatesInTheBatch(Everywhere):
     def plan(self, objects: Sequence[StoredObject], adapters: Sequence[AdapterFacts]) -> StorePlan:
         first = [index for index, each in enumerate(objects) if objects.index(each) == index]
         plan = super().plan(objects, adapters)

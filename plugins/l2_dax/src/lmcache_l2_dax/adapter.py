@@ -25,7 +25,7 @@ _NO_LIMIT: Final = 2**62
 
 def open_dax(settings: DaxSettings, context: AdapterContext) -> SlotAdapter:
     """Take the devices, and find the objects in them or begin anew.  Raises ConfigError for sizes that do not fit together, and
-    ResourceError where a device cannot be had or holds something else."""
+    ResourceError where a device is not available or holds something else."""
     with contextlib.ExitStack() as undo:
         devices = []
         for path in settings.device_paths:
@@ -47,7 +47,7 @@ def _engines(settings: DaxSettings, context: AdapterContext) -> tuple[IoEngine, 
         return _engine(storing), _engine(loading)
     except OSError as error:
         raise ResourceError(
-            f"{context.name}: {storing + loading} threads for copies cannot be had ({error.strerror}); "
+            f"{context.name}: {storing + loading} threads for copies could not be started ({error.strerror}); "
             "lower num_store_workers and num_load_workers"
         ) from None
 

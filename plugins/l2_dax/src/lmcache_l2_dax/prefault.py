@@ -70,7 +70,9 @@ class Prefault:
         try:
             populate(device.address + self._done, length)
         except OSError as error:
-            logger.warning("l2 device pages cannot be had ahead of need path=%s error=%s", device.path, error.strerror)
+            logger.warning(
+                "l2 device pages are not available ahead of need path=%s error=%s", device.path, error.strerror
+            )
             return False
         self.done_bytes += length
         return True

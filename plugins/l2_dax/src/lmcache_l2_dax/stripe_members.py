@@ -71,12 +71,12 @@ def open_striped_volume(devices: Sequence[StripedDevice], wanted: VolumeIdentity
             raise _refused(device, "is not empty, and holds no further part of striped slots")
     volume = open_volume(first.region, wanted, overwrite=overwrite, is_blank=lambda: _are_blank(first, members))
     places = [Member(volume.id, place, len(devices)) for place in range(1, len(devices))]
-    strangers = [
+    foreign = [
         device for device, member, place in zip(others, members, places, strict=True) if member not in (None, place)
     ]
-    if strangers and not overwrite:
-        raise _refused(strangers[0], f"belongs to other devices than '{first.name}', or in another place among them")
-    if strangers:
+    if foreign and not overwrite:
+        raise _refused(foreign[0], f"belongs to other devices than '{first.name}', or in another place among them")
+    if foreign:
         volume.forget(wipe=True)
     new = [device for device, member, place in zip(others, members, places, strict=True) if member != place]
     generation, stale = _generation(volume, devices, new)

@@ -177,7 +177,7 @@ class FsAdapter(BlockingL2Adapter):
 
 def open_fs(settings: FsSettings, context: AdapterContext) -> FsAdapter:
     """Take the directory and serve from it at once; what is there is learned in the background.  Raises ResourceError when
-    the directory cannot be had."""
+    the directory is not available."""
     files = open_object_files(settings, context)
     try:
         direct = settings.use_odirect and accepts_direct(files.directory.temporaries)

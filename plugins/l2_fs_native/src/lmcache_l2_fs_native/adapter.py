@@ -36,8 +36,9 @@ PUBLISH_ATTEMPTS: Final = 4
 """A store writes again after directories were made, or when what stood in its place was moved aside."""
 STOP_SECONDS: Final = 5.0
 KERNEL_DECIDES_BYTES_MAX: Final = 16 * 2**20 + HEADER_BYTES
-"""Up to here a file comes faster, and for less CPU, when the kernel is not told what to fetch ahead of a read: measured 1.2 to
-2.1 times as fast with 4, 8 and 16 MiB.  With 32 MiB it took 1.4 to 3.5 times the CPU, and was slower in one of two runs."""
+"""Up to here a file comes faster, and for less CPU, when the kernel is not advised what to fetch ahead of a read: measured
+1.2 to 2.1 times as fast with 4, 8 and 16 MiB.  With 32 MiB it took 1.4 to 3.5 times the CPU, and was slower in one of two
+runs."""
 
 
 class FsNativeAdapter(AsyncFileAdapter):
@@ -52,7 +53,7 @@ class FsNativeAdapter(AsyncFileAdapter):
     ) -> None:  # fmt: skip
         """Takes over directory and engine: both are closed when all work has ended after `close`.  `read_ahead_bytes`
         of a file that goes through the page cache; None: the kernel decides for files up to KERNEL_DECIDES_BYTES_MAX, and is
-        told to fetch all of longer ones.  `pinning` None: L1 is not registered."""
+        advised to fetch all of longer ones.  `pinning` None: L1 is not registered."""
         self._engine = engine
         self._alignment = alignment
         self._sync = int(fsync)

@@ -50,14 +50,14 @@ def find_alignment(directory: Path) -> int:
             return 0
         raise
     try:
-        told = _told(fd)
-        return _tried(fd) if told is None else told
+        reported = _reported(fd)
+        return _tried(fd) if reported is None else reported
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)
 
 
-def _told(fd: int) -> int | None:
+def _reported(fd: int) -> int | None:
     """What the kernel says of this file; None where it does not say."""
     libc = ctypes.CDLL(None, use_errno=True)
     answer = ctypes.create_string_buffer(_STATX_BYTES)

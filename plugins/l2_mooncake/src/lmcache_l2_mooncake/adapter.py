@@ -243,7 +243,7 @@ def _check_known(answer: int) -> None:
 
 def open_mooncake(settings: MooncakeSettings, context: AdapterContext) -> MooncakeAdapter:
     """Join the store with L1's memory.  Raises ConfigError where L1 does not suit the protocol, ResourceError where the library
-    or the master cannot be had."""
+    or the master is not available."""
     needs_memory = settings.protocol == "rdma"
     if needs_memory:
         check_for_rdma(context.name, context.regions)

@@ -13,7 +13,7 @@ from lmcache_l2_mooncake.store_client import StoreClient
 
 CHECK_SECONDS: Final = 1.0
 RENEW_SECONDS: Final = 30.0
-"""A membership mends itself within about ten seconds of its master's return.  One that has not by then never does."""
+"""A membership recovers within about ten seconds of its master's return.  One that has not by then never does."""
 RETRY_SECONDS_MAX: Final = 30.0
 
 

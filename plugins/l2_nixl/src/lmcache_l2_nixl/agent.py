@@ -46,7 +46,7 @@ class NixlAgent:
     @classmethod
     def open(cls, adapter: str, backend: str, params: Mapping[str, str]) -> NixlAgent:
         """Start NIXL with this backend alone: others would open devices and listeners without need.  Raises
-        ResourceError where it cannot be had, without a word of `params`, which may hold secrets."""
+        ResourceError where it is not available, without a word of `params`, which may hold secrets."""
         library = nixl_library(adapter)
         name = f"lmcache-{adapter}"
         agent = library.api.nixl_agent(name, library.api.nixl_agent_config(backends=[]))
@@ -71,7 +71,7 @@ class NixlAgent:
             raise _failed("deregister", error) from None
 
     def prepare(self, *, writes: bool, memory: Extent, segment: Segment, place: Extent) -> Handle:
-        """A transfer of registered memory to or from a registered place, not begun yet; `let_go` is due."""
+        """A transfer of registered memory to or from a registered place, not begun yet; `release` is due."""
         try:
             local = self._agent.get_xfer_descs([(memory.at, memory.length, memory.device)], Segment.MEMORY.value)
             remote = self._agent.get_xfer_descs([(place.at, place.length, place.device)], segment.value)
@@ -99,7 +99,7 @@ class NixlAgent:
             raise _failed("carry out a transfer", None)
         return bool(state == "DONE")
 
-    def let_go(self, handle: Handle) -> bool:
+    def release(self, handle: Handle) -> bool:
         """False: it is still under way and touches its memory; ask again."""
         try:
             self._agent.release_xfer_handle(handle)

@@ -31,7 +31,7 @@ class Journey:
         self.error: Exception | None = None
 
     def depart(self) -> Sequence[Flight]:
-        """What is to be begun now.  Where that is nothing, it is over, and was told so."""
+        """What is to be begun now.  Where that is nothing, it is over, and was completed."""
         group = next((group for group in self._groups if group), ()) if self.error is None else ()
         self._left = len(group)
         if not group:
@@ -72,7 +72,7 @@ class Flight:
         if self._handle is not None:
             if self.error is None and not self._has_ended(agent, self._handle):
                 return False
-            if not agent.let_go(self._handle):
+            if not agent.release(self._handle):
                 return False
             self._handle = None
         if self._registration is not None:

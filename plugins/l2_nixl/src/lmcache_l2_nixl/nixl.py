@@ -17,7 +17,7 @@ class Nixl:
     """A transfer thread whose agent knows L1's memory."""
 
     def __init__(self, context: AdapterContext, backend: str, params: FileParams) -> None:
-        """Raises ResourceError where this backend of NIXL cannot be had, or will not take L1's memory."""
+        """Raises ResourceError where this backend of NIXL is not available, or will not take L1's memory."""
         self._context: Final = context
         self.thread: Final = TransferThread(
             f"l2-{context.name}-nixl", context.logger,

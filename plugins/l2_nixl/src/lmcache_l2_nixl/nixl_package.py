@@ -1,4 +1,4 @@
-"""NIXL, found, or in one sentence why it cannot be had.
+"""NIXL, found, or in one sentence why it is not available.
 
 NIXL comes as a wheel for each version of CUDA (`nixl-cu12`, `nixl-cu13`) and runs without CUDA, too; `nixl` is a thin package
 that takes whichever is there.  It is imported when an adapter is opened, and never by listing."""
@@ -71,7 +71,7 @@ def nixl_library(name: str) -> NixlLibrary:
 
 
 def unusable(name: str, backend: str, library: NixlLibrary, error: Exception) -> ResourceError:
-    """Why this backend cannot be had: no such plugin, a library that it lacks, or what it says of itself."""
+    """Why this backend is not available: no such plugin, a library that it lacks, or what it says of itself."""
     where = f"{name}: backend '{backend}' of NIXL ({library.package})"
     needs = f"it needs {_NEEDS_OF[backend]}"
     file = library.plugin_file(backend)

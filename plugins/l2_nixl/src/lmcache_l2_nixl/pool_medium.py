@@ -25,7 +25,7 @@ class PoolMedium(ABC):
     """A `SlotMedium` over NIXL.  Subclass it with where slots lie."""
 
     def __init__(self, geometry: SlotGeometry, thread: TransferThread, headers_at_once: int = HEADERS_AT_ONCE) -> None:
-        """Up to `headers_at_once`, which is no more than `HEADERS_AT_ONCE`, are looked at at a time: what else is asked of the
+        """Up to `headers_at_once`, not as more than `HEADERS_AT_ONCE`, are looked at at a time: what else is asked of the
         thread meanwhile waits behind them."""
         self._geometry: Final = geometry
         self._thread: Final = thread

@@ -26,7 +26,7 @@ PAUSE_SECONDS: Final = 20e-6
 PAUSE_SECONDS_MAX: Final = 1e-3
 RETRY_SECONDS: Final = 0.1
 """After a fault of the thread's own, which is logged."""
-WAITING_PER_TOLD: Final = 4
+WAITING_PER_COMPLETION: Final = 4
 TELL_SECONDS: Final = 10e-3
 """While at least this number of orders wait for each store that has ended, and the loop was woken recently, stores are reported
 together: each wake-up hands over the interpreter and often the core, and behind a store there is nothing to compute that
@@ -199,7 +199,7 @@ class TransferThread:
     def _tell_store(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:
         self._post(mail, ended, error)
         waiting = len(self._orders) + self._inbox.qsize()
-        if waiting < WAITING_PER_TOLD * len(mail) or time.monotonic() - self._woke_at >= TELL_SECONDS:
+        if waiting < WAITING_PER_COMPLETION * len(mail) or time.monotonic() - self._woke_at >= TELL_SECONDS:
             self._wake()
 
     def _post(self, mail: LoopMail, ended: Awaited, error: Exception | None) -> None:

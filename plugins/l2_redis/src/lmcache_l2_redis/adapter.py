@@ -35,7 +35,7 @@ from lmcache_l2_redis.replies import command
 from lmcache_l2_redis.server_facts import ServerFacts, server_facts
 from lmcache_l2_redis.topology import Topology
 from lmcache_l2_redis.values import Values
-from lmcache_object_remote import OtherVersions, Ownership, Tally, admit_guest, object_name
+from lmcache_object_remote import OtherVersions, Ownership, UsageCounter, admit_guest, object_name
 from lmcache_object_remote.second_look import SecondLook
 
 BASE: Final = Capability.DELETE | Capability.USAGE | Capability.LIST | Capability.ANY_LENGTH | Capability.VERIFIES
@@ -57,7 +57,7 @@ class RedisAdapter(AsyncL2Adapter):
         self._settings: Final = settings
         self._place: Final = place
         self._new_topology: Final = new_topology
-        self._tally: Final = Tally()
+        self._usage_counter: Final = UsageCounter()
         self._reserved_bytes = 0
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._counts: Final = dict.fromkeys(("rejected_full", "foreign", "damaged"), 0)
@@ -90,7 +90,7 @@ class RedisAdapter(AsyncL2Adapter):
         changes = settings.shared or settings.ttl_seconds is not None or facts.evicts
         self._counting = Counting(
             self._client,
-            self._tally,
+            self._usage_counter,
             settings.key_prefix,
             context.logger,
             every_seconds=settings.recount_seconds if changes else None,
@@ -172,7 +172,7 @@ class RedisAdapter(AsyncL2Adapter):
 
     def usage(self) -> Usage | None:
         """Without a capacity where another server may own the backend: core evicts nothing then."""
-        return self._tally.usage(self._settings.capacity_bytes if self._owned else None)
+        return self._usage_counter.usage(self._settings.capacity_bytes if self._owned else None)
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return self._listing.page(cursor, limit)
@@ -181,7 +181,7 @@ class RedisAdapter(AsyncL2Adapter):
         return self._others.conditions()
 
     def counters(self) -> Mapping[str, int]:
-        usage = self._tally.usage()
+        usage = self._usage_counter.usage()
         known = {} if usage is None else {"objects": usage.objects, "bytes": usage.used_bytes}
         return {**known, "counting": int(usage is None), "owner": int(self._owned), **self._counts}
 
@@ -217,20 +217,20 @@ class RedisAdapter(AsyncL2Adapter):
     async def _put(self, key: ObjectKey, name: bytes, buffer: BorrowedBuffer) -> bool:
         with self._change(key):
             return await self._values.put(
-                name, buffer.view, on_new=lambda: self._tally.stored(key.object_id, buffer.length)
+                name, buffer.view, on_new=lambda: self._usage_counter.stored(key.object_id, buffer.length)
             )
 
     async def _remove(self, key: ObjectKey) -> Outcome:
         with self._change(key):
             return await self._values.remove(
-                self._name(key), on_gone=lambda size: self._tally.deleted(key.object_id, size)
+                self._name(key), on_gone=lambda size: self._usage_counter.deleted(key.object_id, size)
             )
 
     @contextmanager
     def _change(self, key: ObjectKey) -> Iterator[None]:
         """Whatever ends the block but an answer leaves open what the server has done: count anew then."""
         try:
-            with self._tally.changing(key.object_id):
+            with self._usage_counter.changing(key.object_id):
                 yield
         except ReplyError:
             raise
@@ -250,7 +250,7 @@ class RedisAdapter(AsyncL2Adapter):
 
     def _has_room(self, size: int) -> bool:
         """Until it is known what there is, all is taken."""
-        usage = self._tally.usage(self._settings.capacity_bytes)
+        usage = self._usage_counter.usage(self._settings.capacity_bytes)
         if usage is None or usage.capacity_bytes is None:
             return True
         return usage.used_bytes + self._reserved_bytes + size <= usage.capacity_bytes

@@ -15,7 +15,7 @@ from lmcache_l2_redis.errors import ReplyError, WrongTypeError
 from lmcache_l2_redis.pieces import TAG_BYTES, PieceName
 from lmcache_l2_redis.replies import Reply, command
 from lmcache_l2_redis.scan import scan
-from lmcache_object_remote import Count, Tally, object_id_of
+from lmcache_object_remote import Count, UsageCounter, object_id_of
 
 RETRY_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 2.0
@@ -25,12 +25,12 @@ _NO_END: Final = -1
 
 
 class Counting:
-    """Keeps a tally right.  Belongs to one event loop."""
+    """Keeps a usage_counter right.  Belongs to one event loop."""
 
     def __init__(
         self,
         client: Client,
-        tally: Tally,
+        usage_counter: UsageCounter,
         prefix: str,
         logger: logging.Logger,
         *,
@@ -39,7 +39,7 @@ class Counting:
     ) -> None:
         """`every_seconds` None: only at the start, and when `count_soon` asks for it."""
         self._client: Final = client
-        self._tally: Final = tally
+        self._usage_counter: Final = usage_counter
         self._prefix: Final = prefix
         self._logger: Final = logger
         self._every: Final = every_seconds
@@ -73,7 +73,7 @@ class Counting:
 
     async def count(self) -> None:
         """Once.  Raises what asking raises, and changes nothing then."""
-        with self._tally.counting() as count:
+        with self._usage_counter.counting() as count:
             listing = _Listing()
             async for names in scan(self._client.topology, self._prefix):
                 await self._weigh(names, listing)

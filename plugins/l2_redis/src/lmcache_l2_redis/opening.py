@@ -18,8 +18,8 @@ PASSWORD_FILE_BYTES_MAX: Final = 4096
 
 
 def open_redis(settings: RedisSettings, context: AdapterContext) -> RedisAdapter:
-    """Connect, find the servers, and learn in the background what there is.  Raises ResourceError that says what cannot be
-    had and what to do."""
+    """Connect, find the servers, and learn in the background what there is.  Raises ResourceError that says what is not
+    available and what to do."""
     tls = _tls(settings, context) if settings.speaks_tls else None
     login = _login(settings, context)
     at_sentinels = Login(

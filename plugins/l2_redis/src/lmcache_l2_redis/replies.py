@@ -116,7 +116,7 @@ class ReplyReader:
         raise ProtocolError(f"a value was asked for, and the server answers {line[:40]!r}")
 
     async def bulk_into(self, into: memoryview, passed: Passed = unseen) -> None:
-        """The value whose length was told, which is that of `into`.  The caller's memory is written until this ends."""
+        """The value whose length was received, which is that of `into`.  The caller's memory is written until this ends."""
         ready = min(len(into), self._end - self._start)
         into[:ready] = self._view[self._start : self._start + ready]
         self._start += ready

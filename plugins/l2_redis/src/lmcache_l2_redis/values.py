@@ -161,7 +161,7 @@ class Values:
         return Outcome.DONE
 
     async def _is_of(self, name: bytes, page: memoryview) -> bool:
-        """Does this very object stand there, by its header page?  An answer that was lost may have said that it was stored."""
+        """Is this very object there, by its header page?  An answer that was lost may have said that it was stored."""
         try:
             (found,) = await self._client.ask(name, command("GETRANGE", name, 0, HEADER_BYTES - 1))
         except WrongTypeError:

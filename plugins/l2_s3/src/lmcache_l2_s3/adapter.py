@@ -30,7 +30,7 @@ class S3Adapter(AsyncL2Adapter):
     """Each object an object of a bucket.  The bucket is kept by `Bucket`; this says what its answers mean for a key."""
 
     def __init__(self, settings: S3Settings, context: AdapterContext) -> None:
-        """Raises ResourceError where the bucket cannot be had."""
+        """Raises ResourceError where the bucket is not available."""
         self._settings: Final = settings
         self.capabilities = (
             ALWAYS
@@ -45,7 +45,7 @@ class S3Adapter(AsyncL2Adapter):
         )
         self._keys: Final = KnownKeys(settings.known_objects_max)
         self._bucket: Final = Bucket(settings, context)
-        self._census: Final = self._bucket.census
+        self._tracker: Final = self._bucket.tracker
         self._replaceable: Final = Replaceable()
         self._counts: Final = dict.fromkeys(("damaged", "altered_on_the_way"), 0)
         super().__init__(
@@ -64,16 +64,16 @@ class S3Adapter(AsyncL2Adapter):
         await self._bucket.close()
 
     async def store(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
-        if not self._census.reserve(buffer.length):
+        if not self._tracker.reserve(buffer.length):
             return Outcome.REJECTED
         try:
-            with self._census.changing(key.object_id):
+            with self._tracker.changing(key.object_id):
                 return await self._store(key, buffer)
         except (asyncio.CancelledError, S3Error):
-            self._census.doubt()  # it may be there, and the answer was lost
+            self._tracker.doubt()  # it may be there, and the answer was lost
             raise
         finally:
-            self._census.release(buffer.length)
+            self._tracker.release(buffer.length)
 
     async def load(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         if self._replaceable.get(key) is not None:
@@ -81,14 +81,14 @@ class S3Adapter(AsyncL2Adapter):
         name = self._name(key)
         reply = await self._bucket.answers.ask(
             "loading", partial(self._bucket.client.get, name, buffer),
-            Answer.ABSENT, Answer.REFUSED, Answer.MISFIT, Answer.EMPTY,
+            Answer.ABSENT, Answer.REFUSED, Answer.WRONG_LENGTH, Answer.EMPTY,
         )  # fmt: skip
         match reply.answer:
             case Answer.OK:
                 self._seen(key, reply.length)
                 return Outcome.DONE
-            case Answer.MISFIT | Answer.EMPTY:
-                return await self._misfit(key, buffer)
+            case Answer.WRONG_LENGTH | Answer.EMPTY:
+                return await self._wrong_length(key, buffer)
             case Answer.REFUSED:
                 return Outcome.MISSING
         self._gone(key)
@@ -162,7 +162,7 @@ class S3Adapter(AsyncL2Adapter):
         return error.is_passing if isinstance(error, S3Error) else super().is_transient(error)
 
     def usage(self) -> Usage | None:
-        return self._census.usage(self._bucket.owned) if self._settings.owns else None
+        return self._tracker.usage(self._bucket.owned) if self._settings.owns else None
 
     def list_keys(self, cursor: str | None, limit: int) -> KeyPage:
         return list_keys(self._bucket, self._keys, cursor, limit)
@@ -187,7 +187,7 @@ class S3Adapter(AsyncL2Adapter):
         )  # fmt: skip
         match reply.answer:
             case Answer.OK:
-                self._census.stored(key.object_id, buffer.length)
+                self._tracker.stored(key.object_id, buffer.length)
                 self._seen(key, buffer.length)
                 return Outcome.DONE
             case Answer.EXISTS:
@@ -206,8 +206,8 @@ class S3Adapter(AsyncL2Adapter):
         match reply.answer:
             case Answer.OK:
                 self._replaceable.forget(key)
-                self._census.deleted(key.object_id, useless.length)
-                self._census.stored(key.object_id, buffer.length)
+                self._tracker.deleted(key.object_id, useless.length)
+                self._tracker.stored(key.object_id, buffer.length)
                 self._seen(key, buffer.length)
                 return Outcome.DONE
             case Answer.EXISTS | Answer.ABSENT:  # another server was faster
@@ -226,7 +226,7 @@ class S3Adapter(AsyncL2Adapter):
         self.reject(key, found)
         return Outcome.REJECTED
 
-    async def _misfit(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
+    async def _wrong_length(self, key: ObjectKey, buffer: BorrowedBuffer) -> Outcome:
         """The object has another length than the buffer.  It is rejected by what it is."""
         found, reply = await self._look(key)
         if found is Outcome.MISSING:
@@ -258,16 +258,16 @@ class S3Adapter(AsyncL2Adapter):
         return check_page(page, reply.length, key, self._bucket.others), reply
 
     async def _remove(self, key: ObjectKey, length: int) -> None:
-        with self._census.changing(key.object_id):
+        with self._tracker.changing(key.object_id):
             try:
                 await self._bucket.answers.ask(
                     "deleting", partial(self._bucket.bulk.delete, self._name(key)), Answer.ABSENT
                 )
             except (asyncio.CancelledError, S3Error):
                 self._known.forget(key)
-                self._census.doubt()
+                self._tracker.doubt()
                 raise
-            self._census.deleted(key.object_id, length)
+            self._tracker.deleted(key.object_id, length)
         self._replaceable.forget(key)
         self._known.absent(key)
         self._keys.forget(key)
@@ -279,7 +279,7 @@ class S3Adapter(AsyncL2Adapter):
     def _gone(self, key: ObjectKey) -> None:
         sight = self._known.look(key)
         if sight is not None and sight.present:
-            self._census.doubt()  # another server removed it
+            self._tracker.doubt()  # another server removed it
         self._known.absent(key)
         self._keys.forget(key)
 

@@ -43,7 +43,7 @@ class Answer(Enum):
     """The store, or the network, took too long."""
     UNREACHABLE = "unreachable"
     """No connection, or one that broke."""
-    MISFIT = "misfit"
+    WRONG_LENGTH = "misfit"
     """The object has another length than the buffer."""
     CANCELLED = "cancelled"
     INVALID = "invalid"

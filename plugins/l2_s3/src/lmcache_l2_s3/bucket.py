@@ -11,7 +11,6 @@ from lmcache_core import AdapterContext, ResourceError
 from lmcache_l2_s3.answers import S3Error
 from lmcache_l2_s3.bulk_delete import BulkDelete
 from lmcache_l2_s3.calls import InThread
-from lmcache_l2_s3.census import Census
 from lmcache_l2_s3.config import S3Settings
 from lmcache_l2_s3.control_plane import Conditions, ControlPlane
 from lmcache_l2_s3.credentials import SigningKeys, session_of
@@ -20,6 +19,7 @@ from lmcache_l2_s3.endpoint import express_service
 from lmcache_l2_s3.owner_object import OwnerObject
 from lmcache_l2_s3.second_look import SecondLook
 from lmcache_l2_s3.store_answers import StoreAnswers
+from lmcache_l2_s3.usage_tracker import UsageTracker
 from lmcache_object_remote import OWNER_NAME, OtherVersions, Ownership, admit_guest
 
 CLOSE_SECONDS: Final = 2.0
@@ -27,7 +27,7 @@ PROBE_NAME: Final = ".probe-"
 
 
 class Bucket:
-    """One event loop, but `control`, `client.peek_blocking`, `census` and `counters` from any thread."""
+    """One event loop, but `control`, `client.peek_blocking`, `tracker` and `counters` from any thread."""
 
     control: ControlPlane
     client: CrtClient
@@ -44,7 +44,7 @@ class Bucket:
         self._in_thread: InThread
         self.adapter: Final = context.name
         self.prefix: Final = settings.prefix
-        self.census: Final = Census(settings.capacity_bytes)
+        self.tracker: Final = UsageTracker(settings.capacity_bytes)
         self.others: Final = OtherVersions(context.clock, lambda: self.is_alone)
         self.answers: Final = StoreAnswers(context.name, 2 * settings.max_in_flight, context.clock)
 
@@ -90,8 +90,8 @@ class Bucket:
     def counters(self) -> Mapping[str, int]:
         return {
             **self.answers.counters(),
-            "foreign": self.census.foreign,
-            "listings": self.census.listings,
+            "foreign": self.tracker.foreign,
+            "listings": self.tracker.listings,
             "owner": int(self.owned),
             "conditional_writes": int(self.conditions.only_new),
         }
@@ -128,7 +128,7 @@ class Bucket:
         if self._ownership is not None:
             self._start(self._ownership.keep())
             every = settings.recount_seconds if settings.shared else None
-            self._start(self.census.keep(self.control, in_thread, every, context.logger))
+            self._start(self.tracker.keep(self.control, in_thread, every, context.logger))
             self._start(self._clean_up(in_thread))
         if signing.expire:
             self._start(self._renew(signing, in_thread))

@@ -85,7 +85,7 @@ class ControlPlane:
 
     @property
     def own_names(self) -> str:
-        """What names of this adapter's that are no objects begin with."""
+        """What names of this adapter's that are not objects begin with."""
         return f"{self._prefix}."
 
     @property

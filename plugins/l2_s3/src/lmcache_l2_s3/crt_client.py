@@ -101,7 +101,7 @@ class CrtClient:
         )
 
     async def get(self, name: str, buffer: BorrowedBuffer) -> Reply:
-        """Load into the buffer.  OK: every byte of the object is there; MISFIT: it has another length."""
+        """Load into the buffer.  OK: every byte of the object is there; WRONG_LENGTH: it has another length."""
         sink = BorrowedSink(buffer, HEADER_BYTES)
         reply = await self._send(
             self._request("GET", name, []),
@@ -212,7 +212,7 @@ def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
 
 def _reply_of(error: BaseException) -> Reply:
     if isinstance(error, MisfitError):
-        return Reply(Answer.MISFIT, length=error.length)
+        return Reply(Answer.WRONG_LENGTH, length=error.length)
     if isinstance(error, BorrowEndedError):
         return Reply(Answer.CANCELLED)
     status = getattr(error, "status_code", None)

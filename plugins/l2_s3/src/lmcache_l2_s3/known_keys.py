@@ -10,7 +10,7 @@ from lmcache_core import ObjectKey
 
 
 class KnownKeys:
-    """By object id, the last that were told.  Any thread.  About 200 B each."""
+    """By object id, the last that were reported.  Any thread.  About 200 B each."""
 
     def __init__(self, entries_max: int) -> None:
         self._max: Final = entries_max

@@ -1,4 +1,4 @@
-"""Asks a store for one thing until it is an answer: paced where the store complains, counted, and told apart from faults."""
+"""Asks a store for one thing until it is an answer: paced where the store complains, counted, and distinguished from faults."""
 
 from __future__ import annotations
 

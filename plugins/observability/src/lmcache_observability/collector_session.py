@@ -25,27 +25,27 @@ _LOCATION_MAX: Final = 200
 _PROVIDER: Final = "OTEL_PYTHON_EXPORTER_OTLP_HTTP_"
 
 
-class Twins:
+class OpenSockets:
     """Second descriptors of the connections that are there, by which another thread can hang up."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._there: set[socket.socket] = set()
 
-    def add(self, twin: socket.socket) -> None:
+    def add(self, duplicate: socket.socket) -> None:
         with self._lock:
-            self._there.add(twin)
+            self._there.add(duplicate)
 
-    def remove(self, twin: socket.socket) -> None:
+    def remove(self, duplicate: socket.socket) -> None:
         with self._lock:
-            self._there.discard(twin)
-            twin.close()
+            self._there.discard(duplicate)
+            duplicate.close()
 
     def hang_up(self) -> None:
         with self._lock:
-            for twin in self._there:
+            for duplicate in self._there:
                 with contextlib.suppress(OSError):  # the collector was faster
-                    twin.shutdown(socket.SHUT_RDWR)
+                    duplicate.shutdown(socket.SHUT_RDWR)
 
 
 class CollectorSession(Session):
@@ -53,14 +53,14 @@ class CollectorSession(Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self._twins = Twins()
+        self._sockets = OpenSockets()
         self._fault: BaseException | None = None
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter(self._twins))
+            self.mount(scheme, _Adapter(self._sockets))
 
     def send(self, request: PreparedRequest, **kwargs: Any) -> Response:
         """Raises RequestException for a redirect, for an answer of more than a MiB, and when the time is over."""
-        self._let_go()
+        self._close_connections()
         try:
             return self._send(request, **kwargs)
         except Exception as error:
@@ -88,7 +88,7 @@ class CollectorSession(Session):
             )
         return response
 
-    def _let_go(self) -> None:
+    def _close_connections(self) -> None:
         """The exporters keep the last error where its traceback holds them, and with them all that they had to send: a cycle
         of megabytes of which the garbage collector sees a few objects, and so comes after many of them."""
         fault, self._fault = self._fault, None
@@ -98,7 +98,7 @@ class CollectorSession(Session):
 
     def _hang_up(self, is_late: threading.Event) -> None:
         is_late.set()
-        self._twins.hang_up()
+        self._sockets.hang_up()
 
 
 def _read(response: Response) -> None:
@@ -114,8 +114,8 @@ def _read(response: Response) -> None:
 
 
 class _Adapter(HTTPAdapter):
-    def __init__(self, twins: Twins) -> None:
-        self._pools = _pool_classes(twins)
+    def __init__(self, sockets: OpenSockets) -> None:
+        self._pools = _pool_classes(sockets)
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -131,24 +131,24 @@ class _Adapter(HTTPAdapter):
 class _Noting:
     """Of a connection class: notes the socket of each connection, until that is closed."""
 
-    twins: Twins
-    _twin: socket.socket | None = None
+    sockets: OpenSockets
+    _duplicate: socket.socket | None = None
 
     def _new_conn(self) -> socket.socket:
         made: socket.socket = super()._new_conn()  # type: ignore[misc]  # urllib3's, of the class beside this one
-        self._twin = made.dup()
-        self.twins.add(self._twin)
+        self._duplicate = made.dup()
+        self.sockets.add(self._duplicate)
         return made
 
     def close(self) -> None:
-        if self._twin is not None:
-            self.twins.remove(self._twin)
+        if self._duplicate is not None:
+            self.sockets.remove(self._duplicate)
         super().close()  # type: ignore[misc]
 
 
-def _pool_classes(twins: Twins) -> dict[str, Any]:
+def _pool_classes(sockets: OpenSockets) -> dict[str, Any]:
     """urllib3 makes the connections itself, and takes only classes."""
-    noting = {"twins": twins}
+    noting = {"sockets": sockets}
     plain = type("Connection", (_Noting, HTTPConnection), noting)
     encrypted = type("EncryptedConnection", (_Noting, HTTPSConnection), noting)
     return {

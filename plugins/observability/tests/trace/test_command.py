@@ -14,7 +14,7 @@ from lmcache_core import CommandContext, ConfigError, ResourceError
 from lmcache_observability.trace.command import run_trace
 from lmcache_observability.trace.conversion import FORMS
 from lmcache_observability.trace.format import MAGIC, encode_record, frame
-from lmcache_observability.trace.records import Began, Lookup, Record, Stored, Told
+from lmcache_observability.trace.records import Began, EventRecord, Lookup, Record, Stored
 from plugins.observability.tests.trace.stand_ins import record, request
 
 
@@ -202,7 +202,7 @@ NESTED = b"\x94\xa1T\xcb\x3f\xf0\0\0\0\0\0\0\xa1e\x81\xa1k" + b"\x91" * 900 + b"
 
 def test_whatever_a_recording_holds_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = {"n": float("nan"), "b": b"\0", "e": msgspec.msgpack.Ext(5, b"x"), "t": datetime.now(UTC), "d": {1: [2]}}
-    path = written(tmp_path / "t", lookup(), Told(1.0, "\x1b[31me", fields), NESTED)
+    path = written(tmp_path / "t", lookup(), EventRecord(1.0, "\x1b[31me", fields), NESTED)
     for arguments in (["info", path], ["info", path, "--json"], *(["convert", path, "--to", form] for form in FORMS)):
         run(*arguments)
         out = capsys.readouterr().out

@@ -14,12 +14,12 @@ from lmcache_observability.trace.records import (
     Began,
     Closed,
     Ended,
+    EventRecord,
     Lookup,
     Lost,
     Record,
     Retrieved,
     Stored,
-    Told,
 )
 
 TIMES, COUNTS, NAMES = st.floats(0, 1e12), st.integers(0, 2**63), st.text(max_size=20)
@@ -32,7 +32,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Stored, *TRANSFER),
     st.builds(Retrieved, *TRANSFER),
     st.builds(Ended, TIMES, NAMES),
-    st.builds(Told, TIMES, NAMES, st.dictionaries(NAMES, VALUES, max_size=4)),
+    st.builds(EventRecord, TIMES, NAMES, st.dictionaries(NAMES, VALUES, max_size=4)),
     st.builds(Lost, TIMES, COUNTS),
     st.builds(Closed, TIMES),
 )

@@ -16,7 +16,17 @@ from lmcache_devkit import SubscriberSuite
 from lmcache_observability.trace.format import FRAME_BYTES_MAX
 from lmcache_observability.trace.reader import TraceReader
 from lmcache_observability.trace.recorder import Recorder
-from lmcache_observability.trace.records import Answer, Began, Closed, Ended, Lookup, Lost, Retrieved, Stored, Told
+from lmcache_observability.trace.records import (
+    Answer,
+    Began,
+    Closed,
+    Ended,
+    EventRecord,
+    Lookup,
+    Lost,
+    Retrieved,
+    Stored,
+)
 from lmcache_observability.trace.settings import TraceSettings
 from lmcache_observability.trace.trace_subscriber import open_trace
 from plugins.observability.tests.server_stand_in import ServerStandIn
@@ -61,7 +71,7 @@ def test_all_events_are_recorded_and_read_as_operations(tmp_path: Path) -> None:
     events.append(QuotaChanged(cache_salt="tenant", limit_bytes=5))
     path = record(tmp_path / "t", events, level="events")
     kinds = [type(entry.record) for entry in read(path)]
-    assert kinds == [Began, Lookup, Answer, Retrieved, Stored, Ended, Told, Told, Closed]
+    assert kinds == [Began, Lookup, Answer, Retrieved, Stored, Ended, EventRecord, EventRecord, Closed]
     assert b"tenant" not in path.read_bytes()
     assert b"died" in path.read_bytes()
 

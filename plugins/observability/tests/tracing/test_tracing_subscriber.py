@@ -131,9 +131,9 @@ def test_requests_beyond_the_limit_are_abandoned_and_counted() -> None:
     subscriber, sink = tracing(pending_requests_max=2)
     for number in range(4):
         feed(subscriber, [started(f"r{number}"), looked_up(f"r{number}")])
-    given_up = [span.step.attributes for span in sink.spans if span.step.name == "lmcache.request"]
-    assert [about["lmcache.request_id"] for about in given_up] == ["r0", "r1"]
-    assert all(about["lmcache.incomplete"] for about in given_up)
+    abandoned = [span.step.attributes for span in sink.spans if span.step.name == "lmcache.request"]
+    assert [about["lmcache.request_id"] for about in abandoned] == ["r0", "r1"]
+    assert all(about["lmcache.incomplete"] for about in abandoned)
     assert subscriber.incomplete == 2
     subscriber.close()
     assert sink.closed

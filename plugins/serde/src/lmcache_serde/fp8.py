@@ -168,9 +168,9 @@ def _decode_bfloat16(codes: Bytes, exponents: Bytes, factors: Floats, kind: Floa
         at_row, at_column = _places(rare)
         few = _floats(codes[at_row, at_column])
         few *= factors[at_column]
-        mended = np.empty(count, np.uint16)
-        kind.write(few, mended)
-        into[at_row, at_column] = mended
+        encoded = np.empty(count, np.uint16)
+        kind.write(few, encoded)
+        into[at_row, at_column] = encoded
 
 
 def _places(true: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -5,7 +5,7 @@
     table                a byte per plane: 1 quantized, 0 as it was
     planes               one behind the other
 
-Elements that are no floats of 16 or 32 bits (a cache that the engine quantized) are kept as they were, and so is a plane
+Elements that are not floats of 16 or 32 bits (a cache that the engine quantized) are kept as they were, and so is a plane
 with a NaN, an infinity or a magnitude that no scale suits: it comes back to the bit.
 """
 

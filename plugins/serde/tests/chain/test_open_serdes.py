@@ -80,7 +80,7 @@ def test_a_serde_for_numbers_comes_first(plugins: LoadedPlugins) -> None:
 
 
 def test_what_opens_as_something_else_is_not_a_serde(plugins: LoadedPlugins) -> None:
-    with pytest.raises(PluginContractError, match=r"serde 'nothing' .* opens as object, which is no Serde"):
+    with pytest.raises(PluginContractError, match=r"serde 'nothing' .* opens as object, not as Serde"):
         opened(plugins, "nothing")
 
 

@@ -63,6 +63,6 @@ def adapter_table(states: Sequence[AdapterState]) -> Table:
 def adapter_page(text: str, state: AdapterState) -> list[Block]:
     """What was done with an adapter, and its state."""
     blocks: list[Block] = [Line(text), adapter_table([state])]
-    if state.given_up:
-        blocks.append(Line(f"{state.given_up} objects were under way, and were abandoned", Mood.DOUBTFUL))
+    if state.abandoned:
+        blocks.append(Line(f"{state.abandoned} objects were under way, and were abandoned", Mood.DOUBTFUL))
     return [*blocks, Line(UNTIL_RESTART, Mood.QUIET)]

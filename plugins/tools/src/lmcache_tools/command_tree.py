@@ -39,7 +39,7 @@ def core_parsers() -> list[Parser]:
 
 
 def plugin_commands_with_parsers(selection: PluginSelection) -> list[PluginCommand]:
-    """Imports them all.  One whose parsers cannot be had has none, and a warning names its plugin."""
+    """Imports them all.  One whose parsers fail to load has none, and a warning names its plugin."""
     plugins = selection.load_for_user()
     return [
         PluginCommand(offer.name.replace(".", " "), offer.summary, _parsers_of(offer.name, plugins))
@@ -64,7 +64,7 @@ def _checked_parsers(name: str, owner: Candidate, plugins: LoadedPlugins) -> Seq
     except LMCacheError:
         raise
     except (Exception, SystemExit) as error:
-        raise PluginContractError(owner.name, f"its parsers cannot be had: {describe(error)}") from error
+        raise PluginContractError(owner.name, f"its parsers failed to load: {describe(error)}") from error
     for parser in parsers:
         if not (isinstance(parser, argparse.ArgumentParser) and f"{parser.prog} ".startswith(f"{program} ")):
             raise PluginContractError(owner.name, f"{getattr(parser, 'prog', parser)!r} is not a parser of {program}")

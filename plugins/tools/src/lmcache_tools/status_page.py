@@ -117,23 +117,23 @@ def _at(value: Loose, path: tuple[str, ...]) -> float | None:
 
 def _tenants(status: Loose) -> Iterator[Block]:
     largest = {(each / "cache_salt").text(): each for each in status / "quotas" / "largest"}
-    tallies = {(each / "cache_salt").text(): each for each in status / "tenants"}
+    tenants = {(each / "cache_salt").text(): each for each in status / "tenants"}
     salts = sorted(
-        largest.keys() | tallies.keys(), key=lambda salt: (-_use(largest, salt), -_asked(tallies, salt), salt)
+        largest.keys() | tenants.keys(), key=lambda salt: (-_use(largest, salt), -_asked(tenants, salt), salt)
     )
     rows = []
     for salt in salts[:TENANTS_MAX]:
-        use, tally = largest.get(salt, Loose(None)), tallies.get(salt, Loose(None))
+        use, tenant = largest.get(salt, Loose(None)), tenants.get(salt, Loose(None))
         limit, used = (use / "limit_bytes").number(), (use / "used_bytes").number()
-        rate = (tally / "hit_rate").number()
+        rate = (tenant / "hit_rate").number()
         rows.append(
             (
                 salt,
                 _NONE if used is None else size_text(used),
                 _NONE if limit is None else size_text(limit),
                 _NONE if limit is None else ratio_text(used, limit),
-                _NONE if not tally.known else count_text((tally / "lookups").count()),
-                _NONE if not tally.known else count_text((tally / "requested_tokens").count()),
+                _NONE if not tenant.known else count_text((tenant / "lookups").count()),
+                _NONE if not tenant.known else count_text((tenant / "requested_tokens").count()),
                 _NONE if rate is None else ratio_text(rate, 1),
             )
         )
@@ -148,8 +148,8 @@ def _use(largest: Mapping[str, Loose], salt: str) -> float:
     return (largest[salt] / "used_bytes").count() if salt in largest else 0.0
 
 
-def _asked(tallies: Mapping[str, Loose], salt: str) -> float:
-    return (tallies[salt] / "requested_tokens").count() if salt in tallies else 0.0
+def _asked(tenants: Mapping[str, Loose], salt: str) -> float:
+    return (tenants[salt] / "requested_tokens").count() if salt in tenants else 0.0
 
 
 def _workers(status: Loose) -> Iterator[Block]:

@@ -18,12 +18,12 @@ from lmcache_core.l1.arena import SEGMENT_PREFIX, SHM_ROOT
 
 Captured = pytest.CaptureFixture[str]
 SMALL = ("--sizes", "64KiB,100KiB", "--depths", "1,3", "--bytes", "512KiB", "--rounds", "2", "--timeout-seconds", "20")
-STRANGER = """
+THIRD_PARTY = """
     import time
     from lmcache_core import Capability, Offer, Outcome, Usage, hookimpl
     from lmcache_l2_adapter import BlockingL2Adapter
 
-    class Stranger(BlockingL2Adapter):
+    class ThirdParty(BlockingL2Adapter):
         capabilities = Capability.{capabilities}
         max_object_bytes = {longest}
 
@@ -52,16 +52,18 @@ STRANGER = """
             return None
 
     def open_it(settings, context):
-        return Stranger(context)
+        return ThirdParty(context)
 
     @hookimpl
     def lmcache_l2_adapters():
-        return [Offer("acme", "of a third party", "acme_plugin:open_it", capabilities=Stranger.capabilities)]
+        return [Offer("acme", "of a third party", "acme_plugin:open_it", capabilities=ThirdParty.capabilities)]
     """
 
 
-def stranger(capabilities: str = "DELETE", store: str = "pass", load: str = "pass", longest: int | None = None) -> str:
-    return STRANGER.format(capabilities=capabilities, store=store, load=load, longest=longest)
+def third_party(
+    capabilities: str = "DELETE", store: str = "pass", load: str = "pass", longest: int | None = None
+) -> str:
+    return THIRD_PARTY.format(capabilities=capabilities, store=store, load=load, longest=longest)
 
 
 def bench(*arguments: str, adapter: str = '{"type": "memory", "max_size_gb": 0.1}') -> int:
@@ -127,7 +129,7 @@ def test_time_is_a_limit_too(capsys: Captured) -> None:
 
 
 def test_a_wrong_byte_is_the_end_and_not_a_figure(capsys: Captured, install: object) -> None:
-    install("acme", stranger(load="data[-1] ^= 1"))  # type: ignore[operator]
+    install("acme", third_party(load="data[-1] ^= 1"))  # type: ignore[operator]
     assert bench("--warmup", "0", "--json", adapter='{"type": "acme"}') == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["objects_verified"] == 0
@@ -141,7 +143,7 @@ def test_a_wrong_byte_is_the_end_and_not_a_figure(capsys: Captured, install: obj
 
 
 def test_an_adapter_that_fails_is_named_with_what_it_failed_at(capsys: Captured, install: object) -> None:
-    install("acme", stranger(store="return Outcome.REJECTED"))  # type: ignore[operator]
+    install("acme", third_party(store="return Outcome.REJECTED"))  # type: ignore[operator]
     assert bench(adapter='{"type": "acme"}') == 1
     assert "lmcache: acme: store of an object of 64 KiB: rejected;" in capsys.readouterr().err
 
@@ -150,7 +152,7 @@ def test_an_adapter_that_hangs_is_abandoned_and_what_it_may_write_to_stays(
     capsys: Captured, install: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmcache_tools.bench.open_lane.CLOSE_SECONDS", 0.2)
-    install("acme", stranger(load="time.sleep(2)"))  # type: ignore[operator]
+    install("acme", third_party(load="time.sleep(2)"))  # type: ignore[operator]
     before = set(SHM_ROOT.glob(f"{SEGMENT_PREFIX}bench-*"))
     assert bench("--timeout-seconds", "0.3", "--warmup", "0", adapter='{"type": "acme"}') == 1
     assert "nothing has ended within 0.3 s" in capsys.readouterr().err
@@ -159,7 +161,7 @@ def test_an_adapter_that_hangs_is_abandoned_and_what_it_may_write_to_stays(
 
 
 def test_what_cannot_be_deleted_is_not_stored_unless_asked(capsys: Captured, install: object) -> None:
-    install("acme", stranger(capabilities="NONE"))  # type: ignore[operator]
+    install("acme", third_party(capabilities="NONE"))  # type: ignore[operator]
     assert bench(adapter='{"type": "acme"}') == 2
     assert "--leave-behind allows that" in capsys.readouterr().err
     assert bench("--leave-behind", "--json", adapter='{"type": "acme"}') == 0
@@ -192,7 +194,7 @@ def test_what_is_wrong_is_one_line(arguments: list[str], code: int, said: str, c
 
 
 def test_an_object_that_the_adapter_never_takes_is_refused_beforehand(capsys: Captured, install: object) -> None:
-    install("acme", stranger(longest=65536))  # type: ignore[operator]
+    install("acme", third_party(longest=65536))  # type: ignore[operator]
     assert bench(adapter='{"type": "acme"}') == 2
     assert "takes objects of at most 64 KiB (65536 bytes), and --sizes asks for 102400" in capsys.readouterr().err
 

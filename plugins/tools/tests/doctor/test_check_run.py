@@ -121,9 +121,9 @@ def test_the_report_as_json(capsys: Captured, tmp_path: Path) -> None:
     code = main(["doctor", "--json", *flags])
     report = json.loads(capsys.readouterr().out)
     assert code == (0 if report["ok"] else 1)
-    assert report["ok"] is not any(result["level"] == "fail" for result in report["findings"])
-    assert {"probe", "level", "text", "remedy", "fix", "facts"} == set(report["findings"][0])
-    assert len({result["probe"] for result in report["findings"]}) >= len(PROBES)
+    assert report["ok"] is not any(result["level"] == "fail" for result in report["results"])
+    assert {"probe", "level", "text", "remedy", "fix", "facts"} == set(report["results"][0])
+    assert len({result["probe"] for result in report["results"]}) >= len(PROBES)
     assert report["model"]["bytes_per_token"] == pytest.approx(131072, rel=0.01)
     assert report["model"]["shards"] == 2
     assert [tier["name"] for tier in report["tiers"]] == ["L1", "memory"]

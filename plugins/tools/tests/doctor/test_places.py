@@ -66,7 +66,7 @@ def test_what_is_wrong_with_it(
     assert [each.level for each in found] == [level]
 
 
-class StrangerSettings(PluginSettings):
+class ForeignSettings(PluginSettings):
     """As a third party calls them."""
 
     where: Path
@@ -80,8 +80,8 @@ class UnboundedSettings(PluginSettings):
 @pytest.mark.parametrize(
     ("settings", "given", "says"),
     [
-        (StrangerSettings, {}, 'set its "pool_mb", and give it an "eviction"'),
-        (StrangerSettings, {"pool_mb": 500_000}, "lower pool_mb, unless"),
+        (ForeignSettings, {}, 'set its "pool_mb", and give it an "eviction"'),
+        (ForeignSettings, {"pool_mb": 500_000}, "lower pool_mb, unless"),
         (UnboundedSettings, {}, "see its settings: lmcache plugins show disk"),
     ],
 )

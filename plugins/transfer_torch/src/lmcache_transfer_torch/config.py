@@ -9,7 +9,7 @@ from lmcache_core import PluginSettings
 
 class TransferSettings(PluginSettings):
     isolated_ipc: bool = Field(
-        False, description="GPU memory and events are shared as plain CUDA handles; engines must be told the same."
+        False, description="GPU memory and events are shared as plain CUDA handles; engines need the same setting."
     )
     null_block_id: int = Field(0, ge=0, description="ID of an engine's null (padding) block.")
     separate_object_groups: bool = Field(

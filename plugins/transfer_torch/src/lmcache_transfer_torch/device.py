@@ -84,7 +84,7 @@ class Device(Protocol):
 
     def open_memory(self, storages: Sequence[Storage], groups: Sequence[PagedGroup], chunk_tokens: int) -> WorkerMemory:
         """Import the storages that a worker described; `PagedGroup.bases` name them by their index.  Raises DeviceError,
-        with nothing imported, when one cannot be had or is smaller than it says."""
+        with nothing imported, when one is not available or is smaller than it says."""
 
     def status(self) -> dict[str, object]:
         """What an operator should see of it."""

@@ -40,7 +40,7 @@ class Devices:
         self._open: dict[str, Device] = {}
 
     def get(self, name: str) -> Device:
-        """Raises DeviceError when it cannot be had; the next worker tries again."""
+        """Raises DeviceError when it is not available; the next worker tries again."""
         with self._lock:
             device = self._open.get(name)
             if device is None:

@@ -1,4 +1,4 @@
-"""Server-driven requests as they stand on the wire."""
+"""Server-driven requests as they are on the wire."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class Registry:
         described = Worker(instance_id, model_name, world_size, groups, shard, inline=False, proven=True)
         worker = context.workers.register(described)
         with self._lock:
-            # The same worker may come again, because it was told to or lost an answer: where its memory is now counts.
+            # The same worker may come again, because it was asked to or lost an answer: where its memory is now counts.
             earlier = self._registered.get(worker.token)
             self._registered[worker.token] = registered
         if earlier is not None:

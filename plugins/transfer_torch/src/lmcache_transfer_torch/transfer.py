@@ -19,7 +19,7 @@ IN_FLIGHT_MAX: Final = 256
 
 Submit = Callable[[TransferJob, Done], bytes]
 Finish = Callable[[bool], bool]
-"""Told whether the bytes arrived; says whether the transfer succeeded.  The holds are the worker's own again."""
+"""Gets whether the bytes arrived; returns whether the transfer succeeded.  The references are the worker's own again."""
 
 
 class Transfer:

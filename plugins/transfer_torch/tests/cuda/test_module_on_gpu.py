@@ -77,12 +77,12 @@ class Site:
             time.sleep(0.002)
 
     def cached(self) -> int:
-        return self.bench.storage.census().cached
+        return self.bench.storage.state_counts().cached
 
     def close(self) -> None:
         self.module.close()
-        self.bench.everybody_leaves()
-        counts = self.bench.storage.census()
+        self.bench.all_leave()
+        counts = self.bench.storage.state_counts()
         assert (counts.held, counts.quarantined) == (0, 0)
         self.bench.__exit__(None, None, None)
         assert self.machine.violations == []

@@ -43,9 +43,7 @@ def _missing(row: PluginRow, sources: _Sources) -> list[str]:
             module, _, function = target.partition(":")
             for name, importer in sources.absent(module, function, seen):
                 missing.setdefault(name, f"{offered.kind.label} '{offered.offer.name}': {importer} imports it")
-    return [
-        f"module '{name}' is not installed, and cannot be had when it is used ({why})" for name, why in missing.items()
-    ]
+    return [f"module '{name}' is not installed, and fails when it is used ({why})" for name, why in missing.items()]
 
 
 class _Sources:

@@ -65,7 +65,7 @@ class PluginSelection(msgspec.Struct, frozen=True):
     safe_mode: bool = False
 
     def load(self, *, strict: bool = False) -> LoadedPlugins:
-        """As `load_plugins`.  Raises ConfigError for names that cannot be had."""
+        """As `load_plugins`.  Raises ConfigError for names that are not available."""
         # here, because `lmcache version` and `lmcache ping` load no plugin
         from lmcache_core.app.plugins.loading import load_plugins
 

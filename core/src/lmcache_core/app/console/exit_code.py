@@ -31,7 +31,7 @@ _MEANINGS: Final = MappingProxyType(
         ExitCode.FAILED: "it could not, or what it looked at is not well: a server that does not answer or is not healthy, "
         "a requirement or a check that fails",
         ExitCode.USAGE: "the command line or the configuration is wrong",
-        ExitCode.RESOURCE: "a port, a path, a lock or memory cannot be had",
+        ExitCode.RESOURCE: "a port, a path, a lock or memory is not available",
         ExitCode.PLUGIN: "a plugin that is needed cannot be used",
         ExitCode.NOT_DRAINED: "a server has stopped, but not everything reached L2",
         ExitCode.INTERRUPTED: "Ctrl-C or SIGTERM ended it before it had done what was asked",

@@ -78,7 +78,7 @@ def _entry_point_text(distribution: Distribution) -> str:
 
 
 def _candidates_of(same: Sequence[Distribution], seen: set[str]) -> Iterator[Candidate]:
-    """The plugins of the first distribution that is no leftover folder without metadata."""
+    """The plugins of the first distribution that is not a leftover folder without metadata."""
     for distribution in same:
         name = ""
         try:

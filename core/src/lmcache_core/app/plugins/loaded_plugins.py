@@ -113,7 +113,7 @@ class LoadedPlugins:
         if not (isinstance(model, type) and issubclass(model, PluginSettings)):
             raise PluginContractError(
                 candidate.name,
-                f"{OfferKind(kind).label} '{name}' ({candidate.owner}): '{offer.settings}' is no PluginSettings",
+                f"{OfferKind(kind).label} '{name}' ({candidate.owner}): '{offer.settings}' is not a PluginSettings model",
             )
         return model
 
@@ -139,7 +139,7 @@ class LoadedPlugins:
         return opened
 
     def setting_groups(self) -> tuple[LoadedGroup, ...]:
-        """The settings that plugins bring, their models imported.  A group that cannot be had is left out and its plugin is
+        """The settings that plugins bring, their models imported.  A group that fails to load is left out and its plugin is
         broken from then on, and a group whose names are those of another one is left out with a warning, unless the
         configuration selects the plugin: then it raises PluginError."""
         if self._groups is None:
@@ -233,10 +233,10 @@ class LoadedPlugins:
         for row in self._rows:
             if row.candidate.name in plugin_names or (distribution and distribution == row.candidate.distribution):
                 if row.unusable:
-                    raise PluginLoadError(row.candidate.name, f"{kind.label} '{name}' cannot be had: {row}")
+                    raise PluginLoadError(row.candidate.name, f"{kind.label} '{name}' is not available: {row}")
                 if row.status is Status.BLOCKED:
                     raise ConfigError(
-                        f"{kind.label} '{name}' cannot be had: plugin '{row.candidate.name}' is {row.error}"
+                        f"{kind.label} '{name}' is not available: plugin '{row.candidate.name}' is {row.error}"
                     )
         installed = [f"{own} ({found[0][0].owner})" for (of, own), found in sorted(self._owners.items()) if of is kind]
         lines = [f"no {kind.label} is called '{name}'", f"Installed: {', '.join(installed) or 'none'}"]

@@ -115,7 +115,7 @@ def _planned(row: PluginRow, selected: Sequence[str], blocked: Sequence[str], sa
     candidate = row.candidate
     if candidate.origin is Origin.BUILTIN and candidate.mismatch is None:
         return row
-    if candidate.damage and candidate.name not in blocked:  # whatever is selected: an installation has to be mended
+    if candidate.damage and candidate.name not in blocked:  # whatever is selected: an installation has to be repaired
         return PluginRow(candidate, Status.BROKEN, error=candidate.damage, remedy=reinstall(candidate))
     if safe_mode:
         return PluginRow(candidate, Status.BLOCKED, error="blocked by safe mode")

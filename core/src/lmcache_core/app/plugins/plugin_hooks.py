@@ -1,6 +1,6 @@
 """Connects plugins through pluggy and asks them what they offer, one at a time.
 
-pluggy stops at the first hook it does not know, passes over a function that is not decorated, and loses everybody's
+pluggy stops at the first hook it does not know, passes over a function that is not decorated, and loses all
 answers when one plugin raises.  Here each plugin is looked at before it is registered, and each is called alone.
 """
 

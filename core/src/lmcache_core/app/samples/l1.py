@@ -67,7 +67,7 @@ KINDS: Final = kinds_in(globals())
 
 def l1_samples(parts: Parts) -> Iterator[Sample]:
     cache, arena = parts.tiers.cache, parts.tiers.arena
-    yield from _census(cache.contents.state_counts(), arena.kind)
+    yield from _slots(cache.contents.state_counts(), arena.kind)
     yield BACKED.of(arena.backed_bytes)
     yield OBJECTS.of(cache.objects)
     for owner, count in cache.leases.count_by_owner().items():
@@ -90,16 +90,16 @@ def l1_samples(parts: Parts) -> Iterator[Sample]:
     yield from _salts(parts)
 
 
-def _census(census: SlotCounts, backend: str) -> Sequence[Sample]:
+def _slots(counts: SlotCounts, backend: str) -> Sequence[Sample]:
     """Of one moment, so that the states add up."""
     return (
-        USED.of(census.used_bytes, _TAG, backend),
-        USED_RATIO.of(census.used_bytes / census.capacity_bytes, _TAG, backend),
-        CAPACITY.of(census.capacity_bytes),
-        SLOTS.of(census.free, "free"),
-        SLOTS.of(census.cached, "cached"),
-        SLOTS.of(census.held, "held"),
-        SLOTS.of(census.quarantined, "quarantined"),
+        USED.of(counts.used_bytes, _TAG, backend),
+        USED_RATIO.of(counts.used_bytes / counts.capacity_bytes, _TAG, backend),
+        CAPACITY.of(counts.capacity_bytes),
+        SLOTS.of(counts.free, "free"),
+        SLOTS.of(counts.cached, "cached"),
+        SLOTS.of(counts.held, "held"),
+        SLOTS.of(counts.quarantined, "quarantined"),
     )
 
 

@@ -72,7 +72,7 @@ PREFETCHES_ENDED: Final = counter(
     "lmcache.prefetch.ended",
     "{lookup}",
     "Lookups that went on in L2 and are answered: completed, timed_out, cancelled by the end of the "
-    "request, or given_up.",
+    "request, or abandoned.",
     "result",
 )
 PREFETCH_BYTES: Final = gauge(
@@ -268,7 +268,7 @@ def prefetch_samples(counts: PrefetchCounts) -> Iterator[Sample]:
     yield PREFETCHES_ENDED.of(counts.completed, "completed")
     yield PREFETCHES_ENDED.of(counts.timed_out, "timed_out")
     yield PREFETCHES_ENDED.of(counts.cancelled, "cancelled")
-    yield PREFETCHES_ENDED.of(counts.given_up, "given_up")
+    yield PREFETCHES_ENDED.of(counts.abandoned, "abandoned")
     yield PREFETCH_BYTES.of(counts.l1_bytes)
     yield PREFETCH_LIMIT.of(counts.l1_max_bytes)
     yield PREFETCH_LOADED.of(counts.loaded)

@@ -47,7 +47,7 @@ _STATE: Final = {
     "borrowed_bytes": 8192,
     "seconds_left": None,
     "drained": None,
-    "given_up": 0,
+    "abandoned": 0,
     "eviction_policy": None,
     "settings": {"type": "memory", "max_size_gb": 1.0},
     "note": UNTIL_RESTART,
@@ -76,7 +76,7 @@ class AdapterState(Answer):
     borrowed_bytes: int = Field(description="Memory of L1 that it reads or writes just now, or has not released.")
     seconds_left: float | None = Field(description="Until the deadline of its removal.")
     drained: bool | None = Field(description="Of a removal: did everything that waited get there?  Null until then.")
-    given_up: int = Field(description="Objects of jobs that were abandoned at the deadline.")
+    abandoned: int = Field(description="Objects of jobs that were abandoned at the deadline.")
     eviction_policy: str | None
     settings: dict[str, Any] = Field(description="As they were given, without secrets.")
     note: str = UNTIL_RESTART
@@ -114,7 +114,7 @@ class ChangedSetting(Answer):
     before: Any
     after: Any
     state: Literal["applied", "under way"] = Field(
-        "applied", description="`under way`: a new eviction policy is still being told of what L1 holds."
+        "applied", description="`under way`: a new eviction policy still receives what L1 holds."
     )
 
 

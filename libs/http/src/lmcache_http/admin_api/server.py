@@ -25,7 +25,7 @@ class Alive(Answer):
 
 
 class Serving(Answer):
-    """`degraded`: the server serves, and something beside it does not work.  `reason` is there only then: told to those who
+    """`degraded`: the server serves, and something beside it does not work.  `reason` is there only then: shown to those who
     are let in, and null to others."""
 
     model_config = ConfigDict(
@@ -72,7 +72,7 @@ class ApiDescription(Answer):
 
 
 class Version(Answer):
-    """`contract` is the major version of what plugins stand on; `native` tells the compiled inner loops in use."""
+    """`contract` is the major version of what plugins import; `native` tells the compiled inner loops in use."""
 
     model_config = ConfigDict(
         json_schema_extra={

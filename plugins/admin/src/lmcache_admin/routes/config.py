@@ -1,4 +1,4 @@
-"""What the server was told, without secrets."""
+"""The server's settings, without secrets."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _handler(plugin: PluginRoute, calls: PluginCalls) -> BaseRouteHandler:
             body=await _body(request, route),
         )
         try:
-            told: Response[Any] = await calls.call(plugin.plugin, _answer, plugin, asked)
+            response: Response[Any] = await calls.call(plugin.plugin, _answer, plugin, asked)
         except BusyPluginError as error:
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         except TimeoutError:
@@ -64,7 +64,7 @@ def _handler(plugin: PluginRoute, calls: PluginCalls) -> BaseRouteHandler:
                 HTTPStatus.GATEWAY_TIMEOUT,
                 f"plugin '{plugin.plugin}' did not answer in time; the server's log names the route",
             ) from None
-        return told
+        return response
 
     return _METHODS[route.method](path, status_code=HTTPStatus.OK, operation=operation(route))(answer)
 
@@ -101,7 +101,7 @@ async def _body(request: Request[Any, Any, Any], route: HttpRoute) -> bytes:
 
 
 def _answer(plugin: PluginRoute, asked: HttpRequest) -> Response[Any]:
-    """On a thread.  What the plugin raises or answers wrongly is logged under its name, and not told."""
+    """On a thread.  What the plugin raises or answers wrongly is logged under its name, and not shown."""
     route = plugin.route
     try:
         answer = route.answer(asked)

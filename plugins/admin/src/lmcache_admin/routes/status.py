@@ -41,8 +41,8 @@ def status_routes(view: Callable[[], ServerView]) -> Sequence[BaseRouteHandler]:
             case ServerState.DEGRADED:
                 return Response(Serving(status="degraded", reason=reason).model_dump())
             case ServerState.UNHEALTHY:
-                told = Unhealthy(reason=reason)
-                return Response(told.model_dump(), status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+                unhealthy = Unhealthy(reason=reason)
+                return Response(unhealthy.model_dump(), status_code=HTTPStatus.SERVICE_UNAVAILABLE)
 
     @get("/status", operation=Operation("Everything that the server says of itself.", Status))
     async def details() -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Completions(L2Fixtures):
             assert driver.is_quiet(), "the descriptor is readable and nothing waits"
             assert list(driver.adapter.completions().drain()) == []
 
-    def test_an_answer_that_nobody_has_taken_keeps_the_descriptor_readable(self, rig: Rig) -> None:
+    def test_an_answer_that_was_not_taken_keeps_the_descriptor_readable(self, rig: Rig) -> None:
         driver = rig.driver
         first, second = driver.adapter.submit_lookup([]), driver.adapter.submit_lookup([])
         driver.finish(second)

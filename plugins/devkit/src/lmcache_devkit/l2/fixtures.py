@@ -17,7 +17,7 @@ from lmcache_devkit.l2_driver import WAIT_SECONDS, L2Driver
 from lmcache_devkit.offer_under_test import OfferSuite, OpenableOffer
 
 LEFT_BEHIND = "lmcache_left_behind"
-"""The property of a test's report under which stand the objects that it could not delete."""
+"""The property of a test's report with the objects that it could not delete."""
 
 
 class L2Fixtures(OfferSuite):
@@ -37,7 +37,7 @@ class L2Fixtures(OfferSuite):
 
     @pytest.fixture
     def small_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Settings for an empty backend that holds `small_bytes` and no more.  None: such a backend cannot be had."""
+        """Settings for an empty backend that holds `small_bytes` and no more.  None: such a backend is not available."""
         return None
 
     @pytest.fixture

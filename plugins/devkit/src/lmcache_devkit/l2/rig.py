@@ -173,7 +173,7 @@ class Rig:
         return left + self._delete_rejected() if self.unremovable else left
 
     def _delete_rejected(self) -> list[ObjectKey]:
-        """What an adapter was told to leave alone, it leaves alone for its life.  The next one may take it away, or may
+        """What an adapter is configured to leave alone, it leaves alone for its life.  The next one may take it away, or may
         see for itself that it is foreign, which is right: then it stays behind, if the backend keeps it at all."""
         adapter = self.open()
         try:

@@ -50,7 +50,7 @@ class Sharing(L2Fixtures):
         if Capability.LIST in rig.capabilities:
             assert sorted(rig.own(rig.driver.keys(100))) == sorted(rig.keys(10))
 
-    def test_what_one_deleted_is_no_hit_of_the_other(self, rig: Rig) -> None:
+    def test_what_one_deleted_is_not_a_hit_of_the_other(self, rig: Rig) -> None:
         rig.require(Capability.SHARED | Capability.DELETE)
         other = rig.open()
         keys = rig.put(3)
@@ -78,7 +78,7 @@ class Sharing(L2Fixtures):
         for item in items:
             assert_right(*item)
 
-    def test_what_another_deleted_is_no_hit_although_it_was_found_before(self, rig: Rig) -> None:
+    def test_what_another_deleted_is_not_a_hit_although_it_was_found_before(self, rig: Rig) -> None:
         """A lookup may remember it for a while; a load may not, and a lookup after such a load may not either."""
         rig.require(Capability.SHARED | Capability.DELETE)
         other = rig.open()

@@ -28,7 +28,7 @@ from lmcache_core import (
 
 KEPT: Final = 200
 AGAIN_SECONDS: Final = 60.0
-"""The same thing within this time is counted, not told again: a flood must not push everything else out."""
+"""The same thing within this time is counted, not shown again: a flood must not push everything else out."""
 _TEXT_MAX: Final = 300
 
 

@@ -122,12 +122,12 @@ def _moment(moment: Moment, curves: Sequence[str]) -> Shown:
 
 
 def _l1(status: Shown, chunks: Shown) -> Shown:
-    census = status["l1"]
+    l1 = status["l1"]
     return {
-        "capacity_bytes": census["capacity_bytes"],
-        "used_bytes": census["used_bytes"],
-        "slots": {state: census[state] for state in ("cached", "held", "quarantined")},
-        "evicted": census["evicted"],
+        "capacity_bytes": l1["capacity_bytes"],
+        "used_bytes": l1["used_bytes"],
+        "slots": {state: l1[state] for state in ("cached", "held", "quarantined")},
+        "evicted": l1["evicted"],
         "refused": chunks["refused"],
         "policy": status["policies"]["eviction"],
     }
@@ -156,23 +156,23 @@ def _adapter(adapter: Shown, figures: Figures) -> Shown:
 def _tenants(status: Shown, ceilings: Sequence[Ceiling]) -> list[Shown]:
     """Those that asked for most, and those that use most."""
     use = {each["cache_salt"]: each for each in status["quotas"]["largest"]}
-    tallies = {each["cache_salt"]: each for each in status["tenants"]}
+    tenants = {each["cache_salt"]: each for each in status["tenants"]}
     rates = {each.cache_salt: each for each in ceilings if each.window == "start"}
     # metrics call the empty salt by no name, `/status` by a word
     rates |= {"_default": rates[""]} if "" in rates else {}
     return [
         {
             "salt": salt,
-            "lookups": tally.get("lookups", 0),
+            "lookups": tenant.get("lookups", 0),
             # of the same chunks as the ceiling, where that is known
-            "hit_rate": rates[salt].actual if salt in rates else tally.get("hit_rate"),
+            "hit_rate": rates[salt].actual if salt in rates else tenant.get("hit_rate"),
             "ceiling": rates[salt].ceiling if salt in rates else None,
-            "hit_l1_tokens": tally.get("hit_l1_tokens", 0),
-            "hit_l2_tokens": tally.get("hit_l2_tokens", 0),
+            "hit_l1_tokens": tenant.get("hit_l1_tokens", 0),
+            "hit_l2_tokens": tenant.get("hit_l2_tokens", 0),
             "used_bytes": use.get(salt, {}).get("used_bytes", 0),
             "limit_bytes": use.get(salt, {}).get("limit_bytes"),
         }
-        for salt, tally in ((salt, tallies.get(salt, {})) for salt in dict.fromkeys((*tallies, *use)))
+        for salt, tenant in ((salt, tenants.get(salt, {})) for salt in dict.fromkeys((*tenants, *use)))
     ]
 
 

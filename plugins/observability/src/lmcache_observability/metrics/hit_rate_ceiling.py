@@ -80,7 +80,7 @@ class HitRateCeiling:
         next(self._words)
 
     def end(self, now: float) -> None:
-        """All events of the batch were told; they count as of `now`, seconds of a clock that does not go back."""
+        """All events of the batch were handled; they count as of `now`, seconds of a clock that does not go back."""
         for request in self._asked:
             if request in self._pending:  # maybe for long, and the rest of the batch need not be kept
                 self._pending[request] = self._pending[request].copy()

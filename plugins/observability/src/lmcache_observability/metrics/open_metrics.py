@@ -1,4 +1,4 @@
-"""Opens the subscriber `metrics`, with what it was told to listen on and to push to."""
+"""Opens the subscriber `metrics`, with its addresses to listen on and to push to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_metrics(settings: MetricsSettings) -> MetricsSubscriber:
-    """Raises ResourceError for a port that was asked for and cannot be had; without the default one there is a warning."""
+    """Raises ResourceError for a port that was asked for and is not available; without the default one there is a warning."""
     subscriber = MetricsSubscriber(settings, _open_push(settings))
     if settings.prometheus_port:
         _listen(subscriber, settings)

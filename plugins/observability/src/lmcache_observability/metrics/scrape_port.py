@@ -39,7 +39,7 @@ class _Head(NamedTuple):
 
 class ScrapePort:
     """`GET /metrics`, one request for each connection.  Bound to a loopback address, it answers names of this machine alone.
-    Raises OSError where the port cannot be had."""
+    Raises OSError where the port is not available."""
 
     def __init__(self, host: str, port: int, expose: Callable[[str], Exposition]) -> None:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lmcache_observability.trace.reader import Entry
-from lmcache_observability.trace.records import Began, Lookup, Record, Told
+from lmcache_observability.trace.records import Began, EventRecord, Lookup, Record
 
 Lines = Iterator[str]
 _DEPTH_MAX: Final = 32
@@ -63,7 +63,7 @@ def to_jsonl(entries: Iterable[Entry]) -> Lines:
 
 
 def _fields(record: Record, hashes: list[bytes]) -> dict[str, Any]:
-    if isinstance(record, Told):
+    if isinstance(record, EventRecord):
         return {"record": record.event, "at": record.at, **_plain(record.fields)}
     fields = {name: _plain(getattr(record, name)) for name in record.__struct_fields__ if name not in ("known", "more")}
     chunks = {"chunk_hashes": [each.hex() for each in hashes]} if isinstance(record, Lookup) else {}

@@ -21,7 +21,7 @@ class HashWriter:
         self._last = 0
 
     def forget(self) -> None:
-        """Begin anew, as the reader does where records are missing: what was told may not have arrived."""
+        """Begin anew, as the reader does where records are missing: what was sent may not have arrived."""
         self._numbers.clear()
         self._last = 0
 
@@ -49,7 +49,7 @@ class HashWriter:
 
 
 class HashReader:
-    """The other side.  Grows with what was told, 100 bytes or so for each hash."""
+    """The other side.  Grows with what was recorded, 100 bytes or so for each hash."""
 
     def __init__(self) -> None:
         self._hashes: list[bytes] = [b""]

@@ -12,7 +12,7 @@ from lmcache_core import ConfigError, ResourceError
 from lmcache_observability.trace.format import FrameReader
 from lmcache_observability.trace.hash_tree import HashReader
 from lmcache_observability.trace.record_events import operation
-from lmcache_observability.trace.records import Lookup, Lost, Record, Told
+from lmcache_observability.trace.records import EventRecord, Lookup, Lost, Record
 
 _TIME_MAX: Final = 2.0**33
 """Seconds since the epoch; later than any clock."""
@@ -51,8 +51,8 @@ class TraceReader:
     def __iter__(self) -> Iterator[Entry]:
         """Raises ConfigError for a record that no server wrote, ResourceError when the file cannot be read any more."""
         hashes = HashReader()
-        for told in self._records():
-            record = operation(told) if isinstance(told, Told) else told
+        for event_record in self._records():
+            record = operation(event_record) if isinstance(event_record, EventRecord) else event_record
             try:
                 _check(record)
                 prompt = hashes.hear(record.known, record.more) if isinstance(record, Lookup) else []

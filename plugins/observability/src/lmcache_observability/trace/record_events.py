@@ -10,20 +10,20 @@ import msgspec
 
 from lmcache_core import ChunksRetrieved, ChunksStored, Event, LookupFinished, RequestEnded
 from lmcache_observability.shown_salt import SaltStyle, shown_salt
-from lmcache_observability.trace.records import Answer, Ended, Record, Retrieved, Stored, Told
+from lmcache_observability.trace.records import Answer, Ended, EventRecord, Record, Retrieved, Stored
 
 _SALT: Final = "cache_salt"
 
 
-def told(event: Event, salts: SaltStyle) -> Told:
+def event_record(event: Event, salts: SaltStyle) -> EventRecord:
     """The event as it is, but for its salt."""
     fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
     if isinstance(salt := fields.get(_SALT), str):
         fields[_SALT] = shown_salt(salt, salts)
-    return Told(event.at, type(event).__name__, fields)
+    return EventRecord(event.at, type(event).__name__, fields)
 
 
-def operation(record: Told) -> Record:
+def operation(record: EventRecord) -> Record:
     """The record of the storage operation that this event tells of; `record` itself where it tells of none."""
     if record.event not in _KINDS:
         return record

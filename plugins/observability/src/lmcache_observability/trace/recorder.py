@@ -34,7 +34,7 @@ class Recorder:
         self._missing = 0
         self._logged_at = float("-inf")
         self.lost_records = 0
-        """A lookup behind lost records must not count on what was told before them."""
+        """A lookup behind lost records must not count on what was recorded before them."""
         try:
             self._write(MAGIC)
         except OSError:

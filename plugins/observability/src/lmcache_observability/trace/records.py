@@ -33,7 +33,7 @@ class Lookup(_Record, frozen=True, tag="L"):
     world_size: int
     prompt_tokens: int
     known: int
-    """Number of the chunk up to which its prefix was told before; 0: nothing of it was."""
+    """Number of the chunk up to which its prefix was recorded before; 0: nothing of it was."""
     more: bytes
     """The hashes behind it, 32 bytes each; they get the next numbers."""
 
@@ -74,7 +74,7 @@ class Ended(_Record, frozen=True, tag="E"):
     request: str
 
 
-class Told(_Record, frozen=True, tag="T"):
+class EventRecord(_Record, frozen=True, tag="T"):
     """An event as it is, where all of them are recorded."""
 
     event: str
@@ -91,4 +91,4 @@ class Closed(_Record, frozen=True, tag="C"):
     """The recording ended in order."""
 
 
-Record = Began | Lookup | Answer | Stored | Retrieved | Ended | Told | Lost | Closed
+Record = Began | Lookup | Answer | Stored | Retrieved | Ended | EventRecord | Lost | Closed

@@ -128,6 +128,6 @@ class ReplayEngine:
 
 
 def chunk_tokens(chunk_hash: bytes, count: int) -> list[int]:
-    """Tokens that stand for a chunk: different for different hashes, as far as `count` leaves room for it."""
+    """Tokens of a chunk: different for different hashes, as far as `count` leaves room for it."""
     words = struct.unpack(f"<{_WORDS}I", chunk_hash)
     return [word & 0x7FFFFFFF for word in words[:count]] + [0] * (count - _WORDS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lmcache_observability.trace.reader import Entry
-from lmcache_observability.trace.records import Answer, Began, Closed, Lookup, Lost, Retrieved, Stored, Told
+from lmcache_observability.trace.records import Answer, Began, Closed, EventRecord, Lookup, Lost, Retrieved, Stored
 
 BlockName = tuple[str, str, int, bytes]
 """Model, salt, world size and chunk hash: what makes two chunks the same."""
@@ -67,7 +67,7 @@ def summarise(path: str, entries: Iterable[Entry]) -> TraceSummary:
         if not isinstance(record, Began | Closed | Lost):
             summary.first = record.at if summary.first is None else min(summary.first, record.at)
             summary.last = record.at if summary.last is None else max(summary.last, record.at)
-            summary.records[record.event if isinstance(record, Told) else type(record).__name__] += 1
+            summary.records[record.event if isinstance(record, EventRecord) else type(record).__name__] += 1
         match record:
             case Began():
                 summary.level, summary.server_version = record.level, record.server_version

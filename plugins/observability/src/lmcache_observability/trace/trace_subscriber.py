@@ -10,7 +10,7 @@ from typing import Any
 from lmcache_core import Event, LookupHashes, ResourceError, ServerView, Subscriber, Subscriptions
 from lmcache_observability.shown_salt import shown_salt
 from lmcache_observability.trace.hash_tree import HashWriter
-from lmcache_observability.trace.record_events import OPERATIONS, told
+from lmcache_observability.trace.record_events import OPERATIONS, event_record
 from lmcache_observability.trace.recorder import Recorder
 from lmcache_observability.trace.records import Began, Closed, Lookup
 from lmcache_observability.trace.settings import TraceSettings
@@ -62,7 +62,7 @@ class TraceSubscriber(Subscriber):
         if isinstance(event, LookupHashes):
             self._looked_up(event)
         else:
-            self._recorder.add(told(event, self._settings.salts))
+            self._recorder.add(event_record(event, self._settings.salts))
 
 
 def open_trace(settings: TraceSettings) -> Subscriber:

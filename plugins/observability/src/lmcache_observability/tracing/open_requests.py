@@ -18,7 +18,7 @@ _OWNER_CHARS_MAX: Final = 2048
 
 class OpenRequest(Protocol):
     owner: Owner | None
-    """None: nothing has told of it yet."""
+    """None: unknown yet."""
 
     @property
     def steps(self) -> Sized:
@@ -35,7 +35,7 @@ class OpenRequests(Generic[Record, Trail]):
 
     At the limit the oldest is removed, and `on_forgotten` is called: its engine died, or its end
     was lost.  The same happens where another owner has a request of the same name: two engines may call theirs alike, and
-    nothing of the one may be told of the other's.
+    nothing of the one may be shown as the other's.
 
     Of requests that are over, a `Trail` is kept for what comes late, of the last `limit` of them at least."""
 

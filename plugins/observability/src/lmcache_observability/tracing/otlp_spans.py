@@ -67,7 +67,7 @@ class OtlpSpans:
             }
         )
         self._logged_at = float("-inf")
-        self._told = 0
+        self._logged_lost = 0
         self._stop = threading.Event()
         self.dropped_spans = 0
         """There was no room for them."""
@@ -114,8 +114,8 @@ class OtlpSpans:
 
     def _tell(self, lost: int) -> None:
         """Now and then, and not for each batch."""
-        if lost != self._told and time.monotonic() - self._logged_at > _LOG_SECONDS:
-            self._logged_at, self._told = time.monotonic(), lost
+        if lost != self._logged_lost and time.monotonic() - self._logged_at > _LOG_SECONDS:
+            self._logged_at, self._logged_lost = time.monotonic(), lost
             logger.warning(
                 "spans are lost failed=%d dropped=%d; is the collector there?", self.failed_spans, self.dropped_spans
             )

@@ -31,7 +31,7 @@ Table = Sequence[float]
 
 
 def age_bucket(age: float) -> int:
-    """Any number is an age; those that are no time are the youngest."""
+    """Any number is an age; those that are not numbers are the youngest."""
     if not age > 0.0:
         return 0
     mantissa, exponent = frexp(age)

@@ -80,7 +80,7 @@ class LeastHitDensity(EvictionPolicy):
         self._stamp = columns.numbers("stamp", "Q")
         """The same for what one request did at a stretch; later requests have higher ones."""
         self._word = columns.numbers("word", "Q")
-        """64 bits of its key; 0 where keys are not told."""
+        """64 bits of its key; 0 where keys are unknown."""
         self._pools: dict[tuple[int, str], _Pool] = {}
         self._pool_of: dict[int, _Pool] = {}
         """By list."""

@@ -27,7 +27,7 @@ _KEPT: Final = 0.85
 _SLICE: Final = 64
 """Watched keys that one request looks at while new densities are taken: no call has to look at all."""
 _TURNOVER: Final = 16
-"""Ages below this part of the time that least recently used keeps an object for are not told apart."""
+"""Ages below this part of the time that least recently used keeps an object for are not distinguished."""
 _SAMPLE_SHIFT: Final = 40
 """The bits of a key that say whether it is watched; no other structure looks at them first."""
 

@@ -23,7 +23,7 @@ class Pick:
 
 
 class PrefixEnds:
-    """The chunks from the first that L1 misses to the first that cannot be had; `loads(end)` in constant time."""
+    """The chunks from the first that L1 misses to the first that is not available; `loads(end)` in constant time."""
 
     def __init__(self, facts: PrefetchFacts, picks: Sequence[Pick], adapters: int) -> None:
         """One pick for each chunk of a shard that can be had."""

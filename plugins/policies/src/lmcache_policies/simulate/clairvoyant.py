@@ -1,4 +1,4 @@
-"""The yardstick: what a policy would hit that knew the whole trace beforehand.
+"""The baseline: what a policy would hit that knew the whole trace beforehand.
 
 Whatever is needed farthest in the future goes first: Belady's MIN (L. A. Belady, "A study of replacement algorithms for
 a virtual-storage computer", IBM Systems Journal 5(2), 1966, https://doi.org/10.1147/sj.52.0078).  Two things differ here.

@@ -12,7 +12,7 @@ _REDRAW_SECONDS: Final = 0.1
 
 
 class Progress(Protocol):
-    """Told by one thread."""
+    """Called by one thread."""
 
     def at(self, label: str, done: float) -> None:
         """`done` replays of all of them are over; `label` is the one that is running."""

@@ -3,7 +3,7 @@
 A request is looked up and then stored, as an engine does:
 
 1. Its hits are the blocks that are cached, up to the first that is not.  The policy is notified of them.  Blocks that are
-   cached behind that gap are no hits, are not touched, and are not stored again; so it is on the server.
+   cached behind that gap are not hits, are not touched, and are not stored again; so it is on the server.
 2. The missing ones are stored, in prompt order.  Of a request that is longer than the cache only the first `capacity`
    blocks are: a store that finds no room for all of them gets it for the first ones.
 3. When more than `capacity` blocks are cached now, the policy is asked for victims.  Whatever it names leaves.  If that

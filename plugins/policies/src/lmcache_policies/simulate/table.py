@@ -46,7 +46,7 @@ def _percent(outcome: Outcome, hits: int) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Numbers stand under each other, marked or not."""
+    """Numbers are under each other, marked or not."""
     rows = [[row[0], *(cell if cell.endswith("*") else f"{cell} " for cell in row[1:])] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Reads traces.  Three forms, told apart by their first line, plain or compressed with gzip:
+"""Reads traces.  Three forms, distinguished by their first line, plain or compressed with gzip:
 
 requests    one JSON object per line, as Mooncake publishes them:
             {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}

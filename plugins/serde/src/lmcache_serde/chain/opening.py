@@ -86,7 +86,9 @@ def _region(settings: ChainSettings, where: str) -> MemoryRegion:
     try:
         return scratch_region(size)
     except (OSError, ValueError, OverflowError) as error:
-        raise ResourceError(f"{where}: {size} bytes of memory cannot be had ({error}); lower serde_memory_gb") from None
+        raise ResourceError(
+            f"{where}: {size} bytes of memory could not be allocated ({error}); lower serde_memory_gb"
+        ) from None
 
 
 def _check(name: str, capabilities: Capability) -> None:

@@ -1,4 +1,4 @@
-"""Memory in which objects stand between a serde and a backend: bounded, and taken page by page as it is needed."""
+"""Memory in which objects are between a serde and a backend: bounded, and taken page by page as it is needed."""
 
 from __future__ import annotations
 

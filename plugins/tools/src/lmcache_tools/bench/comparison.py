@@ -22,7 +22,7 @@ _ROUNDS_MIN: Final = 2
 """Of a cell whose time is limited: one alone has no spread."""
 _MAX_WRONG: Final = 20
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class Comparison:
         region: MemoryRegion,
         interruption: Interruption,
         patience_seconds: float,
-        told: Told = lambda text: None,
+        progress: Progress = lambda text: None,
     ) -> None:
-        """`told` hears what is measured next, once for each round."""
+        """`progress` gets what is measured next, once for each round."""
         self._plan = plan
         self._subjects = tuple(subjects)
         self._region = region
         self._interruption = interruption
         self._patience_seconds = patience_seconds
-        self._told = told
+        self._progress = progress
         self.results: Final = Results()
         """What is known so far, also after it ended early."""
 
@@ -101,7 +101,7 @@ class Comparison:
             seconds = self._plan.seconds
             if seconds is not None and number >= _ROUNDS_MIN and time.monotonic() - begun > seconds:
                 return
-            self._told(_round_text(size, depth, number))
+            self._progress(_round_text(size, depth, number))
             self._round(size, depth, number, objects)
             if self._interruption.asked or self.results.wrong:
                 return

@@ -42,7 +42,7 @@ class IoLibrary:
         try:
             engine: IoEngine = self._engine(kind, workers, queue_depth, bytes_in_flight)
         except OSError as error:
-            raise ResourceError(f"an I/O engine of kind '{kind}' cannot be had: {error.strerror}") from None
+            raise ResourceError(f"an I/O engine of kind '{kind}' is not available: {error.strerror}") from None
         return engine
 
 

@@ -102,7 +102,7 @@ def memory_medium(library: IoLibrary, size_bytes: int) -> Iterator[MemoryMedium]
         address = addressof(c_char.from_buffer(memory))
         populate(address, size_bytes)
     except OSError as error:
-        raise ResourceError(f"{size_bytes} bytes to compare with cannot be had: {error.strerror}") from None
+        raise ResourceError(f"{size_bytes} bytes to compare with could not be allocated: {error.strerror}") from None
     with memory:
         yield MemoryMedium(library, address)
 

@@ -45,7 +45,7 @@ class BenchMemory:
         while (grown := self.arena.grow(self.arena.size_bytes, _STEP_BYTES)) != 0:
             if grown is None:
                 raise ResourceError(
-                    f"{size_text(self.arena.size_bytes)} of memory like L1's cannot be had; lower --bytes, --sizes or --depths"
+                    f"{size_text(self.arena.size_bytes)} of memory like L1's are missing; lower --bytes, --sizes or --depths"
                 )
         populate(self.arena.region.address, self.arena.size_bytes)
 

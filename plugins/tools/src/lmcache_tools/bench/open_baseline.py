@@ -23,7 +23,7 @@ class Opened(NamedTuple):
 
 def open_baseline(name: str, asked: Baseline, plan: Plan, memory: BenchMemory, undo: ExitStack) -> Opened:
     """A lane that is called `name`, closed by `undo`.  `memory` is what will be borrowed to it, and must outlive it.  Raises
-    ResourceError when the medium cannot be had."""
+    ResourceError when the medium is not available."""
     library = io_library()
     if asked.reason is None and isinstance(library, str):
         asked = replace(asked, reason=library)

@@ -12,7 +12,7 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.l2_adapter import L2Adapter
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.baseline import baseline
-from lmcache_tools.bench.comparison import Comparison, Subject, Told
+from lmcache_tools.bench.comparison import Comparison, Progress, Subject
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.lane import BenchFailedError
 from lmcache_tools.bench.memory import BenchMemory, bench_memory
@@ -49,7 +49,7 @@ class Session:
         self._on_storage: set[str] = set()
         self._lanes: list[AdapterLane] = []
 
-    def measure(self, told: Told) -> Report:
+    def measure(self, progress: Progress) -> Report:
         """As `Comparison`.  Whatever was stored is deleted, and all that was opened is closed, however it ends.  Raises
         LMCacheError when something cannot be opened, or could never take what is to be stored; a failure on the way is in
         the report."""
@@ -57,7 +57,7 @@ class Session:
             memory = undo.enter_context(bench_memory(self._plan.memory_bytes))
             subjects = [self._open(spec, memory, undo) for spec in self._specs]
             region = memory.arena.region
-            comparison = Comparison(self._plan, subjects, region, self._interruption, self._patience_seconds, told)
+            comparison = Comparison(self._plan, subjects, region, self._interruption, self._patience_seconds, progress)
             failure: BenchFailedError | None = None
             try:
                 comparison.hold()

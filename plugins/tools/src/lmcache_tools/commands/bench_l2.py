@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
     plugins = selection_of(given).load_for_user()
     specs = adapter_specs([_settings(text, index) for index, text in enumerate(given.l2_adapter)], plugins)
     take_turns()  # as in a server
-    with Interruption() as interruption, progress_bar(plan.rounds_at_most) as told:
+    with Interruption() as interruption, progress_bar(plan.rounds_at_most) as progress:
         session = Session(
             specs,
             plugins,
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str], context: CommandContext) -> ExitCode:
             may_leave=given.leave_behind,
             interruption=interruption,
         )
-        report = session.measure(told)
+        report = session.measure(progress)
     _show(report, given)
     if report.failure is not None:
         raise report.failure
@@ -105,7 +105,7 @@ def _plan(given: argparse.Namespace) -> Plan:
     sizes = list_of("--sizes", size_of, given.sizes)
     if (least := min(sizes)) < OBJECT_BYTES_MIN:
         raise ConfigError(
-            f"--sizes: {least} bytes are no object; expected {OBJECT_BYTES_MIN} or more, header page included"
+            f"--sizes: {least} bytes are not an object; expected {OBJECT_BYTES_MIN} or more, header page included"
         )
     return Plan(
         sizes=sizes,

@@ -108,7 +108,7 @@ def _adapters(
 
 def _page(context: CheckContext, report: Report, given: argparse.Namespace) -> Iterator[Block]:
     rows = [
-        (Line(result.level.value, _MOODS[result.level]), result.probe, _told(result.text, result.remedy))
+        (Line(result.level.value, _MOODS[result.level]), result.probe, _text_of(result.text, result.remedy))
         for result in report.results
         if not (given.faults and result.level is Level.OK)
     ]
@@ -139,14 +139,14 @@ def _page(context: CheckContext, report: Report, given: argparse.Namespace) -> I
     yield Line(f"{counts[Level.OK]} ok, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failures", _MOODS[worst])
 
 
-def _told(text: str, remedy: str) -> str:
+def _text_of(text: str, remedy: str) -> str:
     return f"{text}; {remedy}" if remedy else text
 
 
 def _fixes(report: Report) -> Iterator[Block]:
     fixes = [result for result in report.results if result.fix and result.level is not Level.OK]
     yield Line()
-    yield Line("what would help:" if fixes else "nothing to mend", Mood.HEADING)
+    yield Line("what would help:" if fixes else "nothing to fix", Mood.HEADING)
     for result in fixes:
         yield Line(f"  {result.fix}    # {result.probe}")
 

@@ -24,7 +24,7 @@ class CheckContext:
     plugins: LoadedPlugins
     adapters: tuple[AdapterSpec, ...] = ()
     unusable: tuple[ProbeResult, ...] = ()
-    """One for each adapter that is configured and cannot be had, such as one that is not installed."""
+    """One for each adapter that is configured and not available, such as one that is not installed."""
     machine: Machine = field(default_factory=Machine)
     model: ModelShape | None = None
     shards: int = 1

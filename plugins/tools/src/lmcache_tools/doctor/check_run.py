@@ -62,7 +62,7 @@ class Report:
         model, chunk = context.model, context.chunk
         return {
             "ok": not self.failed,
-            "findings": [result.record() for result in self.results],
+            "results": [result.record() for result in self.results],
             "model": model
             and chunk
             and {

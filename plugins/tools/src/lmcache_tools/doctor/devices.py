@@ -1,4 +1,4 @@
-"""The devices that adapters write to, and files that stand for one: who may use them, how large they are, direct I/O.
+"""The devices that adapters write to, and files that replace one: who may use them, how large they are, direct I/O.
 
 They are read only.
 """

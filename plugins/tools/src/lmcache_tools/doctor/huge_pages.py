@@ -24,11 +24,11 @@ def huge_pages(context: CheckContext) -> Iterator[ProbeResult]:
         )
         return
     if context.settings.l1_shared_memory:
-        obstacle = shared_huge_pages_refusal(root / "dev/shm", thp, root / "proc/self/mountinfo")
+        refusal = shared_huge_pages_refusal(root / "dev/shm", thp, root / "proc/self/mountinfo")
     else:
-        obstacle = anonymous_huge_pages_refusal(thp)
-    if obstacle is None:
+        refusal = anonymous_huge_pages_refusal(thp)
+    if refusal is None:
         yield ProbeResult(_PROBE, Level.OK, "L1 gets transparent ones")
     else:
-        problem, _, remedy = obstacle.partition("; ")
+        problem, _, remedy = refusal.partition("; ")
         yield ProbeResult(_PROBE, Level.WARN, f"L1 gets none: {problem}", remedy)

@@ -54,9 +54,9 @@ def tiers(
     rates: list[float | None] = [copy_rate]
     rates += [trial.load_bytes_per_second if trial else None for trial in trials] or [None] * len(context.adapters)
     names = ["L1", *(spec.name for spec in context.adapters)]
-    told = [trial.capacity_bytes if trial else None for trial in trials] or [None] * len(context.adapters)
+    reported = [trial.capacity_bytes if trial else None for trial in trials] or [None] * len(context.adapters)
     asked = [bound.bytes if (bound := adapter_capacity(spec)) else None for spec in context.adapters]
-    capacities = [context.l1_bytes, *(own or given for own, given in zip(told, asked, strict=True))]
+    capacities = [context.l1_bytes, *(own or given for own, given in zip(reported, asked, strict=True))]
     return [_tier(context, *each, speed) for each in zip(names, capacities, rates, strict=True)]
 
 

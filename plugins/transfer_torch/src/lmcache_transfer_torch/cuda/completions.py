@@ -142,11 +142,11 @@ class Completions:
         limit = time.monotonic() - RESCUE_SECONDS
         with self._lock:
             lines = [self._lines[line] for line in (list(self._lines) if self._giving_up else self._left)]
-            given_up = [
+            abandoned = [
                 [each for each in line if self._giving_up or (each.left_at is not None and each.left_at < limit)]
                 for line in lines
             ]
-        for line in given_up:
+        for line in abandoned:
             for pending in line:
                 pending.arrives = False
             for first in line[:1]:

@@ -126,7 +126,7 @@ class Lane:
                 logger.error("a transfer failed on its way gpu=%s reason=%s", self._parts.driver.info.uuid, error)
                 lasting = str(error) if isinstance(error, DriverError) and error.lasting else None
                 raise AbortedTransferError(str(error), self._abort(pending, lasting)) from None
-            except Exception as error:  # whatever it is, something of the transfer runs, and its end must be told
+            except Exception as error:  # whatever it is, something of the transfer runs, and its end must be reported
                 logger.exception("a transfer failed on its way gpu=%s", self._parts.driver.info.uuid)
                 raise AbortedTransferError(str(error), self._abort(pending, None)) from None
         return handle
@@ -232,7 +232,7 @@ class Lane:
 
     def _abort(self, pending: Pending, lasting: str | None) -> bytes:
         """Something of it is in the streams.  It is over when they are empty, at the event whose handle is returned; where
-        even that cannot be told, this GPU is of no use any more."""
+        even that cannot be reported, this GPU is of no use any more."""
         completions, stream = self._parts.completions, self._staging[0].stream
         pending.arrives = False
         self._aborted = pending

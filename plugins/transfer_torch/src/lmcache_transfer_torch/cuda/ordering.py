@@ -40,7 +40,7 @@ class Peer(Protocol):
     """One worker, as far as its events go."""
 
     def ready(self, handle: bytes) -> Ready:
-        """The worker's event.  Raises DeviceError when it cannot be had."""
+        """The worker's event.  Raises DeviceError when it is not available."""
 
     def close(self) -> None:
         """After the last of its events was closed."""

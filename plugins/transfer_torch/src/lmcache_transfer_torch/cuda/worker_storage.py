@@ -1,7 +1,7 @@
 """Where a storage that a worker described lies: checked before the driver sees any of it.
 
 Both descriptors come down to a handle of the driver, and are imported with that.  torch is not asked to: its own import
-would write to a shared-memory file that the worker names, and to read what it was told of other kinds of memory it would
+would write to a shared-memory file that the worker names, and to read the descriptors of other kinds of memory it would
 follow handles of files.
 """
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmcache_core import Usage
-from lmcache_object_remote import Count, Tally
+from lmcache_object_remote import Count, UsageCounter
 
 
 def object_id(number: int) -> bytes:
@@ -26,7 +26,7 @@ class Request:
     done: bool = False
 
 
-class TallyMachine(RuleBasedStateMachine):
+class UsageMachine(RuleBasedStateMachine):
     """A backend whose listing moves through the ids, while objects come and go on both sides of its position.  Requests
     have their effect at one time, and are answered later."""
 
@@ -34,7 +34,7 @@ class TallyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tally = Tally()
+        self.usage_counter = UsageCounter()
         self.backend: dict[int, int] = {}
         self.counting: object | None = None
         self.count: Count | None = None
@@ -46,7 +46,7 @@ class TallyMachine(RuleBasedStateMachine):
     def ask(self, number: int, size: int, at_once: bool) -> None:
         """To store what is not there, and to delete what is."""
         if number not in self.requests:
-            changing = self.tally.changing(object_id(number))
+            changing = self.usage_counter.changing(object_id(number))
             changing.__enter__()
             self.requests[number] = Request(changing, self.backend.get(number, size), stores=number not in self.backend)
             if at_once:
@@ -76,14 +76,14 @@ class TallyMachine(RuleBasedStateMachine):
     def answer(self, number: int) -> None:
         request = self.requests.pop(number)
         if request.done:
-            tell = self.tally.stored if request.stores else self.tally.deleted
+            tell = self.usage_counter.stored if request.stores else self.usage_counter.deleted
             tell(object_id(number), request.size)
         request.changing.__exit__(None, None, None)
 
     @precondition(lambda self: self.counting is None)
     @rule()
     def begin(self) -> None:
-        self.counting = self.tally.counting()
+        self.counting = self.usage_counter.counting()
         self.count = self.counting.__enter__()
         self.at = 0
 
@@ -117,33 +117,33 @@ class TallyMachine(RuleBasedStateMachine):
     @invariant()
     def usage_is_what_is_there(self) -> None:
         expected = Usage(sum(self.backend.values()), None, len(self.backend)) if self.known else None
-        assert self.tally.usage() == expected
+        assert self.usage_counter.usage() == expected
 
 
-TestTally = TallyMachine.TestCase
-TestTally.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestUsage = UsageMachine.TestCase
+TestUsage.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 def test_one_counting_at_a_time() -> None:
-    tally = Tally()
-    with tally.counting(), pytest.raises(RuntimeError), tally.counting():
+    usage_counter = UsageCounter()
+    with usage_counter.counting(), pytest.raises(RuntimeError), usage_counter.counting():
         pass
 
 
 def test_what_others_did_is_seen_by_the_next_counting() -> None:
-    tally = Tally()
-    tally.stored(object_id(1), 10)
-    with tally.counting() as count:
+    usage_counter = UsageCounter()
+    usage_counter.stored(object_id(1), 10)
+    with usage_counter.counting() as count:
         count.saw(object_id(2), 5)
         count.finish()
-    assert tally.usage(100) == Usage(5, 100, 1)
+    assert usage_counter.usage(100) == Usage(5, 100, 1)
 
 
 def test_what_is_replaced_while_a_listing_ends_is_one_object() -> None:
-    tally = Tally()
-    with tally.counting() as count, tally.changing(object_id(1)):
+    usage_counter = UsageCounter()
+    with usage_counter.counting() as count, usage_counter.changing(object_id(1)):
         count.saw(object_id(1), 5)
         count.finish()
-        tally.deleted(object_id(1), 5)
-        tally.stored(object_id(1), 7)
-    assert tally.usage() == Usage(7, None, 1)
+        usage_counter.deleted(object_id(1), 5)
+        usage_counter.stored(object_id(1), 7)
+    assert usage_counter.usage() == Usage(7, None, 1)

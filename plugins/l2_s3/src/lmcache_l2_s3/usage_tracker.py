@@ -12,19 +12,19 @@ from lmcache_core import Usage
 from lmcache_l2_s3.answers import S3Error
 from lmcache_l2_s3.calls import InThread
 from lmcache_l2_s3.control_plane import LIST_MAX, ControlPlane
-from lmcache_object_remote import Tally, object_id_of
+from lmcache_object_remote import UsageCounter, object_id_of
 
 RETRY_SECONDS: Final = (1.0, 4.0, 16.0, 60.0)
 DOUBT_SECONDS: Final = 60.0
 """Between two listings that were wanted because something did not add up."""
 
 
-class Census:
+class UsageTracker:
     """Objects, bytes and room.  Any thread, but `keep`."""
 
     def __init__(self, capacity_bytes: int | None) -> None:
         self.capacity_bytes: Final = capacity_bytes
-        self._tally: Final = Tally()
+        self._counter: Final = UsageCounter()
         self._lock: Final = threading.Lock()  # guards the two below
         self._promised = 0
         self._own = 0
@@ -40,7 +40,7 @@ class Census:
         if self.capacity_bytes is None:
             return True
         with self._lock:
-            usage = self._tally.usage()
+            usage = self._counter.usage()
             used = self._own if usage is None else usage.used_bytes
             if used + self._promised + size > self.capacity_bytes:
                 return False
@@ -54,17 +54,17 @@ class Census:
 
     def changing(self, object_id: bytes) -> AbstractContextManager[None]:
         """Around a request that stores or deletes it, and its result."""
-        return self._tally.changing(object_id)
+        return self._counter.changing(object_id)
 
     def stored(self, object_id: bytes, size: int) -> None:
         with self._lock:
             self._own += size
-        self._tally.stored(object_id, size)
+        self._counter.stored(object_id, size)
 
     def deleted(self, object_id: bytes, size: int) -> None:
         with self._lock:
             self._own -= size
-        self._tally.deleted(object_id, size)
+        self._counter.deleted(object_id, size)
 
     def doubt(self) -> None:
         """What was counted may be wrong: list again soon.  On the loop."""
@@ -72,7 +72,7 @@ class Census:
 
     def usage(self, owned: bool) -> Usage | None:
         """Without a capacity where another server may own the bucket: core evicts nothing then."""
-        return self._tally.usage(self.capacity_bytes if owned else None)
+        return self._counter.usage(self.capacity_bytes if owned else None)
 
     async def keep(
         self, control: ControlPlane, in_thread: InThread, every_seconds: float | None, logger: logging.Logger
@@ -101,7 +101,7 @@ class Census:
     async def _list(self, control: ControlPlane, in_thread: InThread) -> None:
         foreign = 0
         after: str | None = None
-        with self._tally.counting() as count:
+        with self._counter.counting() as count:
             while True:
                 page = await in_thread(control.list_page, after, LIST_MAX)
                 for name, size in page.objects:

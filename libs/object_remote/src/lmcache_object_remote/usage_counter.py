@@ -17,8 +17,8 @@ _ID_BYTES: Final = 8
 class Count:
     """One listing of the backend.  Used by one thread.  16 B per object until it has ended."""
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally: Final = tally
+    def __init__(self, usage_counter: UsageCounter) -> None:
+        self._usage_counter: Final = usage_counter
         self._ids: Final = array("Q")
         self._sizes: Final = array("Q")
 
@@ -29,10 +29,10 @@ class Count:
 
     def finish(self) -> None:
         """The listing was complete: it is the truth, but for what this server has changed meanwhile."""
-        self._tally._finish(self._ids, self._sizes)
+        self._usage_counter._finish(self._ids, self._sizes)
 
 
-class Tally:
+class UsageCounter:
     """Any thread.  What a server stores and deletes is counted at once, so that `usage` is exact as long as no other changes
     the backend; where others do, it is as exact as the last counting."""
 
@@ -122,7 +122,7 @@ class Tally:
             self._known = True
 
     def _listed(self, short: int) -> bool | None:
-        """Told once: what is said next of this change, a replacement's second half, is news to every listing."""
+        """Counted once: the next part of this change, a replacement's second half, is new to every listing."""
         listed = self._changing.get(short)
         if listed is not None:
             self._changing[short] = None

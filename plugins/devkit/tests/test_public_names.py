@@ -8,7 +8,7 @@ import pytest
 import lmcache_devkit
 
 
-def test_every_name_of_the_kit_can_be_imported() -> None:
+def test_every_public_name_can_be_imported() -> None:
     kit = lmcache_devkit
     assert len(kit.__all__) > 20
     for name in kit.__all__:
