@@ -11,7 +11,7 @@ import pytest
 
 from lmcache_admin.service import AdminService
 from lmcache_core.app.cli import main
-from lmcache_core.contracts.server_control import NoSuchAdapterError
+from lmcache_core.contracts.server_control import NoSuchAdapterError, Opening
 from lmcache_http.admin_api.changes import AdapterState, ChangedSetting
 from plugins.admin.tests.conversation import running
 
@@ -58,7 +58,7 @@ class StandInAdapters:
             self.doing = "removed"
         return self._state()
 
-    def add(self, values: Mapping[str, Any]) -> AdapterState:
+    def add(self, values: Mapping[str, Any], opening: Opening) -> AdapterState:
         self.calls.append(("add", dict(values)))
         return self._state()
 
@@ -83,9 +83,9 @@ class StandInSettings:
         self.given: dict[str, Any] = {}
 
     def running(self) -> Mapping[str, Any]:
-        return {"eviction_ratio": 0.2}
+        return {"eviction_ratio": 0.2, "default_quota_gb": None, "eviction_policy": "LRU", "reject_unsalted": False}
 
-    def change(self, values: Mapping[str, Any]) -> list[ChangedSetting]:
+    def change(self, values: Mapping[str, Any], opening: Opening) -> list[ChangedSetting]:
         self.given = dict(values)
         return [ChangedSetting(name=name, before=0.2, after=value, state="under way") for name, value in values.items()]
 
