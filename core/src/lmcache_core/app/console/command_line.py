@@ -11,9 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.config_file import read_config_file
@@ -57,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-class PluginSelection(msgspec.Struct, frozen=True):
+class PluginSelection(NamedTuple):
     """What was asked for; empty means every plugin that is installed."""
 
     selected: tuple[str, ...] = ()

@@ -7,9 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from importlib.metadata import Distribution, PackageMetadata, distributions
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 import lmcache_core
 from lmcache_core.app.plugins.offer_kind import Offered
@@ -27,7 +25,7 @@ class Origin(StrEnum):
     COMMAND_LINE = "command line"
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(NamedTuple):
     """A plugin that could be loaded.  `mismatch` says why it must not be: it was made for another contract."""
 
     name: str
@@ -199,7 +197,7 @@ class Status(StrEnum):
     """Two distributions have a plugin of this name.  Neither was imported."""
 
 
-class PluginRow(msgspec.Struct, frozen=True):
+class PluginRow(NamedTuple):
     """One line of `lmcache plugins list`.  `error` says in one line what is wrong, `remedy` what to do about it."""
 
     candidate: Candidate

@@ -10,8 +10,6 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.core_commands import is_core_command
 from lmcache_core.app.plugins.catalogue import catalogue
@@ -54,7 +52,7 @@ class LoadedPlugins:
         conflicts = {key: line for key, offers in owners.items() if (line := _conflict(key, offers))}
         conflicts |= self._group_clashes
         self._owners = {key: _rightful(offers) for key, offers in owners.items() if not _is_core_command(key)}
-        self._rows = tuple(structs.replace(row, conflicts=_conflicts_of(row, conflicts)) for row in rows)
+        self._rows = tuple(row._replace(conflicts=_conflicts_of(row, conflicts)) for row in rows)
         self.advice = tuple(advice)
         """Those of the warnings that are about what was asked for, and that no row tells."""
         self._warnings = (*_said_of(rows), *self.advice, *dict.fromkeys(conflicts.values()))
@@ -189,7 +187,7 @@ class LoadedPlugins:
     def _break(self, candidate: Candidate, error: LMCacheError) -> None:
         (row,) = [row for row in self._rows if row.candidate is candidate]
         remedy = way_around(candidate, error)
-        row = structs.replace(row, status=Status.BROKEN, error=str(error), remedy=remedy, traceback=whole(error))
+        row = row._replace(status=Status.BROKEN, error=str(error), remedy=remedy, traceback=whole(error))
         self._set_aside.setdefault(candidate.name, row)
         logger.warning("%s", row)
         logger.debug("why it is not used", exc_info=error)
@@ -206,9 +204,7 @@ class LoadedPlugins:
         name = row.candidate.name
         if row.status in (Status.ACTIVE, Status.AVAILABLE) and name in self._set_aside:
             return self._set_aside[name]
-        return (
-            structs.replace(row, status=Status.ACTIVE) if row.status is Status.AVAILABLE and name in self._used else row
-        )
+        return row._replace(status=Status.ACTIVE) if row.status is Status.AVAILABLE and name in self._used else row
 
     def _tell(self, hook: str, server: ServerInfo) -> None:
         for name in self._hooks.names:

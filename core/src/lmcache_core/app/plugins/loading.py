@@ -17,7 +17,6 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from msgspec import structs
 from stevedore.named import NamedExtensionManager
 
 from lmcache_client.errors import ConfigError
@@ -138,8 +137,7 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
             raise module
         offers, groups = hooks.connect(name, module)
     except PluginError as error:
-        row = structs.replace(
-            row,
+        row = row._replace(
             status=Status.BROKEN,
             error=str(error),
             remedy=repair(row.candidate, error, module if isinstance(module, ModuleType) else None),
@@ -147,8 +145,8 @@ def _connected(row: PluginRow, loaded: Mapping[str, Import], hooks: PluginHooks)
         )
     else:
         used = any(offered.offer.default for offered in offers) or row.candidate.origin is Origin.BUILTIN
-        row = structs.replace(row, status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
-    return structs.replace(row, setup_ms=(seconds + time.perf_counter() - begun) * 1000)
+        row = row._replace(status=Status.ACTIVE if used else Status.AVAILABLE, offers=offers, groups=groups)
+    return row._replace(setup_ms=(seconds + time.perf_counter() - begun) * 1000)
 
 
 def _check_needed(rows: Sequence[PluginRow], selected: Sequence[str]) -> None:
