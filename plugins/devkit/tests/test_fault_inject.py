@@ -12,7 +12,7 @@ import pytest
 from core.tests.injected import injected, mock
 from lmcache_client.errors import ConfigError
 from lmcache_core import Capability, Outcome
-from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_l2 import open_adapter
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.builtin.memory_l2 import MemoryAdapter, MemorySettings
 from lmcache_core.contracts.context import AdapterContext

@@ -10,7 +10,7 @@ from typing import Final
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.adapter_specs import adapter_spec
 from lmcache_core.app.console.command_line import selection_from
-from lmcache_core.app.open_adapter import open_adapter
+from lmcache_core.app.open_l2 import open_adapter
 from lmcache_core.contracts.context import AdapterContext
 from lmcache_core.contracts.l1_memory import BorrowedBuffer
 from lmcache_core.contracts.l2_adapter import L2Adapter

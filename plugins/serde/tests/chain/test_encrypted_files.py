@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from lmcache_core.app.adapter_specs import adapter_spec
-from lmcache_core.app.open_adapter import open_spec
+from lmcache_core.app.open_l2 import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.serdes import KnownLayouts

@@ -12,7 +12,7 @@ import pytest
 from lmcache_client.errors import ConfigError
 from lmcache_client.layout import ObjectLayout
 from lmcache_core.app.adapter_specs import adapter_spec
-from lmcache_core.app.open_adapter import open_spec
+from lmcache_core.app.open_l2 import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.serdes import KnownLayouts

@@ -10,8 +10,8 @@ from traceback import format_exception
 from lmcache_client.errors import ConfigError, LMCacheError, ResourceError
 from lmcache_core.app.console.command_line import selection_from
 from lmcache_core.app.offer_specs import offer_spec
-from lmcache_core.app.open_adapter import open_adapter
 from lmcache_core.app.open_http_routes import RoutesContext, open_http_routes
+from lmcache_core.app.open_l2 import open_adapter
 from lmcache_core.app.open_modules import open_request_modules
 from lmcache_core.app.open_subscribers import open_subscribers
 from lmcache_core.app.plugins.offer_kind import OfferKind

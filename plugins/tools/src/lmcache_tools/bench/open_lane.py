@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.open_adapter import open_spec
+from lmcache_core.app.open_l2 import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_tools.bench.adapter_lane import AdapterLane
 from lmcache_tools.bench.memory import BenchMemory

@@ -14,7 +14,7 @@ from typing import Final
 
 from lmcache_client.errors import LMCacheError
 from lmcache_core.app.adapter_specs import AdapterSpec
-from lmcache_core.app.open_adapter import open_spec
+from lmcache_core.app.open_l2 import open_spec
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.completion import BuffersReleased, JobDone, JobId
