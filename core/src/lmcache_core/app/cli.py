@@ -11,11 +11,12 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from lmcache_client.errors import ConfigError, LMCacheError
 from lmcache_core.app.console.command_output import text_table
-from lmcache_core.app.console.core_commands import CORE_COMMANDS, run_core_command
+from lmcache_core.app.console.core_commands import CORE_COMMANDS, CORE_GROUPS
 from lmcache_core.app.console.exit_code import ExitCode, exit_code
 
 if TYPE_CHECKING:
@@ -75,8 +76,25 @@ def _run(arguments: list[str]) -> int:
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
         gc.disable()  # else each collection looks at all that was imported so far, a sixth of a start; `serve` enables it
-        return run_core_command(name, arguments[1:])
+        return _run_core_command(name, arguments[1:])
     return _run_beyond_core(arguments)
+
+
+def _run_core_command(name: str, arguments: Sequence[str]) -> int:
+    """`lmcache NAME WORD ...` is module `app.commands.NAME_WORD`, imported when it is asked for, so that each costs only what
+    it needs.  A group without words of core's is a command itself, `app.commands.NAME`."""
+    words = CORE_GROUPS.get(name, {})
+    word = arguments[0] if arguments else "-"
+    module = f"lmcache_core.app.commands.{name}"
+    if name not in CORE_GROUPS or (not words and word.startswith("-")):
+        done: int = import_module(module).run(arguments)
+    elif word in words:
+        done = import_module(f"{module}_{word}").run(arguments[1:])
+    else:  # here, so that core's own words do not pay for what looks at plugins
+        from lmcache_core.app.console.plugin_commands import run_word_of_plugin
+
+        done = run_word_of_plugin(name, arguments)
+    return done
 
 
 def _run_beyond_core(arguments: list[str]) -> int:
