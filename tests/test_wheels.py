@@ -12,10 +12,12 @@ import pytest
 
 from demo.environment import quiet_environment
 from demo.server_process import ServerProcess
+from lmcache_devkit.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ["builtin"]
 """The plugins of core's own distribution."""
+TOKENS = list(range(100))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,10 +56,15 @@ def test_core_is_useful_alone_and_a_plugin_is_found_once_it_is_installed(tmp_pat
     run(python, "-m", "pip", "install", "-q", client, core, cwd=tmp_path)
     assert "torch" not in run(python, "-m", "pip", "list")
     assert [row["name"] for row in listed(lmcache)] == CORE
-    with ServerProcess(
-        ["--l1-size-gb", "0.1", "--l2-adapter", '{"type": "memory"}'], tmp_path / "log", executable=lmcache
-    ) as server:
-        assert server.status()["l2"][0]["name"] == "memory"
+    options = ["--l1-size-gb", "0.1", "--chunk-size", "16", "--l2-adapter", '{"type": "memory"}']
+    with (
+        ServerProcess(options, tmp_path / "log", executable=lmcache, core_alone=True) as server,
+        FakeEngine(f"tcp://127.0.0.1:{server.port}") as engine,
+    ):
+        assert engine.store(TOKENS)
+        assert engine.lookup(TOKENS) == len(TOKENS) // 16
+        assert engine.retrieve(TOKENS) == [engine.content(TOKENS, chunk) for chunk in range(len(TOKENS) // 16)]
+        assert server.logs("adapters=memory")
     run(python, "-m", "pip", "install", "-q", base, library, plugin, cwd=tmp_path)
     assert [row["name"] for row in listed(lmcache)] == [*CORE, "fs"]
     run(python, "-m", "pip", "uninstall", "-q", "-y", "lmcache-l2-fs")
