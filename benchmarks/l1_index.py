@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from benchmarks.rows.site import quantile
-from lmcache_core.app.serve import settle, take_turns
+from lmcache_core.app.commands.server import settle, take_turns
 from lmcache_core.builtin.lru import LeastRecentlyUsed
 from lmcache_core.contracts.events import Event
 from lmcache_core.contracts.policies import AccessFacts

@@ -38,10 +38,10 @@ from benchmarks.l2_versus_public import Versus
 from benchmarks.peer import BenchmarkError
 from benchmarks.results import Results, load, merged
 from lmcache_client.errors import LMCacheError
+from lmcache_core.app.commands.server import take_turns
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
-from lmcache_core.app.serve import take_turns
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.objects import BenchObjects
 

@@ -31,7 +31,7 @@ from benchmarks.results import Results
 from benchmarks.rows.site import Figures, Site, quantile, steady
 from benchmarks.transfer import ROOT
 from demo.server_process import LMCACHE, ServerProcess
-from lmcache_core.app.serve import take_turns
+from lmcache_core.app.commands.server import take_turns
 from lmcache_core.contracts.events import LookupFinished
 from lmcache_core.contracts.subscriber import Subscriber
 from lmcache_core.events.bus import EventBus

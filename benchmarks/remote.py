@@ -33,10 +33,10 @@ from benchmarks.remote_sides import Proven, ServedLane
 from benchmarks.remote_subjects import SUBJECTS, Load, Subject
 from benchmarks.remote_table import ROWS, page
 from benchmarks.results import FOLDER, Results, load, merged
+from lmcache_core.app.commands.server import settle as settle_garbage
+from lmcache_core.app.commands.server import take_turns
 from lmcache_core.app.plugins.loaded_plugins import LoadedPlugins
 from lmcache_core.app.plugins.loading import load_plugins
-from lmcache_core.app.serve import settle as settle_garbage
-from lmcache_core.app.serve import take_turns
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.objects import BenchObjects
 

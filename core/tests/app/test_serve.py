@@ -14,7 +14,7 @@ Environment = dict[str, str]
 
 SCRIPT = """
 import sys, time
-import lmcache_core.app.serve as serving
+import lmcache_core.app.commands.server as serving
 from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.settings import ServerSettings
 
@@ -120,9 +120,9 @@ def test_warnings_are_logged_and_the_level_is_obeyed(child_environment: Environm
         assert line(child) == "started"
         child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=10)
-    assert "WARNING lmcache_core.app.serve: LMCACHE_CHUNK_SISE is set" in errors
-    assert "INFO lmcache_core.app.serve: No HTTP API is served: " in errors
-    assert "INFO lmcache_core.app.serve: stopping signal=SIGTERM" in errors
+    assert "WARNING lmcache_core.app.commands.server: LMCACHE_CHUNK_SISE is set" in errors
+    assert "INFO lmcache_core.app.commands.server: No HTTP API is served: " in errors
+    assert "INFO lmcache_core.app.commands.server: stopping signal=SIGTERM" in errors
     with serving(environment, settings="{'log_level': 'error'}") as child:
         assert line(child) == "started"
         child.send_signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_what_a_start_imports(child_environment: Environment) -> None:
 
 SIGNAL_TO_ANOTHER_THREAD = """
 import signal, threading, time
-from lmcache_core.app.serve import StopSignals
+from lmcache_core.app.commands.server import StopSignals
 signals = StopSignals()
 signals.install()
 

@@ -75,7 +75,8 @@ def _run(arguments: list[str]) -> int:
         return ExitCode.STOPPED
     name = "".join(arguments[:1])
     if name in CORE_COMMANDS:
-        gc.disable()  # else each collection looks at all that was imported so far, a sixth of a start; `serve` enables it
+        # until a server serves: each collection looks at all that was imported so far, a sixth of a start
+        gc.disable()
         return _run_core_command(name, arguments[1:])
     return _run_beyond_core(arguments)
 
@@ -93,6 +94,7 @@ def _run_core_command(name: str, arguments: Sequence[str]) -> int:
     else:  # here, so that core's own words do not pay for what looks at plugins
         from lmcache_core.app.console.plugin_commands import run_word_of_plugin
 
+        gc.enable()  # it may run for long
         done = run_word_of_plugin(name, arguments)
     return done
 

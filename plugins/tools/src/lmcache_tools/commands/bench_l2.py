@@ -12,10 +12,10 @@ from typing import Any, Final
 from lmcache_client.errors import ConfigError, ResourceError
 from lmcache_core import Command, CommandContext
 from lmcache_core.app.adapter_specs import adapter_specs
+from lmcache_core.app.commands.server import take_turns
 from lmcache_core.app.console.command_line import Parser, add_selection_flags, selection_of
 from lmcache_core.app.console.command_output import CommandOutput, add_output_flags
 from lmcache_core.app.console.exit_code import ExitCode
-from lmcache_core.app.serve import take_turns
 from lmcache_tools.bench.interruption import Interruption
 from lmcache_tools.bench.plan import LOADS, OBJECT_BYTES_MIN, STORES, Plan
 from lmcache_tools.bench.plot import draw, require_matplotlib
