@@ -17,7 +17,7 @@ from tests.conftest import StartServer
 
 NEVER = ("torch", "opentelemetry.sdk", "numpy", "boto3", "pandas", "rich", "shtab", "pytest", "hypothesis")
 """Nothing that core or the fs adapter does needs any of these."""
-NOT_BEFORE_THE_PORT = ("litestar", "uvicorn", "yaml", "pydantic_settings")
+NOT_BEFORE_THE_PORT = ("litestar", "uvicorn", "yaml")
 
 
 def imported_until_open(log: str) -> tuple[set[str], set[str]]:
@@ -90,7 +90,7 @@ def test_what_is_unwise_starts_with_a_warning(start_server: StartServer, option:
 
 
 def test_the_parts_of_a_server_need_no_event_loop() -> None:
-    """Adapters that are written with coroutines and the HTTP API import asyncio; the parts do not."""
+    """Adapters that are written with coroutines, the HTTP API and pydantic-settings import asyncio; the parts do not."""
     parts = ", ".join(f"lmcache_core.{part}" for part in ("server.router", "storage.manager", "builtin.memory_l2"))
     script = f"import sys, {parts}; sys.exit('asyncio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
 
 from lmcache_client.errors import ConfigError
 from lmcache_core.app.config_file import read_config_file
@@ -59,6 +60,18 @@ _OTHER_VARIABLES: Final = frozenset(
 _KUBERNETES_VARIABLE: Final = r"LMCACHE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 
 
+class _Environment(EnvSettingsSource):
+    """Variables as text, which the validators of a model parse."""
+
+    def __init__(self, model: type[Any], variables: Mapping[str, str]) -> None:
+        """`variables`: by name in upper case."""
+        super().__init__(model, case_sensitive=False, env_prefix=ENV_PREFIX)
+        self.env_vars = {name.lower(): text for name, text in variables.items()}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        return value
+
+
 class _Given(NamedTuple):
     """What a command was given, unchecked."""
 
@@ -72,9 +85,8 @@ class _Given(NamedTuple):
     """Its keys and values."""
 
     def values_of(self, model: type[BaseModel]) -> dict[str, Any]:
-        """The share of a model; variables as text, which its validators parse."""
-        variables = {name: self.variables.get(variable_of(name)) for name in model.model_fields}
-        given = {**self.file, **{name: text for name, text in variables.items() if text}, **self.flags}
+        """The share of a model."""
+        given = {**self.file, **_Environment(model, self.variables)(), **self.flags}
         return {name: given[name] for name in model.model_fields if name in given}
 
     def source(self, name: str) -> SettingSource:
