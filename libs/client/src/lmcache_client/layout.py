@@ -55,6 +55,7 @@ class ObjectLayout:
     quantization: str = ""
     block_slots: int = 0
     order: str = ""
+    shape: tuple[int, ...] = field(init=False, compare=False, repr=False)
     fingerprint: bytes = field(init=False, compare=False, repr=False)
     payload_bytes: int = field(init=False, compare=False, repr=False)
 
@@ -73,6 +74,8 @@ class ObjectLayout:
             raise ValueError(
                 f"an order within blocks has 1 to {ORDER_CHARS_MAX} letters and digits, and needs block_slots: {self!r}"
             )
+        inner = (self.layers, self.slots, self.hidden)
+        object.__setattr__(self, "shape", inner if self.kv_axis == 1 else (self.kv_axis, *inner))
         object.__setattr__(self, "fingerprint", blake3(self._identity()).digest(16))
         object.__setattr__(self, "payload_bytes", prod(self.shape) * ITEM_BYTES[self.dtype])
 
@@ -83,11 +86,6 @@ class ObjectLayout:
         if not self.block_slots:
             return b"lmcache-layout-1" + shape + names.encode()
         return b"lmcache-layout-2" + shape + _BLOCK.pack(self.block_slots) + f"{names}\0{self.order}".encode()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        inner = (self.layers, self.slots, self.hidden)
-        return inner if self.kv_axis == 1 else (self.kv_axis, *inner)
 
     def __str__(self) -> str:
         blocks = f" in blocks of {self.block_slots}" if self.block_slots else ""
@@ -101,6 +99,7 @@ class CompositeLayout:
     Seen as a whole it is bytes: `dtype` and `shape` are those of a flat array."""
 
     parts: tuple[ObjectLayout, ...]
+    shape: tuple[int, ...] = field(init=False, compare=False, repr=False)
     fingerprint: bytes = field(init=False, compare=False, repr=False)
     payload_bytes: int = field(init=False, compare=False, repr=False)
 
@@ -110,14 +109,11 @@ class CompositeLayout:
         prints = b"".join(part.fingerprint for part in self.parts)
         object.__setattr__(self, "fingerprint", blake3(b"lmcache-layout-parts-1" + prints).digest(16))
         object.__setattr__(self, "payload_bytes", sum(part.payload_bytes for part in self.parts))
+        object.__setattr__(self, "shape", (self.payload_bytes,))
 
     @property
     def dtype(self) -> str:
         return "uint8"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.payload_bytes,)
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.parts))
