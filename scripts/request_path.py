@@ -58,7 +58,7 @@ class Budget(NamedTuple):
     calls: int | None = None
 
 
-BUDGETS: Final = {"lookup": Budget(19, 70), "store": Budget(50), "start": Budget(15)}
+BUDGETS: Final = {"lookup": Budget(19, 70), "store": Budget(46), "start": Budget(14)}
 AIMS: Final = {"lookup": Budget(20, 70), "store": Budget(45), "start": Budget(15)}
 
 

@@ -16,7 +16,7 @@ from lmcache_core.app.setting_changes import SettingChanges
 from lmcache_core.contracts.policies import EvictionPolicy, PrefetchPolicy, StorePolicy
 from lmcache_core.contracts.server_info import ServerInfo
 from lmcache_core.controllers.adapter_jobs import CompletionThread
-from lmcache_core.controllers.policies import GuardedPolicy
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.supervisor import Supervisor
 from lmcache_core.l1.arena import Preallocation
 

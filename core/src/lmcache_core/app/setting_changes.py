@@ -35,7 +35,7 @@ from lmcache_core.contracts.server_control import (
     open_without_limit,
 )
 from lmcache_core.contracts.settings import validate
-from lmcache_core.controllers.policies import PolicyChange
+from lmcache_core.controllers.policy_guard import PolicyChange
 from lmcache_core.server.request_fields import SaltGate
 
 logger = logging.getLogger(__name__)

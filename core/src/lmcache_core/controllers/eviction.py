@@ -12,7 +12,7 @@ from typing import Final
 from lmcache_core.contracts.clock import Clock, SystemClock
 from lmcache_core.contracts.events import ChunksEvicted, Publisher, QuotaReached
 from lmcache_core.contracts.policies import EvictionDemand, EvictionPolicy
-from lmcache_core.controllers.policies import GuardedPolicy, PolicyChange
+from lmcache_core.controllers.policy_guard import GuardedPolicy, PolicyChange
 from lmcache_core.jobs.queues import Inbox
 from lmcache_core.l1.allocator import Slab
 from lmcache_core.l1.cache import L1Cache

@@ -13,7 +13,7 @@ from lmcache_core.contracts.capability import Capability
 from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.policies import GuardedPolicy
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.model.keys import KeySpace, ObjectKey
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from lmcache_core.contracts.events import PrefetchCompleted, PrefetchSubmitted, 
 from lmcache_core.contracts.policies import LoadFacts, PrefetchPolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.policies import GuardedPolicy
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.prefetch_loads import LoadJob, Loads
 from lmcache_core.controllers.prefetch_plan import SPACE_RETRY_SECONDS, LookupJob, Lookups, Slices, plan_sources
 from lmcache_core.controllers.prefetch_request import Prefetch, PrefetchBudget

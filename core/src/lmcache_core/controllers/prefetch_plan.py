@@ -12,7 +12,7 @@ from lmcache_core.contracts.clock import Clock
 from lmcache_core.contracts.events import L2LookupCompleted, LoadsDeclined, Publisher
 from lmcache_core.contracts.policies import PrefetchFacts, PrefetchPlan, PrefetchPolicy, WantedObject
 from lmcache_core.controllers.adapter_client import AdapterClient
-from lmcache_core.controllers.policies import GuardedPolicy
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.prefetch_loads import Loads
 from lmcache_core.controllers.prefetch_request import Cell, Prefetch, PrefetchBudget, Source
 from lmcache_core.jobs.queues import Inbox

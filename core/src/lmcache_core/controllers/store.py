@@ -23,7 +23,7 @@ from lmcache_core.contracts.l2_adapter import StoreItem
 from lmcache_core.contracts.policies import AdapterFacts, StoredObject, StorePlan, StorePolicy
 from lmcache_core.controllers.adapter_client import AdapterClient
 from lmcache_core.controllers.adapter_jobs import Answer, JobAnswer, JobReleased
-from lmcache_core.controllers.policies import GuardedPolicy
+from lmcache_core.controllers.policy_guard import GuardedPolicy
 from lmcache_core.controllers.store_queue import DropReason, StoreJob, StoreLimits, StoreQueue
 from lmcache_core.controllers.store_units import Batch, StoreBacklog, StoreCounts, StoreReferences, StoreUnit, StoreView
 from lmcache_core.jobs.queues import MessageLoop, PendingCall
