@@ -8,7 +8,7 @@ import pytest
 
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, InsertFacts, RequestFacts
-from lmcache_core.controllers import policies
+from lmcache_core.controllers import policy_guard
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
@@ -92,8 +92,8 @@ class Bench:
 @pytest.fixture
 def open_bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     """Policies are notified of two slots at once."""
-    monkeypatch.setattr(policies, "STEP_SLOTS", 2)
-    monkeypatch.setattr(policies, "_SLICE", 2)
+    monkeypatch.setattr(policy_guard, "STEP_SLOTS", 2)
+    monkeypatch.setattr(policy_guard, "_SLICE", 2)
     benches: list[Bench] = []
 
     def open_it(policy: EvictionPolicy | None = None) -> Bench:

@@ -10,7 +10,7 @@ from lmcache_core.app.plugins.loading import load_plugins
 from lmcache_core.app.plugins.offer_kind import OfferKind
 from lmcache_core.builtin.lru import open_lru
 from lmcache_core.contracts.policies import AccessFacts, EvictionDemand, EvictionPolicy, RequestFacts
-from lmcache_core.controllers import policies
+from lmcache_core.controllers import policy_guard
 from lmcache_core.controllers.eviction import EvictionController
 from lmcache_core.l1.arena import anonymous_arena
 from lmcache_core.l1.cache import L1Cache
@@ -74,8 +74,8 @@ class Bench:
 @pytest.mark.parametrize("before", ["LRU", "S3FIFO", "noop", "LeastHitDensity"])
 @pytest.mark.parametrize("name", [*NAMES, "LRU"])
 def test_a_policy_takes_over_under_load(name: str, before: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "STEP_SLOTS", 4)
-    monkeypatch.setattr(policies, "_SLICE", 4)
+    monkeypatch.setattr(policy_guard, "STEP_SLOTS", 4)
+    monkeypatch.setattr(policy_guard, "_SLICE", 4)
     bench = Bench(opened(before))
     bench.work()
     change = bench.eviction.change_policy(opened(name))
