@@ -4,7 +4,6 @@ starts, is in test_memory_limit.py."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -457,9 +456,9 @@ def forbidden(site: Site) -> Iterator[None]:
     handshakes = site.parts.engine_port.handshakes
     before = handshakes.counters
     with site.patch.context() as patch:
-        patch.setattr(type(handshakes), "counters", dataclasses.replace(before, forbidden=2))
+        patch.setattr(type(handshakes), "counters", replace(before, forbidden=2))
         yield
-    site.patch.setattr(type(handshakes), "counters", dataclasses.replace(before, forbidden=2))
+    site.patch.setattr(type(handshakes), "counters", replace(before, forbidden=2))
 
 
 class Row(NamedTuple):

@@ -166,7 +166,7 @@ def assert_no_secret_in(server: ServerProcess) -> None:
         status, body = ask(server, path)
         assert status != 500, path
         assert secrets_in(body) == [], path
-    for command in (("status",), ("status", "--json"), ("config", "show"), ("describe",)):
+    for command in (("status",), ("status", "--json"), ("config", "get"), ("describe",)):
         assert secrets_in(printed(server, *command)) == [], command
     process = Path(f"/proc/{server.pid}")
     for file in (process / "cmdline", process / "comm", *process.glob("task/*/comm")):
